@@ -1,0 +1,1 @@
+"""trunq: a queue and event-stream system that lives inside Postgres."""

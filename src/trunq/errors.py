@@ -1,0 +1,183 @@
+"""What can go wrong, one class per SQLSTATE.
+
+    TrunqError
+    ├── QueueNotFound          TQ001
+    ├── SubscriptionNotFound   TQ002
+    ├── LeaseLost              TQ003
+    ├── InvalidName            TQ004   also a ValueError
+    ├── InvalidArgument        TQ005   also a ValueError
+    ├── MessageTooLarge        TQ006   also a ValueError
+    ├── WrongIsolation         TQ007
+    ├── SubscriptionBusy       TQ008
+    ├── QueueInUse             TQ009
+    ├── ClusterChanged         TQ010
+    ├── WrongMode              TQ011
+    ├── TickNotFound           TQ012
+    ├── MessageNotFound        TQ013
+    ├── SchemaError                    found by the client before it calls anything
+    │   ├── SchemaMissing
+    │   ├── SchemaOlder
+    │   └── SchemaNewer
+    └── EmbeddedError                  the embedded server cannot start
+        └── EmbeddedMissing
+
+The functions in the database raise with these codes; `translate` is the only place that turns a code into a class.
+A database that is away stays what psycopg calls it: `psycopg.OperationalError`.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import psycopg
+
+
+class TrunqError(Exception):
+    """Base of every error trunq raises; `hint` says the way out, where one is known."""
+
+    sqlstate: str | None = None
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nHINT: {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[type[TrunqError], tuple[str, str | None]]:
+        return type(self), (self.message, self.hint)
+
+
+class QueueNotFound(TrunqError):
+    """No queue has this name."""
+
+    sqlstate = "TQ001"
+
+
+class SubscriptionNotFound(TrunqError):
+    """The queue has no subscription of this name."""
+
+    sqlstate = "TQ002"
+
+
+class LeaseLost(TrunqError):
+    """The lease ended before this answer: its messages belong to someone else now, and nothing was changed."""
+
+    sqlstate = "TQ003"
+
+
+class InvalidName(TrunqError, ValueError):
+    """A name trunq cannot use: not 1 to 48 of a-z, 0-9 and _, starting with a letter."""
+
+    sqlstate = "TQ004"
+
+
+class InvalidArgument(TrunqError, ValueError):
+    """An argument out of its range, or two that contradict each other."""
+
+    sqlstate = "TQ005"
+
+
+class MessageTooLarge(TrunqError, ValueError):
+    """A payload, body or headers above the stated limit."""
+
+    sqlstate = "TQ006"
+
+
+class WrongIsolation(TrunqError):
+    """Called above READ COMMITTED, where a lease would hand out messages twice."""
+
+    sqlstate = "TQ007"
+
+
+class SubscriptionBusy(TrunqError):
+    """Another transaction holds the subscription's lock for too long."""
+
+    sqlstate = "TQ008"
+
+
+class QueueInUse(TrunqError):
+    """The queue still has other subscriptions or unfinished messages."""
+
+    sqlstate = "TQ009"
+
+
+class ClusterChanged(TrunqError):
+    """The database was restored into another cluster: positions mean nothing here until `rebase`."""
+
+    sqlstate = "TQ010"
+
+
+class WrongMode(TrunqError):
+    """A shared subscription was read in batches, or an exclusive one leased from."""
+
+    sqlstate = "TQ011"
+
+
+class TickNotFound(TrunqError):
+    """No tick has this id, or it is older than what the queue retains."""
+
+    sqlstate = "TQ012"
+
+
+class MessageNotFound(TrunqError):
+    """An answer names a message its lease does not hold."""
+
+    sqlstate = "TQ013"
+
+
+class SchemaError(TrunqError):
+    """The database does not hold the schema this version of trunq works with."""
+
+
+class SchemaMissing(SchemaError):
+    """The database has no trunq schema yet."""
+
+
+class SchemaOlder(SchemaError):
+    """The database holds an older schema: upgrade it."""
+
+
+class SchemaNewer(SchemaError):
+    """The database holds a newer schema: upgrade this program."""
+
+
+class EmbeddedError(TrunqError):
+    """The embedded Postgres could not be started; the message ends with what its log says."""
+
+
+class EmbeddedMissing(EmbeddedError):
+    """No Postgres of the wanted version is installed to embed."""
+
+
+BY_SQLSTATE: dict[str, type[TrunqError]] = {
+    error.sqlstate: error for error in TrunqError.__subclasses__() if error.sqlstate is not None
+}
+
+
+def translate(error: psycopg.Error) -> TrunqError | None:
+    """The trunq error that a database error stands for, or None when it is not one of ours."""
+    kind = BY_SQLSTATE.get(error.sqlstate or "")
+    return kind and kind(error.diag.message_primary or str(error), error.diag.message_hint)
+
+
+class Translated:
+    """Context manager in which database errors of class TQ leave as trunq errors.
+
+    It is a class with no state, not a generator: it stands around every call of the hot path.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, psycopg.Error) and (ours := translate(error)) is not None:
+            raise ours from error
+
+
+translated = Translated()

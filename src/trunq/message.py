@@ -1,0 +1,141 @@
+"""What a worker receives and what it answers with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""Where Postgres starts counting the microseconds of a binary timestamptz."""
+
+
+class Message:
+    """One message under a lease.
+
+    `payload` and `headers` are decoded when first asked for, `created_at` and `expires_at` likewise: a handler that
+    looks at the key only pays for nothing else. `key`, `kind`, `payload`, `body` and `headers` are None when the
+    publisher gave none. `attempt` counts from 1; `max_attempts` 0 means for ever.
+    """
+
+    __slots__ = (
+        "_created_at",
+        "_expires_at",
+        "_headers",
+        "_payload",
+        "attempt",
+        "body",
+        "id",
+        "key",
+        "kind",
+        "lease_id",
+        "max_attempts",
+        "priority",
+        "queue",
+        "subscription",
+        "token",
+    )
+
+    lease_id: int
+    token: int
+    id: int
+    attempt: int
+    max_attempts: int
+    kind: str | None
+    key: str | None
+    body: bytes | None
+    priority: int
+    queue: str
+    subscription: str
+
+    def __init__(self, row: Sequence[Any], queue: str, subscription: str) -> None:
+        """Take a row of `trunq.lease` as it comes: jsonb and timestamps still as sent in binary, or already decoded.
+
+        More than 100,000 of these are made a second, so this is one unpacking and nothing else.
+        """
+        (
+            self.lease_id,
+            self.token,
+            self.id,
+            self.attempt,
+            self.max_attempts,
+            self.kind,
+            self.key,
+            self._payload,
+            self.body,
+            self._headers,
+            self.priority,
+            self._created_at,
+            self._expires_at,
+        ) = row
+        self.queue = queue
+        self.subscription = subscription
+
+    @property
+    def payload(self) -> Any:
+        """The JSON payload, decoded."""
+        # Decoded JSON is never of type bytes, so the type tells whether this was asked before.
+        if type(self._payload) is bytes:
+            self._payload = decode_jsonb(self._payload)
+        return self._payload
+
+    @property
+    def headers(self) -> Any:
+        """The headers (trace context and the like), decoded."""
+        if type(self._headers) is bytes:
+            self._headers = decode_jsonb(self._headers)
+        return self._headers
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was published, by the database's clock."""
+        if type(self._created_at) is int:
+            self._created_at = decode_timestamp(self._created_at)
+        return self._created_at  # type: ignore[no-any-return]
+
+    @property
+    def expires_at(self) -> datetime:
+        """When the lease ends unless it is extended, by the database's clock."""
+        if type(self._expires_at) is int:
+            self._expires_at = decode_timestamp(self._expires_at)
+        return self._expires_at  # type: ignore[no-any-return]
+
+    @expires_at.setter
+    def expires_at(self, value: datetime) -> None:
+        self._expires_at = value
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a retry of this attempt would make the message a dead one."""
+        return 0 < self.max_attempts <= self.attempt
+
+    def __repr__(self) -> str:
+        place = f"{self.queue}/{self.subscription}"
+        return f"<Message {self.id} of {place} kind={self.kind!r} key={self.key!r} attempt={self.attempt}>"
+
+
+def decode_jsonb(raw: bytes) -> Any:
+    """Decode a jsonb value in Postgres' binary form: one byte of version, then the text."""
+    return json.loads(raw[1:])
+
+
+def decode_timestamp(microseconds: int) -> datetime:
+    """Decode a binary timestamptz."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A handler's answer: not now, again later. `after` (seconds or timedelta) stands in for the policy's delay."""
+
+    after: timedelta | float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A handler's answer: never again. The message is kept as dead, with this reason."""
+
+    reason: str
