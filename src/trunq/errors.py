@@ -21,8 +21,8 @@
     └── EmbeddedError                  the embedded server cannot start
         └── EmbeddedMissing
 
-The functions in the database raise with these codes; `translate` is the only place that turns a code into a class.
-A database that is away stays what psycopg calls it: `psycopg.OperationalError`.
+The functions in the database raise with these codes; `translate` is the only place that turns a code into a
+class. A database that is away stays what psycopg calls it: `psycopg.OperationalError`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SubscriptionNotFound(TrunqError):
 
 
 class LeaseLost(TrunqError):
-    """The lease ended before this answer: its messages belong to someone else now, and nothing was changed."""
+    """The lease ended before this answer: others hold its messages now, and nothing was changed."""
 
     sqlstate = "TQ003"
 
@@ -159,7 +159,9 @@ BY_SQLSTATE: dict[str, type[TrunqError]] = {
 def translate(error: psycopg.Error) -> TrunqError | None:
     """The trunq error that a database error stands for, or None when it is not one of ours."""
     kind = BY_SQLSTATE.get(error.sqlstate or "")
-    return kind and kind(error.diag.message_primary or str(error), error.diag.message_hint)
+    if kind is None:
+        return None
+    return kind(error.diag.message_primary or str(error), error.diag.message_hint)
 
 
 class Translated:
