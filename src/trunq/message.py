@@ -15,9 +15,9 @@ _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 class Message:
     """One message under a lease.
 
-    `payload`, `headers`, `created_at` and `expires_at` are decoded when first asked for: a handler that looks at
-    the key pays for nothing else. `key`, `kind`, `payload`, `body` and `headers` are None when the publisher gave
-    none. `attempt` counts from 1; `max_attempts` 0 means for ever.
+    `payload`, `headers`, `created_at` and `expires_at` are decoded when first asked for: a handler that looks
+    at the key pays for nothing else. `key`, `kind`, `payload`, `body` and `headers` are None when the
+    publisher gave none. `attempt` counts from 1; `max_attempts` 0 means for ever.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Message:
     subscription: str
 
     def __init__(self, row: Sequence[Any], queue: str, subscription: str) -> None:
-        """Take a row of `trunq.lease` as it comes: jsonb and timestamps as sent in binary, or decoded already.
+        """Take a row of `trunq.lease` as it comes: jsonb and timestamps in binary, or decoded already.
 
         More than 100,000 of these are made a second, so this is one unpacking and nothing else.
         """
