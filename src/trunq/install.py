@@ -107,7 +107,7 @@ def compare(found: int | None) -> None:
 
 
 def render(since: int = 0) -> str:
-    """The whole install as one SQL script, for a DBA to read and run; `since` is the version that is there."""
+    """The whole install as one SQL script, for a DBA to read and run; `since` is the version there now."""
     parts = [
         f"-- trunq: from schema {since} to {newest()}, in one transaction. Run it with psql -f.",
         "begin;",
