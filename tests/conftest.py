@@ -1,0 +1,154 @@
+"""Real servers for every test: started once a run, a database of its own for each test that asks for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from trunq import embedded, install
+from trunq.embedded import Embedded
+
+Connect = Callable[..., psycopg.Connection[Any]]
+AsyncConnect = Callable[..., Awaitable[psycopg.AsyncConnection[Any]]]
+
+TESTS = Path(__file__).parent
+TEMPLATE = "trunq_template"
+ROLLED_BACK = "trunq_rolled_back"
+
+ON_EVERY_MAJOR = ("sql", "race")
+"""Folders that run on every version of Postgres there is here; the others run on the newest."""
+
+QUICK = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_prepared_transactions": "10",
+}
+"""For speed: the data is thrown away anyway. Tests of crashes start their own servers."""
+
+_numbers = count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--postgres", metavar="MAJORS", help="run every test on these versions, such as 16,18")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server" in metafunc.fixturenames:
+        majors = chosen_majors(metafunc.config, metafunc.definition.path)
+        metafunc.parametrize("server", majors, indirect=True, scope="session", ids=lambda major: f"pg{major}")
+
+
+def chosen_majors(config: pytest.Config, path: Path) -> list[int]:
+    """The versions a file runs on: those of --postgres or TRUNQ_TEST_POSTGRES, else by its folder."""
+    asked = config.getoption("--postgres") or os.environ.get("TRUNQ_TEST_POSTGRES")
+    if asked:
+        return [int(major) for major in asked.split(",")]
+    folder = path.relative_to(TESTS).parts[0]
+    return embedded.majors() if folder in ON_EVERY_MAJOR else embedded.majors()[:1]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[int], Embedded]]:
+    """Start a server of a version when it is first wanted; all run until the end."""
+    running: dict[int, Embedded] = {}
+
+    def start(major: int) -> Embedded:
+        if major not in running:
+            running[major] = embedded.start(major=major, settings=QUICK)
+            with psycopg.connect(running[major].dsn, autocommit=True) as connection:
+                connection.execute(f"create database {TEMPLATE}")
+                install.install(make_conninfo(running[major].dsn, dbname=TEMPLATE))
+                connection.execute(f"create database {ROLLED_BACK} template {TEMPLATE}")
+        return running[major]
+
+    yield start
+    for server in running.values():
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, servers: Callable[[int], Embedded]) -> Embedded:
+    """The server of the version this test runs on. Others use it too: leave it as it is."""
+    return servers(request.param)
+
+
+@pytest.fixture
+def new_database(server: Embedded) -> Iterator[Callable[..., str]]:
+    """Make databases: `new_database()` with trunq in it, `new_database("template1")` empty. Gives the dsn."""
+    made: list[str] = []
+
+    def make(template: str = TEMPLATE) -> str:
+        name = f"test_{next(_numbers)}"
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"create database {name} template {template}")
+        made.append(name)
+        return make_conninfo(server.dsn, dbname=name)
+
+    yield make
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        for name in made:
+            for (prepared,) in connection.execute(
+                "select gid from pg_prepared_xacts where database = %s", (name,)
+            ):
+                with psycopg.connect(make_conninfo(server.dsn, dbname=name), autocommit=True) as other:
+                    other.execute(f"rollback prepared '{prepared}'")
+            connection.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def database(new_database: Callable[..., str]) -> str:
+    """Address of a fresh database with trunq in it."""
+    return new_database()
+
+
+@pytest.fixture
+def connect(database: str) -> Iterator[Connect]:
+    """Open connections to `database`, autocommit unless said otherwise; closed when the test ends."""
+    opened: list[psycopg.Connection[Any]] = []
+
+    def open_one(dsn: str = database, *, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
+        opened.append(psycopg.connect(dsn, autocommit=autocommit, **options))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def connection(connect: Connect) -> psycopg.Connection[Any]:
+    """One connection to `database`, in autocommit."""
+    return connect()
+
+
+@pytest.fixture
+async def async_connect(database: str) -> AsyncIterator[AsyncConnect]:
+    """Like `connect`, for async tests."""
+    opened: list[psycopg.AsyncConnection[Any]] = []
+
+    async def open_one(
+        dsn: str = database, *, autocommit: bool = True, **options: Any
+    ) -> psycopg.AsyncConnection[Any]:
+        opened.append(await psycopg.AsyncConnection.connect(dsn, autocommit=autocommit, **options))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        await connection.close()
+
+
+@pytest.fixture
+def sql(server: Embedded) -> Iterator[psycopg.Connection[Any]]:
+    """A connection whose transaction is rolled back in the end: the quickest way to try one function."""
+    with psycopg.connect(make_conninfo(server.dsn, dbname=ROLLED_BACK)) as connection:
+        connection.execute("select 1")
+        yield connection
+        connection.rollback()
