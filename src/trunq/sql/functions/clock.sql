@@ -1,0 +1,63 @@
+-- Time, snapshots, and how a function says no.
+--
+-- Advisory locks share one space with the user's application, so each purpose has a class of its own (two-int form):
+--   1953656417 bell, by queue           who sleeps and wants to be woken
+--   1953656418 subscription             its position: lease, next_batch, rotate
+--   1953656419 lease, by lease_id       its answers: ack, retry, reject, release, extend, reap (false sharing is harmless)
+--   1953656420 queue                    its shape: subscribe shared, rotate and drop exclusive
+--   1953656421 tick, by queue           one tick at a time
+-- Taken in the order queue, subscription, lease; several leases in order of lease_id.
+
+create or replace function trunq.clock() returns timestamptz
+language sql volatile as $$
+  select clock_timestamp() + coalesce(nullif(current_setting('trunq.clock_offset', true), ''), '0')::interval
+$$;
+comment on function trunq.clock() is
+  'The time all of trunq goes by: the database''s, moved by the setting trunq.clock_offset in tests. Column defaults of the log, which must be plain, use clock_timestamp() and now().';
+
+create or replace function trunq.snapshot() returns pg_snapshot
+language plpgsql volatile as $$
+declare
+  v_snapshot pg_snapshot := pg_current_snapshot();
+  v_mine xid8 := pg_current_xact_id_if_assigned();
+begin
+  if v_mine is null or v_mine >= pg_snapshot_xmax(v_snapshot) then
+    return v_snapshot;
+  end if;
+  -- Postgres leaves the caller's own transaction out of those in progress. A transaction that writes, leases and then
+  -- publishes would find its own rows counted as read before they were there.
+  return (least(pg_snapshot_xmin(v_snapshot), v_mine)::text || ':' || pg_snapshot_xmax(v_snapshot)::text || ':'
+    || array_to_string(array(
+         select x from (select pg_snapshot_xip(v_snapshot) union select v_mine) u(x) order by x), ','))::pg_snapshot;
+end $$;
+comment on function trunq.snapshot() is
+  'The current snapshot with the caller''s own transaction among those in progress. Every position and tick is made of these.';
+
+create or replace function trunq._fail(p_code text, p_message text, p_hint text default null) returns void
+language plpgsql as $$
+begin
+  if p_hint is null then
+    raise exception using errcode = p_code, message = p_message;
+  end if;
+  raise exception using errcode = p_code, message = p_message, hint = p_hint;
+end $$;
+
+create or replace function trunq._token() returns bigint
+language sql volatile as $$
+  select ('x' || encode(substring(uuid_send(gen_random_uuid()) from 9), 'hex'))::bit(64)::bigint
+$$;
+comment on function trunq._token() is
+  'A random fence. Lease ids come again after a crash (sequences are logged 32 ahead), with the very same messages; tokens do not.';
+
+create or replace function trunq._require_read_committed(p_function text) returns void
+language plpgsql as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform trunq._fail('TQ007',
+      format('trunq.%s needs READ COMMITTED, this transaction is %s', p_function,
+        upper(current_setting('transaction_isolation'))),
+      'begin the transaction with ISOLATION LEVEL READ COMMITTED');
+  end if;
+end $$;
+comment on function trunq._require_read_committed(text) is
+  'A position is read after its lock was got: under an older snapshot the same messages would be handed out twice.';

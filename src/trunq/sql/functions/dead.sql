@@ -1,0 +1,71 @@
+-- A message that was given up is kept with every error until it is requeued (in the log again, for the subscription it
+-- failed in, its attempts starting at one) or purged.
+
+create or replace function trunq.list_dead(
+  p_queue text, p_subscription text default null, p_limit integer default 100, p_before bigint default null
+) returns table (
+  dead_id bigint, subscription text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempts integer,
+  reason text, errors jsonb, created_at timestamptz, died_at timestamptz
+)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+  v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
+begin
+  return query
+    select d.dead_id, s.name, d.id, d.kind, d.key, d.payload, d.headers, d.attempt::integer, d.reason, coalesce(d.errors, '[]'),
+      d.created_at, d.died_at
+    from trunq.dead d join trunq.subscription s on s.subscription_id = d.subscription_id
+    where d.queue_id = v_queue_id and (v_subscription_id is null or d.subscription_id = v_subscription_id)
+      and (p_before is null or d.dead_id < p_before)
+    order by d.dead_id desc limit p_limit;
+end $$;
+comment on function trunq.list_dead(text, text, integer, bigint) is
+  'Dead messages, newest first; p_before: the last dead_id of the page before. errors: one entry an attempt. Raises: TQ001, TQ002.';
+
+create or replace function trunq.requeue(p_queue text, p_subscription text default null, p_ids bigint[] default null) returns integer
+language plpgsql as $$
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+  v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
+  v_count integer;
+begin
+  execute format($q$
+    with gone as (
+      delete from trunq.dead d
+      where d.queue_id = $1 and ($2 is null or d.subscription_id = $2) and ($3 is null or d.id = any ($3))
+      returning d.*)
+    insert into trunq_log.%I (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
+    select g.id, g.subscription_id, g.created_at, 1, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors
+    from gone g order by g.dead_id
+  $q$, p_queue) using v_queue_id, v_subscription_id, p_ids;
+  get diagnostics v_count = row_count;
+  return v_count;
+end $$;
+comment on function trunq.requeue(text, text, bigint[]) is
+  'Hands dead messages out again, all or those named, from their first attempt on, their errors kept. Returns: how many. Raises: TQ001, TQ002. Locks: the rows it requeues.';
+
+create or replace function trunq.purge(
+  p_queue text, p_subscription text default null, p_ids bigint[] default null, p_older_than interval default null
+) returns integer
+language plpgsql as $$
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+  v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
+  v_count integer;
+begin
+  delete from trunq.dead d
+  where d.queue_id = v_queue_id and (v_subscription_id is null or d.subscription_id = v_subscription_id)
+    and (p_ids is null or d.id = any (p_ids))
+    and (p_older_than is null or d.died_at < trunq.clock() - p_older_than);
+  get diagnostics v_count = row_count;
+  return v_count;
+end $$;
+comment on function trunq.purge(text, text, bigint[], interval) is
+  'Deletes dead messages for good: all, those named, or those dead for longer than p_older_than. Returns: how many. Raises: TQ001, TQ002.';
+
+create or replace function trunq._subscription_id(p_queue text, p_subscription text) returns integer
+language sql stable as $$
+  select case when p_subscription is not null then (trunq._subscription(p_queue, p_subscription)).subscription_id end
+$$;

@@ -1,0 +1,154 @@
+-- A lease that ran out with messages unanswered is reaped: those messages go back, the attempt counted (a message that
+-- kills its worker does not loop for ever), or die as lease_expired.
+--
+-- The reaper goes by expiry, from its mark on. No lease with an earlier expiry may be in flight when it reads the clock: so it
+-- gets the subscription's lock first, for that moment only. The mark never passes a lease it could not lock, and is set
+-- back with the clock. At most 100 leases a transaction: each keeps a lock to its end.
+
+create or replace function trunq.reap(p_queue text) returns integer
+language plpgsql as $$
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+  v_sub record;
+  v_now timestamptz;
+  v_from timestamptz;
+  v_mark timestamptz;
+  v_due bigint[];
+  v_ended record;
+  v_total integer := 0;
+begin
+  perform trunq._require_read_committed('reap');
+  for v_sub in
+    select s.subscription_id, m.at from trunq.subscription s
+    left join trunq.mark m on m.queue_id = s.queue_id and m.subscription_id = s.subscription_id and m.duty = 'reap'
+    where s.queue_id = v_queue_id and s.mode = 'shared' order by s.subscription_id
+  loop
+    exit when v_total >= 100;
+    if not pg_try_advisory_lock(1953656418, v_sub.subscription_id) then
+      continue;  -- somebody leases just now: next time
+    end if;
+    v_now := trunq.clock();
+    perform pg_advisory_unlock(1953656418, v_sub.subscription_id);
+    v_from := least(coalesce(v_sub.at, 'epoch'), v_now);
+    v_due := trunq._open_leases(v_queue_id, v_sub.subscription_id, v_from, v_now, null, 101 - v_total);
+    v_ended := trunq._end_leases(v_queue_id, v_sub.subscription_id, v_due[1:100 - v_total], v_now, v_now);
+    v_mark := case
+      when cardinality(v_due) > 100 - v_total then v_from
+      else greatest(v_from, least(v_now, v_ended.skipped - interval '1 microsecond')) end;
+    v_total := v_total + v_ended.reaped;
+    -- Written seldom, and not at all where nobody leases; a mark too early only costs another look.
+    if v_mark < v_sub.at or v_mark > v_from + interval '2 seconds'
+        and trunq._has_leases_after(v_queue_id, v_sub.subscription_id, v_from) then
+      insert into trunq.mark (queue_id, subscription_id, duty, at)
+      values (v_queue_id, v_sub.subscription_id, 'reap', v_mark)
+      on conflict (queue_id, subscription_id, duty) do update set at = excluded.at;
+    end if;
+  end loop;
+  return v_total;
+end $$;
+comment on function trunq.reap(text) is
+  'Ends leases whose time ran out, at most 100 a call. Returns: how many. Raises: TQ001, TQ007. Locks: each lease it ends; a subscription for the moment in which it reads the clock.';
+
+create or replace function trunq.reclaim(p_queue text, p_subscription text, p_worker text) returns integer
+language plpgsql as $$
+declare
+  v_sub trunq.subscription;
+  v_now timestamptz := trunq.clock();
+  v_mark timestamptz;
+  v_ended integer;
+begin
+  perform trunq._require_read_committed('reclaim');
+  v_sub := trunq._subscription(p_queue, p_subscription, 'shared');
+  select m.at into v_mark from trunq.mark m
+  where m.queue_id = v_sub.queue_id and m.subscription_id = v_sub.subscription_id and m.duty = 'reap';
+  select e.reaped into v_ended from trunq._end_leases(v_sub.queue_id, v_sub.subscription_id,
+    trunq._open_leases(v_sub.queue_id, v_sub.subscription_id, coalesce(v_mark, 'epoch'), 'infinity', p_worker, 10000), 'infinity', v_now) e;
+  return v_ended;
+end $$;
+comment on function trunq.reclaim(text, text, text) is
+  'Ends all open leases of a worker by that name, for one that starts again: its messages go back at once, the attempt counted; answers of its former self are refused. Returns: how many leases. Raises: TQ001, TQ002, TQ007, TQ011. Locks: each lease it ends.';
+
+create or replace function trunq._open_leases(
+  p_queue_id integer, p_subscription_id integer, p_from timestamptz, p_to timestamptz, p_worker text, p_limit integer
+) returns bigint[]
+language plpgsql set enable_seqscan = off set jit = off as $$
+declare
+  v_leases bigint[];
+begin
+  execute format($q$
+    select array_agg(o.lease_id order by o.expires_at, o.lease_id) from (
+      select l.lease_id, l.expires_at from trunq_data.%1$I l
+      where l.subscription_id = $1 and l.expires_at > $2 and l.expires_at <= $3 and l.reaped_at is null
+        and ($4 is null or l.worker = $4)
+        and l.size > coalesce((
+          select sum(r.size) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0)
+      order by l.expires_at limit $5) o
+  $q$, 'lease_' || p_queue_id, 'receipt_' || p_queue_id)
+  into v_leases using p_subscription_id, p_from, p_to, p_worker, p_limit;
+  return coalesce(v_leases, '{}');
+end $$;
+comment on function trunq._open_leases(integer, integer, timestamptz, timestamptz, text, integer) is
+  'Leases that expire in (from, to] and hold messages without an answer, the first to expire first.';
+
+create or replace function trunq._end_leases(
+  p_queue_id integer, p_subscription_id integer, p_leases bigint[], p_until timestamptz, p_now timestamptz,
+  out reaped integer, out skipped timestamptz
+)
+language plpgsql as $$
+declare
+  v_lease_id bigint;
+  v_lease record;
+  v_ids bigint[];
+begin
+  reaped := 0;
+  foreach v_lease_id in array coalesce(p_leases, '{}') loop
+    if not pg_try_advisory_xact_lock(1953656419, (v_lease_id & 2147483647)::integer) then
+      -- An answer is on its way (or was prepared): come back for it.
+      v_lease := trunq._lease(p_queue_id, p_subscription_id, v_lease_id);
+      skipped := least(skipped, v_lease.expires_at);
+      continue;
+    end if;
+    -- Under the lock, by later statements: it may have been answered or extended meanwhile.
+    v_lease := trunq._lease(p_queue_id, p_subscription_id, v_lease_id);
+    if v_lease.reaped_at is not null or v_lease.expires_at > p_until then
+      continue;
+    end if;
+    v_ids := trunq._unanswered(p_queue_id, p_subscription_id, v_lease_id, v_lease.ids);
+    if cardinality(v_ids) = 0 then
+      continue;
+    end if;
+    execute format('update trunq_data.%I set reaped_at = $1 where subscription_id = $2 and lease_id = $3', 'lease_' || p_queue_id)
+      using p_now, p_subscription_id, v_lease_id;
+    execute format('insert into trunq_data.%I (lease_id, subscription_id, outcome, size, ids, finished_at) values ($1, $2, ''x'', cardinality($3), $3, $4)', 'receipt_' || p_queue_id)
+      using v_lease_id, p_subscription_id, v_ids, p_now;
+    execute format('select trunq_data.%I($1, $2, $3, $4, $5, ''x'', $6, null, $7)', 'give_back_' || p_queue_id)
+      using p_subscription_id, v_lease.worker, v_ids, v_lease.ids, v_lease.txids,
+        array_fill(format('lease %s of worker %s expired', v_lease_id, v_lease.worker), array[cardinality(v_ids)]), p_now;
+    reaped := reaped + 1;
+  end loop;
+end $$;
+
+create or replace function trunq._unanswered(p_queue_id integer, p_subscription_id integer, p_lease_id bigint, p_ids bigint[]) returns bigint[]
+language plpgsql as $$
+declare
+  v_ids bigint[];
+begin
+  execute format($q$
+    select array(
+      select u.id from unnest($1) with ordinality u(id, at)
+      where u.id not in (
+        select unnest(r.ids) from trunq_data.%I r where r.lease_id = $2 and r.subscription_id = $3)
+      order by u.at)
+  $q$, 'receipt_' || p_queue_id) into v_ids using p_ids, p_lease_id, p_subscription_id;
+  return v_ids;
+end $$;
+
+create or replace function trunq._has_leases_after(p_queue_id integer, p_subscription_id integer, p_from timestamptz) returns boolean
+language plpgsql as $$
+declare
+  v_found boolean;
+begin
+  execute format('select exists (select from trunq_data.%I where subscription_id = $1 and expires_at > $2)', 'lease_' || p_queue_id)
+    into v_found using p_subscription_id, p_from;
+  return v_found;
+end $$;

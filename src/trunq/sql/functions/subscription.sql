@@ -1,0 +1,185 @@
+-- A subscription is a named reader of one queue. shared: workers compete, each message is answered on its own. exclusive:
+-- one reader takes whole batches between ticks, in order. Every subscription sees every message whose transaction was not
+-- finished at the snapshot taken inside subscribe(), also the rows that transaction had inserted before.
+
+create or replace function trunq.subscribe(
+  p_queue text,
+  p_subscription text,
+  p_mode text default 'shared',
+  p_start text default 'latest',
+  p_max_attempts integer default null,
+  p_lease_time interval default null,
+  p_backoff text default null,
+  p_backoff_base interval default null,
+  p_backoff_cap interval default null,
+  p_jitter real default null,
+  p_keep_results boolean default null
+) returns boolean
+language plpgsql as $$
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+  v_sub trunq.subscription;
+  v_created boolean := false;
+  v_tick trunq.tick;
+begin
+  perform trunq._require_read_committed('subscribe');
+  perform trunq._check_name('subscription', p_subscription);
+  if coalesce(p_mode, '') not in ('shared', 'exclusive') then
+    perform trunq._fail('TQ005', format('a subscription is shared or exclusive, not "%s"', p_mode));
+  end if;
+  if coalesce(p_start, '') not in ('latest', 'earliest') then
+    perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
+  end if;
+  if p_max_attempts < 0 or p_lease_time <= '0' or p_backoff not in ('constant', 'linear', 'exponential')
+      or p_backoff_base < '0' or p_backoff_cap < '0' or p_jitter not between 0 and 1 then
+    perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription),
+      'max_attempts 0 (for ever) or more; lease_time positive; backoff constant, linear or exponential; its base and cap not negative; jitter 0 to 1');
+  end if;
+  -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
+  perform pg_advisory_xact_lock_shared(1953656420, v_queue_id);
+  perform trunq._check_cluster();
+  select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
+  if not found then
+    if p_mode = 'exclusive' then
+      v_tick := trunq._start_tick(v_queue_id, p_start);
+    end if;
+    insert into trunq.subscription (queue_id, name, mode, start, start_tick_id)
+    values (v_queue_id, p_subscription, p_mode,
+      coalesce(v_tick.snapshot, case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end), v_tick.tick_id)
+    on conflict (queue_id, name) do nothing
+    returning * into v_sub;
+    v_created := found;
+    if not v_created then
+      select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
+    end if;
+  end if;
+  if v_sub.mode <> p_mode then
+    perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is %s, not %s', p_subscription, p_queue, v_sub.mode, p_mode),
+      'choose another name, or unsubscribe it first');
+  end if;
+  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results) > 0 then
+    update trunq.subscription s set
+      max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
+      lease_time = coalesce(p_lease_time, s.lease_time),
+      backoff = coalesce(p_backoff, s.backoff),
+      backoff_base = coalesce(p_backoff_base, s.backoff_base),
+      backoff_cap = coalesce(p_backoff_cap, s.backoff_cap),
+      jitter = coalesce(p_jitter, s.jitter),
+      keep_results = coalesce(p_keep_results, s.keep_results)
+    where s.subscription_id = v_sub.subscription_id;
+  end if;
+  return v_created;
+end $$;
+comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean) is
+  'Makes a subscription, or changes the policies given of one that is there. Returns: true when it was made. Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode. Locks: the queue, shared.';
+
+create or replace function trunq.unsubscribe(p_queue text, p_subscription text) returns boolean
+language plpgsql as $$
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+  v_subscription_id integer;
+begin
+  delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
+  returning s.subscription_id into v_subscription_id;
+  delete from trunq.mark m where m.queue_id = v_queue_id and m.subscription_id = v_subscription_id;
+  return v_subscription_id is not null;
+end $$;
+comment on function trunq.unsubscribe(text, text) is
+  'Ends a subscription: its position, delayed and dead messages go with it. Returns: false when there was none. Raises: TQ001.';
+
+create or replace function trunq.list_subscriptions(p_queue text default null)
+returns table (
+  queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
+  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, created_at timestamptz
+)
+language plpgsql stable as $$
+begin
+  if p_queue is not null then
+    perform trunq._queue_id(p_queue);
+  end if;
+  return query
+    select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
+      s.jitter, s.keep_results, s.created_at
+    from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
+    where p_queue is null or q.name = p_queue order by q.name, s.name;
+end $$;
+comment on function trunq.list_subscriptions(text) is
+  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever. Raises: TQ001.';
+
+create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription
+language plpgsql stable as $$
+declare
+  v_sub trunq.subscription;
+begin
+  select s.* into v_sub from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
+  where q.name = p_queue and s.name = p_subscription;
+  if not found then
+    perform trunq._queue_id(p_queue);
+    perform trunq._fail('TQ002', format('queue "%s" has no subscription "%s"', p_queue, coalesce(p_subscription, '')),
+      format('create it: select trunq.subscribe(''%s'', ''name''); select * from trunq.list_subscriptions() shows those there are', p_queue));
+  end if;
+  if p_mode is not null and v_sub.mode <> p_mode then
+    perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is %s, not %s', p_subscription, p_queue, v_sub.mode, p_mode),
+      case p_mode when 'shared' then 'read it with next_batch, read_batch and finish_batch' else 'read it with lease and ack' end);
+  end if;
+  return v_sub;
+end $$;
+
+create or replace function trunq._define_unread(p_queue_id integer, p_queue text) returns void
+language plpgsql as $$
+begin
+  execute format($q$
+    create or replace function trunq_data.unread_%2$s(
+      p_subscription_id integer, p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint, p_limit integer)
+    returns table (txid xid8, id bigint, created_at timestamptz)
+    language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    as $f$
+      select u.txid, u.id, u.created_at from (
+        -- The rest of the window: late ones, then the range.
+        select g.* from pg_snapshot_xip(p_lo) late(txid) cross join lateral (
+          select g.* from trunq_log.%1$I g where g.txid = late.txid and (g.txid, g.id) > (p_last_txid, p_last_id) offset 0) g
+        where p_last_txid < pg_snapshot_xmax(p_lo) and pg_visible_in_snapshot(late.txid, p_hi)
+        union all
+        select g.* from trunq_log.%1$I g
+        where (g.txid, g.id) > (greatest(p_last_txid, pg_snapshot_xmax(p_lo)), case when p_last_txid < pg_snapshot_xmax(p_lo) then 0 else p_last_id end)
+          and g.txid < pg_snapshot_xmax(p_hi) and pg_visible_in_snapshot(g.txid, p_hi)
+        union all
+        -- Behind the window: late ones of the next, then everything newer.
+        select g.* from pg_snapshot_xip(p_hi) late(txid) cross join lateral (
+          select g.* from trunq_log.%1$I g where g.txid = late.txid offset 0) g
+        union all
+        select g.* from trunq_log.%1$I g where g.txid >= pg_snapshot_xmax(p_hi)
+      ) u
+      where u.subscription_id is null or u.subscription_id = p_subscription_id
+      limit p_limit
+    $f$
+  $q$, p_queue, p_queue_id);
+end $$;
+
+create or replace function trunq._position(
+  p_queue_id integer, p_subscription_id integer,
+  out lease_id bigint, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint, out segment smallint
+)
+language plpgsql as $$
+begin
+  execute format('select lease_id, lo, hi, last_txid, last_id, segment from trunq_data.%I where subscription_id = $1 order by lease_id desc limit 1',
+    'lease_' || p_queue_id)
+  into lease_id, lo, hi, last_txid, last_id, segment using p_subscription_id;
+  if lease_id is null then
+    select 0, s.start, s.start, pg_snapshot_xmax(s.start), 0 into lease_id, lo, hi, last_txid, last_id
+    from trunq.subscription s where s.subscription_id = p_subscription_id;
+  end if;
+end $$;
+comment on function trunq._position(integer, integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
+
+create or replace function trunq._unread(p_queue_id integer, p_subscription_id integer, p_limit integer)
+returns table (txid xid8, id bigint, created_at timestamptz)
+language plpgsql as $$
+declare
+  v record;
+begin
+  v := trunq._position(p_queue_id, p_subscription_id);
+  return query execute format('select * from trunq_data.%I($1, $2, $3, $4, $5, $6)', 'unread_' || p_queue_id)
+    using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit;
+end $$;
+comment on function trunq._unread(integer, integer, integer) is 'What a shared subscription has not leased yet, in about the order it will, up to p_limit rows.';

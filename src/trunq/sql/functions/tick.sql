@@ -1,0 +1,107 @@
+-- A tick is a stored snapshot of a queue: what lies between two is the same set of rows every time it is read. Cut by the
+-- leader when enough messages (tick_max_count) or enough time (tick_max_lag) have passed; with nothing new, ever less often, up
+-- to tick_idle_period; or forced. A tick must commit on its own to mean anything to others, and it waits for the disk: it may
+-- be in a checkpoint elsewhere before the next crash.
+
+create or replace function trunq.tick(p_queue text, p_force boolean default false) returns bigint
+language plpgsql set synchronous_commit = on as $$
+declare
+  v_queue trunq.queue;
+  v_last trunq.tick;
+  v_before timestamptz;
+  v_seq bigint;
+  v_age interval;
+  v_gap interval;
+begin
+  perform trunq._require_read_committed('tick');
+  select * into v_queue from trunq.queue q where q.queue_id = trunq._queue_id(p_queue);
+  perform trunq._check_cluster();
+  perform pg_advisory_xact_lock(1953656421, v_queue.queue_id);
+  select * into v_last from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
+  v_seq := trunq._last_message_id(v_queue.queue_id);
+  if not p_force then
+    v_age := trunq.clock() - v_last.created_at;
+    if v_seq > v_last.last_message_id then
+      if v_seq - v_last.last_message_id < v_queue.tick_max_count and v_age between '0' and v_queue.tick_max_lag then
+        return null;
+      end if;
+    else
+      -- Idle: wait half the lag, then twice the gap before, up to the idle period.
+      select t.created_at into v_before from trunq.tick t
+      where t.queue_id = v_queue.queue_id and t.tick_id < v_last.tick_id order by t.tick_id desc limit 1;
+      v_gap := least(v_queue.tick_idle_period, greatest(v_queue.tick_max_lag / 2, 2 * (v_last.created_at - v_before)));
+      if v_age between '0' and v_gap then
+        return null;
+      end if;
+    end if;
+  end if;
+  return (trunq._cut_tick(v_queue.queue_id)).tick_id;
+end $$;
+comment on function trunq.tick(text, boolean) is
+  'Cuts a tick when one is due, or always when forced. Returns: its id, null when none was due. Raises: TQ001, TQ007, TQ010. Locks: the queue''s ticks.';
+
+create or replace function trunq.list_ticks(p_queue text, p_from bigint default null, p_to bigint default null)
+returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz)
+language plpgsql stable as $$
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+begin
+  return query
+    select t.tick_id, t.snapshot, t.last_message_id, t.created_at from trunq.tick t
+    where t.queue_id = v_queue_id and t.tick_id >= coalesce(p_from, 0) and t.tick_id <= coalesce(p_to, 9223372036854775807)
+    order by t.tick_id;
+end $$;
+comment on function trunq.list_ticks(text, bigint, bigint) is
+  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes. Raises: TQ001.';
+
+create or replace function trunq._last_message_id(p_queue_id integer) returns bigint
+language plpgsql as $$
+declare
+  v_id bigint;
+begin
+  execute format('select case when is_called then last_value else 0 end from trunq_data.%I', 'message_id_' || p_queue_id) into v_id;
+  return v_id;
+end $$;
+
+create or replace function trunq._cut_tick(p_queue_id integer) returns trunq.tick
+language plpgsql as $$
+declare
+  v_tick trunq.tick;
+begin
+  insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
+  select p_queue_id, coalesce(max(t.tick_id), 0) + 1, trunq.snapshot(), trunq._last_message_id(p_queue_id), trunq.clock()
+  from trunq.tick t where t.queue_id = p_queue_id
+  returning * into v_tick;
+  return v_tick;
+end $$;
+
+create or replace function trunq._start_tick(p_queue_id integer, p_start text) returns trunq.tick
+language plpgsql as $$
+declare
+  v_tick trunq.tick;
+begin
+  perform pg_advisory_xact_lock(1953656421, p_queue_id);
+  if p_start = 'earliest' then
+    select * into v_tick from trunq.tick t where t.queue_id = p_queue_id order by t.tick_id limit 1;
+    return v_tick;
+  end if;
+  return trunq._cut_tick(p_queue_id);
+end $$;
+
+create or replace function trunq._forget_ticks(p_queue_id integer) returns integer
+language plpgsql as $$
+declare
+  v_count integer;
+begin
+  -- Kept: the newest, those younger than the retention, and every reader's position with the tick before it, because a
+  -- reader elsewhere may have to repeat its last batch.
+  delete from trunq.tick t
+  where t.queue_id = p_queue_id
+    and t.created_at < trunq.clock() - (select q.retention from trunq.queue q where q.queue_id = p_queue_id)
+    and t.tick_id < (select max(n.tick_id) from trunq.tick n where n.queue_id = p_queue_id)
+    and t.tick_id < coalesce((
+      select min(trunq._tick_position(s)) from trunq.subscription s where s.queue_id = p_queue_id and s.mode = 'exclusive'),
+      9223372036854775807) - 1;
+  get diagnostics v_count = row_count;
+  return v_count;
+end $$;
