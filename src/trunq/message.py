@@ -139,3 +139,10 @@ class Reject:
     """A handler's answer: never again. The message is kept as dead, with this reason."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RawJson:
+    """A payload, headers or a result that is JSON text already, to be sent as it is."""
+
+    text: str | bytes

@@ -1,0 +1,139 @@
+"""What the functions that list things return: a named tuple a row, its fields the columns of the function."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+
+class Queue(NamedTuple):
+    """A row of `list_queues`. `span` is how long one segment of the ring is written to."""
+
+    queue: str
+    queue_id: int
+    retention: timedelta
+    span: timedelta
+    subscriptions: int
+    created_at: datetime
+
+
+class Subscription(NamedTuple):
+    """A row of `list_subscriptions`. `max_attempts` None: for ever. `jitter` is a share of the delay."""
+
+    queue: str
+    subscription: str
+    subscription_id: int
+    mode: str
+    max_attempts: int | None
+    lease_time: timedelta
+    backoff: str
+    backoff_base: timedelta
+    backoff_cap: timedelta
+    jitter: float
+    keep_results: bool
+    created_at: datetime
+
+
+class DeadMessage(NamedTuple):
+    """A row of `list_dead`. `reason` is rejected, max_attempts or lease_expired; `errors` has one entry an
+    attempt:
+    {"attempt": 1, "at": "...", "worker": "...", "error": "..."}."""
+
+    dead_id: int
+    subscription: str
+    id: int
+    kind: str | None
+    key: str | None
+    payload: Any
+    headers: Any
+    attempts: int
+    reason: str
+    errors: Any
+    created_at: datetime
+    died_at: datetime
+
+
+class Tick(NamedTuple):
+    """A row of `list_ticks`. `snapshot` as Postgres writes it, xmin:xmax:list; the difference of two ticks'
+    `last_message_id` estimates how many messages lie between them."""
+
+    tick_id: int
+    snapshot: str
+    last_message_id: int
+    created_at: datetime
+
+
+class Batch(NamedTuple):
+    """What `next_batch` hands out: the messages visible in `to_snapshot` and not in `from_snapshot`."""
+
+    batch_id: int
+    token: int
+    from_tick_id: int
+    to_tick_id: int
+    from_snapshot: str
+    to_snapshot: str
+    expires_at: datetime
+
+
+class BatchMessage(NamedTuple):
+    """A row of `read_batch`."""
+
+    id: int
+    kind: str | None
+    key: str | None
+    payload: Any
+    body: bytes | None
+    headers: Any
+    priority: int
+    attempt: int
+    created_at: datetime
+
+
+class MessageState(NamedTuple):
+    """A row of `show_message` and `list_messages`: where a message stands for one subscription.
+
+    `state` is scheduled, ready, leased, retrying, done or dead. `attempts` has one entry an attempt:
+    {"attempt", "worker", "leased_at", "finished_at", "outcome", "error", "took"}.
+    """
+
+    subscription: str
+    state: str
+    id: int
+    kind: str | None
+    key: str | None
+    payload: Any
+    headers: Any
+    attempt: int
+    attempts: Any
+    published_at: datetime | None
+    due_at: datetime | None
+    worker: str | None
+    leased_at: datetime | None
+    expires_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    result: Any
+
+
+class Status(NamedTuple):
+    """A row of `status`. Where `ready_is_capped`, counting stopped at `ready`: there are more."""
+
+    queue: str
+    subscription: str
+    mode: str
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    oldest_ready: timedelta | None
+    workers: int
+    done_last_minute: int
+    ready_is_capped: bool
+
+
+class DutyDone(NamedTuple):
+    """A row of `perform_duties`."""
+
+    duty: str
+    queue: str
+    done: int
