@@ -1,0 +1,184 @@
+"""Being woken: the bell of each queue, on a connection that listens.
+
+NOTIFY takes a global lock at commit, so publishers send it only while somebody sleeps. One sleeping worker of
+a queue holds its bell (a session lock); publishers try the same lock, shared, and notify ('m') only when that
+fails. The holder alone answers 'm'. When it gets up it gives the bell back and says so ('bell'); of the
+others the first takes it, and looks once more. So an idle fleet does not stir, and a message wakes one
+worker, not all.
+
+This needs a session of one's own. Behind a pooler that lends a server connection for one transaction, the
+lock and the LISTEN would stick to a stranger: there a worker polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Notify, sql
+
+from trunq.link import FIRST_PAUSE, LONGEST_PAUSE, Link, first_line
+from trunq.worker.lease import Source
+
+log = logging.getLogger("trunq.worker")
+
+
+class Bell:
+    """Listens for all queues of a worker and takes and gives their bells.
+
+    `changed` is set whenever a source was rung. `notify` None: not behind a pooler; True: even so (one in
+    session mode).
+    """
+
+    def __init__(
+        self, link: Link, sources: Sequence[Source], changed: asyncio.Event, notify: bool | None
+    ) -> None:
+        self._link = link
+        self._sources = sources
+        self._by_channel: dict[str, Source] = {}
+        self._changed = changed
+        self._notify = notify
+        self._connection: AsyncConnection[Any] | None = None
+        self._descriptor: int | None = None
+        self._one_command = asyncio.Lock()
+        self._lost = asyncio.Event()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether notifications reach us."""
+        return self._connection is not None
+
+    async def open(self) -> None:
+        """Listen; raises psycopg.OperationalError when the database is away."""
+        if self._notify is False:
+            return
+        connection = await self._link.open()
+        if self._link.pooled and self._notify is None:
+            self._notify = False
+            log.warning("a connection pooler is in between: polling, no NOTIFY")
+            await self._link.close()
+            return
+        connection.add_notify_handler(self._hear)
+        for source in self._sources:
+            cursor = await connection.execute("select trunq.queue_channel(p_queue => %s)", (source.queue,))
+            (source.channel,) = await cursor.fetchone() or ("",)
+            self._by_channel[source.channel] = source
+            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(source.channel)))
+        self._lost.clear()
+        self._connection = connection
+        self._watch()
+
+    async def run(self) -> None:
+        """Keep listening until cancelled; once back after a loss, every queue is looked at."""
+        pause = FIRST_PAUSE
+        while self._notify is not False:
+            if self._connection is None:
+                try:
+                    await self.open()
+                except psycopg.Error as error:
+                    log.warning("cannot listen, polling: %s", first_line(error))
+                    await self._link.close()
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+                    continue
+                pause = FIRST_PAUSE
+                self._ring_all()
+            await self._lost.wait()
+            await self._link.close()
+
+    async def take(self, source: Source) -> str:
+        """Take the bell of a queue: 'held', 'publisher', 'sleeper' as SQL has it, or 'off' when nothing rings
+        here.
+        """
+        if source.holds_bell:
+            return "held"
+        state = await self._command("select trunq.take_bell(p_queue => %s)", source)
+        source.holds_bell = state == "held"
+        return state or "off"
+
+    async def give(self, source: Source) -> None:
+        """Give the bell back, if it is ours."""
+        if source.holds_bell:
+            source.holds_bell = False
+            await self._command("select trunq.give_bell(p_queue => %s)::text", source)
+
+    async def close(self) -> None:
+        """Stop listening; the server frees the bells."""
+        if self._connection is not None:
+            self._unwatch()
+            self._connection = None
+        await self._link.close()
+
+    async def _command(self, statement: str, source: Source) -> str | None:
+        async with self._one_command:
+            if (connection := self._connection) is None:
+                return None
+            # psycopg waits on the same socket while it executes.
+            self._unwatch()
+            try:
+                cursor = await connection.execute(statement, (source.queue,))
+                (answer,) = await cursor.fetchone() or (None,)
+            except psycopg.Error as error:
+                if error.sqlstate is not None and error.sqlstate.startswith("TQ"):
+                    self._watch()
+                    return None
+                self._break(error)
+                return None
+            except BaseException:
+                self._break(None)
+                raise
+            self._watch()
+            return str(answer)
+
+    def _watch(self) -> None:
+        if self._connection is not None:
+            self._descriptor = self._connection.fileno()
+            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+
+    def _unwatch(self) -> None:
+        # By the number kept: a connection that broke no longer knows its own.
+        if self._descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._descriptor = None
+
+    def _read(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.pgconn.consume_input()
+            while (notification := connection.pgconn.notifies()) is not None:
+                self._hear(
+                    Notify(notification.relname.decode(), notification.extra.decode(), notification.be_pid)
+                )
+        except psycopg.Error as error:
+            self._unwatch()
+            self._break(error)
+
+    def _hear(self, notification: Notify) -> None:
+        source = self._by_channel.get(notification.channel)
+        connection = self._connection
+        if source is None or connection is None:
+            return
+        if notification.payload == "bell":
+            source.is_freed |= notification.pid != connection.pgconn.backend_pid
+        else:
+            source.is_rung |= source.holds_bell
+        if source.is_rung or source.is_freed:
+            self._changed.set()
+
+    def _break(self, error: psycopg.Error | None) -> None:
+        if error is not None:
+            log.warning("lost the connection that listens: %s", first_line(error))
+        self._connection = None
+        for source in self._sources:
+            source.holds_bell = False
+        self._lost.set()
+
+    def _ring_all(self) -> None:
+        for source in self._sources:
+            source.is_rung = True
+        self._changed.set()

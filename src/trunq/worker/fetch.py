@@ -1,0 +1,252 @@
+"""Leasing: when to look for messages, for how many, and how to sleep when there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import Any, Final
+
+from psycopg import AsyncConnection
+from psycopg.types.numeric import Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader
+
+from trunq.link import Link
+from trunq.message import Message
+from trunq.worker.answer import MOST_UNSENT, Outbox
+from trunq.worker.backlog import Backlog
+from trunq.worker.bell import Bell
+from trunq.worker.lease import Lease, Source, Statistics
+
+LARGEST_LEASE: Final = 1000
+MOST_AHEAD: Final = 2000
+"""Without a stated prefetch, never more than this is leased ahead."""
+WORK_AHEAD: Final = 0.25
+"""Without a stated prefetch, so many seconds of work are leased ahead."""
+QUICKEST_LOOK: Final = 0.005
+"""With a publisher in the way of the bell: the first look after so many seconds, later ones ever more seldom.
+"""
+EMPTY_CHECK: Final = 0.1
+"""Serving until empty: look so often while the rest is leased to others, or delayed."""
+
+_COLUMNS: Final = "lease_id, token, id, attempt, max_attempts, kind, key, payload, body, headers, priority, created_at, expires_at"
+_LEASE_CALL: Final = (
+    f"select {_COLUMNS} from trunq.lease(p_queue => %s, p_subscription => %s, p_worker => %s,"
+    " p_max_messages => %s, p_lease_time => make_interval(secs => %s))"
+)
+
+
+def leave_undecoded(connection: AsyncConnection[Any]) -> None:
+    """Make a connection hand over jsonb and timestamps as `Message` wants them: as sent, decoded when asked
+    for.
+    """
+    connection.adapters.register_loader("jsonb", ByteaBinaryLoader)
+    connection.adapters.register_loader("timestamptz", Int8BinaryLoader)
+
+
+class Ahead:
+    """How many messages to lease beyond free slots.
+
+    As stated; or, when nothing is stated, what the slots finish in WORK_AHEAD seconds. So a fast handler is
+    never kept waiting by a round trip, and a slow one does not sit on messages that an idle worker could
+    have.
+    """
+
+    def __init__(self, stated: int | None) -> None:
+        self._stated = stated
+        self._measured = 0
+        self._since = monotonic()
+        self._finished = 0
+        self.is_barred = False
+        """Set when messages that did not start were given back; until one finishes, none is leased ahead."""
+
+    def count(self, finished: int) -> int:
+        """The number for now; `finished` counts all messages ever finished."""
+        now = monotonic()
+        if finished != self._finished:
+            self.is_barred = False
+        if now - self._since >= WORK_AHEAD:
+            rate = (finished - self._finished) / (now - self._since)
+            self._measured = min(MOST_AHEAD, int(rate * WORK_AHEAD))
+            self._since, self._finished = now, finished
+        if self.is_barred:
+            return 0
+        return self._measured if self._stated is None else self._stated
+
+
+class Fetcher:
+    """Leases for all queues of a worker in turn, on one connection."""
+
+    def __init__(
+        self,
+        link: Link,
+        sources: Sequence[Source],
+        backlog: Backlog,
+        outbox: Outbox,
+        bell: Bell,
+        statistics: Statistics,
+        *,
+        worker: str,
+        concurrency: int,
+        prefetch: int | None,
+        poll: float,
+        is_empty: Callable[[], Awaitable[bool]] | None,
+    ) -> None:
+        self._link = link
+        self._sources = list(sources)
+        self._backlog = backlog
+        self._outbox = outbox
+        self._bell = bell
+        self._statistics = statistics
+        self._worker = worker
+        self._concurrency = concurrency
+        self._poll = poll
+        self._is_empty = is_empty
+        self.ahead = Ahead(prefetch)
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """Lease no more; what was asked for already still comes."""
+        self.is_stopped = True
+        self._backlog.changed.set()
+
+    async def run(self) -> None:
+        """Lease until stopped; with `is_empty`, until nothing is left."""
+        while not self.is_stopped:
+            room = self._room()
+            if room < 1:
+                await self._wait_for_room()
+            elif (source := self._due()) is not None:
+                await self._look(source, room)
+            elif await self._is_finished():
+                return
+            else:
+                await self._sleep()
+
+    # Room
+
+    def _room(self) -> int:
+        backlog, statistics = self._backlog, self._statistics
+        ahead = self.ahead.count(
+            statistics.handled + statistics.failed + statistics.retried + statistics.rejected
+        )
+        backlog.low = ahead // 2
+        if len(backlog.waiting) > backlog.low or self._outbox.unsent > MOST_UNSENT:
+            return 0
+        return min(self._concurrency + ahead - backlog.held, LARGEST_LEASE)
+
+    async def _wait_for_room(self) -> None:
+        if self._outbox.unsent > MOST_UNSENT:
+            await self._outbox.flushed(MOST_UNSENT)
+            return
+        for source in self._sources:
+            # Who is not going to look must not be the one that is called.
+            await self._bell.give(source)
+        if self._room() < 1 and not self.is_stopped:
+            await self._changed(None)
+
+    # Looking
+
+    def _due(self) -> Source | None:
+        now = monotonic()
+        for place, source in enumerate(self._sources):
+            if source.is_rung or source.is_freed or now >= source.next_look:
+                # The next time its neighbour comes first.
+                self._sources = self._sources[place + 1 :] + self._sources[: place + 1]
+                return source
+        return None
+
+    async def _look(self, source: Source, room: int) -> None:
+        if source.is_freed and not source.is_rung and monotonic() < source.next_look:
+            # The bell is free, which is no reason to look unless we get it: else every sleeper would.
+            source.is_freed = False
+            await self._rest(source)
+            return
+        was_rung, source.is_rung, source.is_freed = source.is_rung, False, False
+        if was_rung and source.holds_bell:
+            giving = asyncio.create_task(self._bell.give(source))
+            found = await self._lease(source, room)
+            await giving
+        else:
+            found = await self._lease(source, room)
+            if found:
+                await self._bell.give(source)
+        if found:
+            source.next_look = 0.0
+            source.waits_since = None
+        elif not source.is_rung:
+            await self._rest(source)
+
+    async def _lease(self, source: Source, room: int) -> bool:
+        share = max(1, room // len(self._sources))
+        asked_at = monotonic()
+        parameters = (source.queue, source.subscription, self._worker, share, source.lease_time)
+
+        async def lease(connection: AsyncConnection[Any]) -> list[tuple[Any, ...]]:
+            nonlocal asked_at
+            asked_at = monotonic()
+            async with connection.cursor(binary=True) as cursor:
+                await cursor.execute(_LEASE_CALL, parameters)
+                return await cursor.fetchall()
+
+        rows = await self._link.run(lease)
+        self._statistics.looks += 1
+        if not rows:
+            self._statistics.empty_looks += 1
+            return False
+        queue, subscription = source.queue, source.subscription
+        messages = [Message(row, queue, subscription) for row in rows]
+        first = messages[0]
+        held = Lease(
+            queue, subscription, first.lease_id, first.token, len(messages), asked_at, source.lease_time
+        )
+        self._outbox.open[held.token] = held
+        self._statistics.leased += len(messages)
+        self._backlog.add([(held, message) for message in messages])
+        return True
+
+    # Sleeping
+
+    async def _rest(self, source: Source) -> None:
+        """After a look in vain: arrange to be woken."""
+        held = source.holds_bell
+        state = await self._bell.take(source)
+        now = monotonic()
+        if state == "held" and not held:
+            # Once more: what was published between our look and the bell, nobody told us.
+            source.next_look = 0.0
+            source.waits_since = None
+        elif state == "publisher":
+            since = source.waits_since = source.waits_since or now
+            # In proportion to how long it has lasted: a short transaction is met at once, a long one costs
+            # few looks.
+            pause = max(QUICKEST_LOOK, (now - since) / 4) * (0.75 + random.random() / 2)
+            source.next_look = now + min(pause, self._poll)
+        else:
+            source.waits_since = None
+            if source.next_look <= now:
+                source.next_look = now + self._poll * (0.9 + random.random() / 5)
+
+    async def _is_finished(self) -> bool:
+        if self._is_empty is None:
+            return False
+        if self._backlog.held == 0 and self._outbox.unsent == 0 and await self._is_empty():
+            return True
+        for source in self._sources:
+            source.next_look = min(source.next_look, monotonic() + EMPTY_CHECK)
+        return False
+
+    async def _sleep(self) -> None:
+        await self._changed(min(source.next_look for source in self._sources) - monotonic())
+
+    async def _changed(self, seconds: float | None) -> None:
+        """Wait until something changed: room, a notification, the end; or so many seconds."""
+        changed = self._backlog.changed
+        timer = None
+        if seconds is not None:
+            timer = asyncio.get_running_loop().call_later(max(0.0, seconds), changed.set)
+        await changed.wait()
+        if timer is not None:
+            timer.cancel()
+        changed.clear()

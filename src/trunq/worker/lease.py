@@ -1,0 +1,149 @@
+"""A lease as the worker holds it, and what it holds of each queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trunq.message import Message
+
+Acked = tuple[int, float, str | None]
+"""A handled message: its id, how many seconds it took, and its result as JSON. A bare tuple: it is the hot
+path's.
+"""
+
+
+class Retried(NamedTuple):
+    """A message to run again, after so many seconds; None: as the policy says."""
+
+    id: int
+    took: float
+    error: str | None
+    delay: float | None
+
+
+class Rejected(NamedTuple):
+    """A message that is to be dead."""
+
+    id: int
+    took: float
+    reason: str
+
+
+class Lease:
+    """An open lease: what is to be answered, and until when it is ours by this process' own clock.
+
+    `ends` is on the safe side (counted from before the call that made it) and moves with each extension. From
+    then on no message of it is started, but what runs goes on: only the database can say that a lease is
+    lost.
+    """
+
+    __slots__ = (
+        "acked",
+        "active",
+        "ends",
+        "is_extending",
+        "is_lost",
+        "is_unsent",
+        "lease_id",
+        "lease_time",
+        "leased_at",
+        "parked",
+        "queue",
+        "rejected",
+        "released",
+        "renew_at",
+        "retried",
+        "subscription",
+        "token",
+    )
+
+    def __init__(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        messages: int,
+        leased_at: float,
+        lease_time: float,
+    ) -> None:
+        self.queue = queue
+        self.subscription = subscription
+        self.lease_id = lease_id
+        self.token = token
+        self.active = messages
+        """Messages that wait or run."""
+        self.lease_time = lease_time
+        self.leased_at = leased_at
+        self.renewed(leased_at)
+        self.is_extending = False
+        self.is_lost = False
+        self.is_unsent = False
+        """Answers of it wait to be sent."""
+        self.acked: list[Acked] = []
+        self.retried: list[Retried] = []
+        self.rejected: list[Rejected] = []
+        self.released: list[int] = []
+        self.parked: list[Message] = []
+        """Messages that were not started because the lease had run out by then."""
+
+    def renewed(self, at: float) -> None:
+        """It counts anew from `at`."""
+        self.ends = at + self.lease_time
+        self.renew_at = at + self.lease_time / 3
+
+    @property
+    def unsent(self) -> int:
+        """Answers that wait to be sent."""
+        return len(self.acked) + len(self.retried) + len(self.rejected) + len(self.released)
+
+    def lose(self) -> None:
+        """The database said it is lost: nothing of it starts any more, and no answer of it counts."""
+        self.is_lost = True
+        self.ends = float("-inf")
+        self.parked.clear()
+        for answers in (self.acked, self.retried, self.rejected, self.released):
+            answers.clear()
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.lease_id} of {self.queue}/{self.subscription}, {self.active} active>"
+
+
+@dataclass(slots=True)
+class Source:
+    """One queue a worker serves, and how it sleeps on it."""
+
+    queue: str
+    subscription: str
+    lease_time: float = 60.0
+    """Seconds, as the subscription or the worker's option says."""
+    next_look: float = 0.0
+    """When to look for messages at the latest."""
+    is_rung: bool = False
+    """A notification said there may be messages."""
+    is_freed: bool = False
+    """A notification said that the bell is free."""
+    holds_bell: bool = False
+    waits_since: float | None = None
+    """Since when publishers have kept us from taking the bell."""
+    channel: str = field(default="", repr=False)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a worker has done since it started, in messages.
+
+    `failed` raised, `lost` were given to someone else before their answer counted. `looks` are calls of
+    `lease`, `empty_looks` those in vain.
+    """
+
+    leased: int = 0
+    handled: int = 0
+    retried: int = 0
+    rejected: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0
+    looks: int = 0
+    empty_looks: int = 0

@@ -1,0 +1,248 @@
+"""One run of a worker: the connections opened, everything at work, the end in good order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from psycopg import AsyncConnection
+
+from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
+from trunq.install import compare
+from trunq.leader import Leader
+from trunq.link import Link
+from trunq.worker.answer import Outbox
+from trunq.worker.backlog import Backlog
+from trunq.worker.bell import Bell
+from trunq.worker.fetch import Fetcher, leave_undecoded
+from trunq.worker.heartbeat import Heartbeat
+from trunq.worker.lease import Lease, Source, Statistics
+from trunq.worker.registry import Registry
+from trunq.worker.slot import Slot
+from trunq.worker.transaction import Transactions
+
+_POLICY_EVERY: Final = 60.0
+"""Seconds between looks at the subscriptions' policy, which may be changed while we run."""
+
+_POLICY: Final = (
+    "select mode, extract(epoch from lease_time)::float8 from trunq.list_subscriptions(p_queue => %s)"
+    " where subscription = %s"
+)
+_RECLAIM: Final = "select trunq.reclaim(p_queue => %s, p_subscription => %s, p_worker => %s)"
+_LEFT: Final = "select coalesce(sum(ready + leased + delayed), 0)::bigint from trunq.status(p_queue => %s) where subscription = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a worker was asked for; worker/__init__.py says what each means."""
+
+    queues: tuple[str, ...]
+    subscription: str
+    dsn: str
+    identity: str
+    is_named: bool
+    concurrency: int
+    prefetch: int | None
+    poll: float
+    lease_time: float | None
+    reserve: float | None
+    notify: bool | None
+    lead: bool
+    until_empty: bool
+
+
+class Run:
+    """All parts of a running worker, and their order of life."""
+
+    def __init__(self, options: Options, registry: Registry, statistics: Statistics) -> None:
+        self._options = options
+        self._statistics = statistics
+        title = f"trunq worker {options.identity}"[:63]
+        # Losing a lease only redelivers: it need not wait for the disk. An answer must.
+        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"}, leave_undecoded)
+        self._answers = Link(options.dsn, title)
+        self._listening = Link(options.dsn, title)
+        self._sources = [Source(queue, options.subscription) for queue in options.queues]
+        self._backlog = Backlog()
+        self._transactions = Transactions(options.dsn, title, options.concurrency)
+        self._leader = Leader(options.dsn, options.identity) if options.lead else None
+        self._bell = Bell(self._listening, self._sources, self._backlog.changed, options.notify)
+        self._outbox = Outbox(
+            self._answers,
+            statistics,
+            self._lost,
+            self._renewed,
+        )
+        self._slots = [
+            Slot(number, self._backlog, registry, self._outbox, self._transactions, options.reserve)
+            for number in range(options.concurrency)
+        ]
+        self._fetcher = Fetcher(
+            self._leases,
+            self._sources,
+            self._backlog,
+            self._outbox,
+            self._bell,
+            statistics,
+            worker=options.identity,
+            concurrency=options.concurrency,
+            prefetch=options.prefetch,
+            poll=options.poll,
+            is_empty=self._is_empty if options.until_empty else None,
+        )
+        self._heartbeat = Heartbeat(
+            self._sources, self._slots, self._backlog, self._fetcher.ahead, statistics
+        )
+        self._background: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Lease no more, give back what has not started, finish what runs."""
+        self._fetcher.stop()
+
+    async def serve(self) -> None:
+        """Work until stopped, or until nothing is left when asked to."""
+        slots: set[asyncio.Task[None]] = set()
+        try:
+            await self._open()
+            self._start_background()
+            slots = {asyncio.create_task(slot.run()) for slot in self._slots}
+            try:
+                await self._watch(self._fetcher.run(), slots)
+            except Exception:
+                # What runs is finished and answered all the same.
+                await self._drain(slots)
+                raise
+            await self._drain(slots)
+        finally:
+            await self._close(slots)
+
+    def _lost(self, lease: Lease) -> None:
+        self._heartbeat.lost(lease)
+
+    def _renewed(self, lease: Lease) -> None:
+        self._heartbeat.renewed(lease)
+
+    async def _open(self) -> None:
+        """Connect, once and without patience: whoever starts a worker by hand should hear what is wrong."""
+        connection = await self._leases.open()
+        compare(await _schema_version(connection))
+        await self._follow_policy(connection)
+        if self._options.is_named:
+            for source in self._sources:
+                await connection.execute(
+                    _RECLAIM, (source.queue, source.subscription, self._options.identity)
+                )
+        await self._answers.open()
+        await self._bell.open()
+
+    async def _follow_policy(self, connection: AsyncConnection[Any]) -> None:
+        for source in self._sources:
+            cursor = await connection.execute(_POLICY, (source.queue, source.subscription))
+            row = await cursor.fetchone()
+            if row is None:
+                raise SubscriptionNotFound(
+                    f'queue "{source.queue}" has no subscription "{source.subscription}"',
+                    "trunq.list_subscriptions() shows what there is, trunq.subscribe() makes one",
+                )
+            mode, lease_time = row
+            if mode != "shared":
+                raise WrongMode(
+                    f'subscription "{source.subscription}" of queue "{source.queue}" is {mode}: no worker can lease from it',
+                    "give the worker a shared subscription, or read batches with next_batch",
+                )
+            source.lease_time = self._options.lease_time or lease_time
+            if (reserve := self._options.reserve) is not None and reserve >= source.lease_time:
+                raise InvalidArgument(
+                    f"a reserve of {reserve:g} s leaves nothing of a lease of {source.lease_time:g} s",
+                    "take a smaller reserve, or a longer lease_time",
+                )
+
+    async def _keep_following(self) -> None:
+        while True:
+            await asyncio.sleep(_POLICY_EVERY)
+            await self._leases.run(self._follow_policy)
+
+    def _start_background(self) -> None:
+        """What goes on beside leasing and handling. None of it ends by itself, except by an error."""
+        works: list[Coroutine[Any, Any, None]] = [
+            self._outbox.run(),
+            self._bell.run(),
+            self._heartbeat.run(self._outbox),
+            self._keep_following(),
+        ]
+        if self._leader is not None:
+            works.append(self._leader.run_async())
+        self._background = {asyncio.create_task(work) for work in works}
+
+    async def _watch(
+        self, work: Coroutine[Any, Any, None], beside: Iterable[asyncio.Task[None]] = ()
+    ) -> None:
+        """Do `work`; whatever another part dies of ends it."""
+        task = asyncio.create_task(work)
+        others = {*self._background, *beside}
+        try:
+            while not task.done():
+                done, _ = await asyncio.wait({task, *others}, return_when=asyncio.FIRST_COMPLETED)
+                for other in done - {task}:
+                    other.result()
+                    others.discard(other)
+            task.result()
+        finally:
+            await _end(task)
+
+    async def _drain(self, slots: set[asyncio.Task[None]]) -> None:
+        """Give back what has not started, let finish what runs, deliver all answers."""
+        for lease in list(self._outbox.open.values()):
+            ids = [message.id for _, message in self._backlog.withdraw(lease)]
+            ids += [message.id for message in lease.parked]
+            lease.parked.clear()
+            if ids:
+                self._outbox.release(lease, ids)
+        self._backlog.close()
+        await self._watch(_all(slots))
+        await self._watch(self._outbox.flushed())
+
+    async def _close(self, slots: set[asyncio.Task[None]]) -> None:
+        for slot in self._slots:
+            slot.abort()
+            slot.close()
+        if self._leader is not None:
+            self._leader.stop()
+        await _end(*slots, *self._background)
+        await self._transactions.close()
+        for link in (self._leases, self._answers):
+            await link.close()
+        await self._bell.close()
+
+    async def _is_empty(self) -> bool:
+        async def left(connection: AsyncConnection[Any]) -> int:
+            total = 0
+            for source in self._sources:
+                cursor = await connection.execute(_LEFT, (source.queue, source.subscription))
+                (count,) = await cursor.fetchone() or (0,)
+                total += count
+            return total
+
+        return await self._leases.run(left) == 0
+
+
+async def _schema_version(connection: AsyncConnection[Any]) -> int | None:
+    cursor = await connection.execute("select to_regclass('trunq.migration') is not null")
+    if await cursor.fetchone() != (True,):
+        return None
+    cursor = await connection.execute("select trunq.version()")
+    (version,) = await cursor.fetchone() or (None,)
+    return version
+
+
+async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks)
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait until they have ended, however."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

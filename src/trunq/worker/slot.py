@@ -1,0 +1,206 @@
+"""A slot: one handler at a time.
+
+N slots take from one backlog. A slot runs its handlers in its own task, one after the other, since a task for
+each message costs as much as leasing and answering it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from trunq.message import Message, Reject, Retry
+from trunq.worker.answer import Outbox
+from trunq.worker.backlog import Backlog
+from trunq.worker.lease import Lease
+from trunq.worker.registry import Handler, Registry
+from trunq.worker.result import describe, encode
+from trunq.worker.thread import Thread
+from trunq.worker.transaction import COMMITTED, AckRefused, Transactions
+
+log = logging.getLogger("trunq.worker")
+
+TURN: Final = 0.005
+"""Handlers that never wait for anything: the loop gets its turn after so many seconds."""
+
+
+class UnknownKind(Exception):
+    """No handler is registered for the kind of a message."""
+
+
+class Slot:
+    """Handles messages from the backlog until it is closed."""
+
+    def __init__(
+        self,
+        number: int,
+        backlog: Backlog,
+        registry: Registry,
+        outbox: Outbox,
+        transactions: Transactions,
+        reserve: float | None,
+    ) -> None:
+        self._number = number
+        self._backlog = backlog
+        self._registry = registry
+        self._outbox = outbox
+        self._transactions = transactions
+        self._reserve = reserve
+        self._thread: Thread | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._in_thread: threading.Event | None = None
+        self._is_aborting = False
+        self.lease: Lease | None = None
+        """The lease of the message that runs here."""
+
+    async def run(self) -> None:
+        """Take and handle messages. This is the hot path: what it does for each message is counted in
+        nanoseconds.
+        """
+        self._task = asyncio.current_task()
+        backlog, outbox = self._backlog, self._outbox
+        waiting, changed = backlog.waiting, backlog.changed
+        handlers, default = self._registry.handlers, self._registry.default
+        turn = monotonic()
+        while True:
+            while not waiting:
+                if backlog.is_closed:
+                    return
+                await backlog.wait()
+                turn = monotonic()
+            lease, message = waiting.popleft()
+            if len(waiting) <= backlog.low:
+                changed.set()
+            started = monotonic()
+            if started >= lease.ends:
+                lease.parked.append(message)
+                continue
+            handler = handlers.get(message.kind, default)
+            self.lease = lease
+            backlog.busy += 1
+            try:
+                if handler is not None and handler.is_plain and self._reserve is None:
+                    result = await handler.function(message)
+                else:
+                    result = await self._handle(handler, lease, message)
+                ended = monotonic()
+                if result is None:
+                    outbox.ack(lease, message.id, ended - started)
+                else:
+                    self._answer(lease, message, ended - started, result)
+            except BaseException as error:
+                ended = monotonic()
+                self._fail(lease, message, ended - started, error)
+            finally:
+                backlog.busy -= 1
+                self.lease = None
+            if ended - turn > TURN:
+                await asyncio.sleep(0)
+                turn = monotonic()
+
+    def lose(self) -> None:
+        """The lease of what runs here is lost: an async handler is cancelled, a sync one sees its event set."""
+        if self._in_thread is not None:
+            self._in_thread.set()
+        elif self._task is not None:
+            self._task.cancel()
+
+    def abort(self) -> None:
+        """Stop at once, without an answer."""
+        self._is_aborting = True
+        if self._in_thread is not None:
+            self._in_thread.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """Let the thread go."""
+        if self._thread is not None:
+            self._thread.close()
+
+    async def _handle(self, handler: Handler | None, lease: Lease, message: Message) -> Any:
+        """Call a handler that needs a thread, a transaction or a time limit."""
+        if handler is None:
+            raise UnknownKind(self._unknown(message))
+        if not handler.is_async:
+            return await self._run_in_thread(handler, lease, message)
+        if handler.connection is not None:
+            work = self._transactions.run(handler, lease, message)
+        else:
+            work = handler.function(message)
+        if (limit := self._limit(lease)) is None:
+            return await work
+        deadline = asyncio.timeout(limit)
+        try:
+            async with deadline:
+                return await work
+        except TimeoutError as error:
+            raise (_late(limit) if deadline.expired() else error) from None
+
+    async def _run_in_thread(self, handler: Handler, lease: Lease, message: Message) -> Any:
+        lost = self._in_thread = threading.Event()
+        arguments = {} if handler.lost is None else {handler.lost: lost}
+        if handler.connection is not None:
+            call = partial(self._transactions.run_sync, handler, lease, message, arguments)
+        else:
+            call = partial(handler.function, message, **arguments)
+        if self._thread is None:
+            self._thread = Thread(f"trunq-slot-{self._number}")
+        timer = None
+        if (limit := self._limit(lease)) is not None:
+            timer = asyncio.get_running_loop().call_later(limit, lost.set)
+        try:
+            # A thread cannot be cancelled. One past its time is waited for: its slot is not free before.
+            result = await self._thread.run(call)
+        finally:
+            self._in_thread = None
+            if timer is not None:
+                timer.cancel()
+        if limit is not None and lost.is_set() and result is not COMMITTED and not lease.is_lost:
+            raise _late(limit)
+        return result
+
+    def _answer(self, lease: Lease, message: Message, took: float, result: Any) -> None:
+        if result is COMMITTED:
+            self._outbox.committed(lease)
+        elif isinstance(result, Retry | Reject):
+            self._outbox.answer(lease, message.id, took, result)
+        else:
+            self._outbox.ack(lease, message.id, took, encode(result))
+
+    def _fail(self, lease: Lease, message: Message, took: float, error: BaseException) -> None:
+        if self._is_aborting or isinstance(error, KeyboardInterrupt | GeneratorExit):
+            raise error
+        while self._task is not None and self._task.cancelling():
+            self._task.uncancel()
+        about = {
+            "queue": message.queue,
+            "message_id": message.id,
+            "kind": message.kind,
+            "attempt": message.attempt,
+        }
+        if lease.is_lost or isinstance(error, AckRefused):
+            log.warning("message %s of %s was lost while it ran", message.id, message.queue, extra=about)
+            self._outbox.forget(lease)
+            return
+        trace = None if isinstance(error, UnknownKind) else error
+        log.warning(
+            "message %s of %s failed: %s", message.id, message.queue, error, exc_info=trace, extra=about
+        )
+        self._outbox.fail(lease, message.id, took, describe(error))
+
+    def _unknown(self, message: Message) -> str:
+        known = ", ".join(self._registry.kinds) or "none"
+        kind = "no kind" if message.kind is None else f"kind {message.kind!r}"
+        return f"no handler for a message of {kind}; this worker has: {known}"
+
+    def _limit(self, lease: Lease) -> float | None:
+        return None if self._reserve is None else lease.lease_time - self._reserve
+
+
+def _late(limit: float) -> TimeoutError:
+    return TimeoutError(f"the handler ran longer than the {limit:g} seconds it was given")

@@ -1,0 +1,60 @@
+"""The thread of a slot, for sync handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+_Work = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
+
+
+class Thread:
+    """Runs one function at a time beside the event loop.
+
+    A daemon, unlike the threads of concurrent.futures: a second signal must end the process though a handler
+    hangs.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Have the thread call `function`; the future gets what it returns or raises."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._work.put((loop, future, contextvars.copy_context(), function))
+        return future
+
+    def close(self) -> None:
+        """End the thread after what it is doing."""
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            loop, future, context, function = work
+            try:
+                result, error = context.run(function), None
+            except BaseException as raised:
+                result, error = None, raised
+            try:
+                loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:
+                # The loop is closed: the worker was stopped at once and asks for no answer.
+                return
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, StopIteration):
+        # A future refuses StopIteration, which would end whoever awaits it.
+        future.set_exception(RuntimeError(f"handler raised StopIteration: {error}"))
+    else:
+        future.set_exception(error)
