@@ -3,7 +3,7 @@
 -- each promotion starts at the last due time promoted: under a pinned horizon it would otherwise walk its dead rows.
 
 create or replace function trunq.promote(p_queue text, p_max integer default 1000) returns integer
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   v_queue_id integer := trunq._queue_id(p_queue);
   v_now timestamptz := trunq.clock();
