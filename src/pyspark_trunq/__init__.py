@@ -1,0 +1,39 @@
+"""Where Spark looks for data sources by itself: it imports every package named pyspark_* once a session.
+
+So `spark.read.format("trunq")` works in a session that nothing was registered in. The import must be light
+and must not fail: one broken package of this kind hides those of all others.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """`format("trunq")`: see trunq.spark.source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "trunq"
+
+    def schema(self) -> str:
+        ddl: str = self._source().schema()
+        return ddl
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        reader: DataSourceReader = self._source().reader(schema)
+        return reader
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        reader: DataSourceStreamReader = self._source().streamReader(schema)
+        return reader
+
+    def _source(self) -> Any:
+        return import_module("trunq.spark.source").TrunqSource(self.options)

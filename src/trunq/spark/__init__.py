@@ -1,0 +1,67 @@
+"""trunq and Apache Spark: queues as a source, lake tables and Postgres tables as sinks.
+
+    from trunq import spark
+
+    with_trunq = spark.session() flights = with_trunq.readStream.format("trunq").option("queue",
+    "flights").option("subscription", "lake").load() query =
+    (flights.writeStream.format("trunq_delta").option("partitionBy", "kind")
+             .option("checkpointLocation",
+             "/data/checkpoint").trigger(availableNow=True).start("/data/flights"))
+    spark.finish(query)
+
+Importing this needs only psycopg; pyspark and the rest are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trunq.spark.errors import (
+    CheckpointMismatch,
+    DatabaseAway,
+    DataLoss,
+    JavaMissing,
+    LakeError,
+    LakeMismatch,
+    LakeUnwritable,
+    SparkError,
+)
+from trunq.spark.failure import explain
+from trunq.spark.java import Java, find_java
+from trunq.spark.pipeline import finish, settle
+from trunq.spark.session import register, session
+from trunq.spark.table import write_table
+
+if TYPE_CHECKING:
+    from trunq.spark.delta import read_delta, vacuum
+
+_LATE = {"read_delta": "trunq.spark.delta", "vacuum": "trunq.spark.delta"}
+
+__all__ = [
+    "CheckpointMismatch",
+    "DataLoss",
+    "DatabaseAway",
+    "Java",
+    "JavaMissing",
+    "LakeError",
+    "LakeMismatch",
+    "LakeUnwritable",
+    "SparkError",
+    "explain",
+    "find_java",
+    "finish",
+    "read_delta",
+    "register",
+    "session",
+    "settle",
+    "vacuum",
+    "write_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The names whose modules import pyspark."""
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

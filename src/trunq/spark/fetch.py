@@ -1,0 +1,178 @@
+"""Reading a part of the log as Arrow record batches, by one of two engines.
+
+`adbc` has Postgres' binary COPY turned into Arrow by native code: some three times as fast for many rows,
+but its connection takes 30 ms to open, so each worker process keeps one. `psycopg` is there at once: for
+few rows.
+
+Both run the same statement, with its values written into it (ADBC would not use COPY with bound ones); they
+are numbers, checked names and quoted texts. Every batch is bounded in bytes, whatever the size of the
+payloads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from trunq.link import FIRST_PAUSE, LONGEST_PAUSE, is_away, is_passing
+from trunq.spark.column import BY_NAME, arrow_schema
+from trunq.spark.connection import APPLICATION, LATER, away, connect
+from trunq.spark.errors import SparkError
+from trunq.spark.range import ROWS_WORTH_A_TASK, Part
+
+BATCH_BYTES: Final = 8 << 20
+BATCH_ROWS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to read of a queue: columns, and conditions beside those of the part."""
+
+    queue: str
+    columns: tuple[str, ...]
+    conditions: tuple[str, ...] = ()
+
+    def statement(self, part: Part) -> str:
+        """One SELECT; a union where the part needs several walks of the index."""
+        chosen = ", ".join(f"{BY_NAME[name].sql} as {name}" for name in self.columns) or "1 as one"
+        more = "".join(f" and {condition}" for condition in ("subscription_id is null", *self.conditions))
+        table = sql.Identifier("trunq_log", self.queue).as_string()
+        selects = [f"select {chosen} from {table} where {each}{more}" for each in part.conditions()]
+        return " union all ".join(selects)
+
+
+Engine = Callable[[str, str, Sequence[str]], Iterator[pa.RecordBatch]]
+
+
+def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[pa.RecordBatch]:
+    """The rows of a part. The database is waited for as long as nothing was handed on yet.
+
+    Once something was, a lost connection is an error: Spark then runs the task again, from its beginning.
+    """
+    if not part.conditions():
+        return
+    read = choose(engine, part.rows)
+    statement = query.statement(part)
+    deadline = time.monotonic() + LATER
+    pause = FIRST_PAUSE
+    while True:
+        batches = read(dsn, statement, query.columns)
+        try:
+            first = next(batches, None)
+        except Exception as error:
+            if not _passes(error):
+                raise
+            if time.monotonic() >= deadline:
+                raise away(error, dsn) from error
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+        else:
+            break
+    if first is not None:
+        yield first
+        yield from batches
+
+
+def choose(engine: str, rows: int) -> Engine:
+    """The engine asked for; `auto` takes adbc for many rows, where it is installed."""
+    if engine == "psycopg" or (engine == "auto" and rows < ROWS_WORTH_A_TASK):
+        return read_psycopg
+    try:
+        import adbc_driver_postgresql.dbapi  # noqa: F401, PLC0415 - it may not be there
+    except ImportError as error:
+        if engine == "auto":
+            return read_psycopg
+        raise SparkError("the engine adbc is not installed", "pip install 'trunq[spark]'") from error
+    return read_adbc
+
+
+def read_psycopg(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """By a binary COPY, row for row: a cursor's fetch would be bounded in rows only."""
+    schema = arrow_schema(columns)
+    with connect(dsn) as connection, connection.transaction(), connection.cursor() as cursor:
+        for setting in _PLAN:
+            cursor.execute(setting)
+        with cursor.copy(f"copy ({statement}) to stdout (format binary)".encode()) as copy:
+            copy.set_types([BY_NAME[name].postgres for name in columns])
+            rows: list[tuple[Any, ...]] = []
+            size = 0
+            for row in copy.rows():
+                rows.append(row)
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+                    yield _transpose(rows, schema)
+                    rows, size = [], 0
+            if rows:
+                yield _transpose(rows, schema)
+
+
+def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """By ADBC, over the connection this process keeps for the address."""
+    schema = arrow_schema(columns)
+    connection = _kept(dsn)
+    try:
+        with connection.cursor() as cursor:
+            for setting in _PLAN:
+                cursor.execute(setting)
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
+            cursor.execute(statement)
+            for batch in cursor.fetch_record_batch():
+                if batch.num_rows:
+                    arrays = [
+                        array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        connection.commit()
+    except BaseException:
+        _forget(dsn)
+        raise
+
+
+# Transaction settings: through a connection pooler, a session's would reach others.
+_PLAN: Final = (
+    "set transaction isolation level read committed",
+    "set local enable_seqscan = off",
+    "set local enable_bitmapscan = off",
+    "set local jit = off",
+)
+
+_connections: dict[tuple[int, str], Any] = {}
+
+
+def _kept(dsn: str) -> Any:
+    """This process's connection to the address; a forked one must not use its parent's."""
+    import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415
+
+    key = (os.getpid(), dsn)
+    if key not in _connections:
+        _connections[key] = adbc.connect(psycopg.conninfo.make_conninfo(dsn, application_name=APPLICATION))
+    return _connections[key]
+
+
+def _forget(dsn: str) -> None:
+    connection = _connections.pop((os.getpid(), dsn), None)
+    if connection is not None:
+        with suppress(Exception):
+            connection.close()
+
+
+def _transpose(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether the same will do a moment later: the database is away, or asks for patience."""
+    if isinstance(error, psycopg.Error):
+        return is_away(error) or is_passing(error)
+    # ADBC's class of the same name: input and output, that is the connection.
+    return type(error).__name__ == "OperationalError"

@@ -1,0 +1,121 @@
+"""A Spark session on this machine that is set up for trunq."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunq.spark.errors import SparkError
+from trunq.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOGGING = Path(__file__).parent / "log4j2.properties"
+
+
+def session(
+    app_name: str = "trunq",
+    master: str = "local[*,4]",
+    memory: str = "1g",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Starts Spark, or returns the session that runs; it knows `format("trunq")` and `format("trunq_delta")`.
+
+    It finds Java (see `trunq.spark.java`), makes Spark's workers use this interpreter, and keeps the log to
+    errors. `memory` is the driver's heap; in local mode everything runs in it. `conf` wins over what is set
+    here. In `local[cores,failures]` the second number is how often a task is tried: with the default, a
+    read that was cut off by a restart of the database is done again instead of ending the query.
+
+    Raises `JavaMissing` when there is no Java, `SparkError` when it does not start.
+    """
+    try:
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - to say what is missing
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+    except ImportError as error:
+        raise SparkError("Spark is not installed", "pip install 'trunq[spark]'") from error
+    if (running := SparkSession.getActiveSession()) is not None:
+        return register(running)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**_settings(master, memory), **(conf or {})}.items():
+        builder = builder.config(name, value)
+    with _environment(_launch_environment(master)):
+        try:
+            spark = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            raise SparkError(
+                "Spark's Java process ended before it was ready; what it said is above",
+                f"the heap asked for is {memory}: a smaller one may fit this machine",
+            ) from error
+    return register(spark)
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Makes the formats `trunq` and `trunq_delta` known to a session that was made elsewhere; returns it.
+
+    Such a session should run with `spark.python.unix.domain.socket.enabled`: without it each micro-batch
+    takes about 40 ms longer.
+    """
+    from trunq.spark.delta import TrunqDeltaSink  # noqa: PLC0415 - these need pyspark
+    from trunq.spark.source import TrunqSource  # noqa: PLC0415
+
+    spark.dataSource.register(TrunqSource)
+    spark.dataSource.register(TrunqDeltaSink)
+    return spark
+
+
+def _settings(master: str, memory: str) -> dict[str, str]:
+    stated = re.match(r"local\[(\d+)", master)
+    cores = stated.group(1) if stated else str(os.cpu_count() or 1)
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        # Over loopback TCP each exchange with a Python worker waits some 40 ms.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": cores,
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # Options may carry a password: keep it out of plans.
+        "spark.sql.redaction.options.regex": "(?i)url|dsn|password",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={LOGGING.as_uri()}",
+    }
+    if master.startswith("local"):
+        # Nothing of a local session needs to be reached from the network.
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+def _launch_environment(master: str) -> dict[str, str]:
+    import pyspark  # noqa: PLC0415
+
+    wanted = find_java().environment()
+    wanted["PYSPARK_PYTHON"] = wanted["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Otherwise Spark's scripts ask the first python3 on the PATH where Spark lies.
+    wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    if master.startswith("local"):
+        wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    return wanted
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """The JVM takes a copy of the environment when it starts; afterwards ours is as it was."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
