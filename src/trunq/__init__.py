@@ -1,1 +1,56 @@
 """trunq: a queue and event-stream system that lives inside Postgres."""
+
+from trunq._async import AsyncClient
+from trunq._sync import Client
+from trunq.errors import (
+    ClusterChanged,
+    EmbeddedError,
+    EmbeddedMissing,
+    InvalidArgument,
+    InvalidName,
+    LeaseLost,
+    MessageNotFound,
+    MessageTooLarge,
+    QueueInUse,
+    QueueNotFound,
+    SchemaError,
+    SchemaMissing,
+    SchemaNewer,
+    SchemaOlder,
+    SubscriptionBusy,
+    SubscriptionNotFound,
+    TickNotFound,
+    TrunqError,
+    WrongIsolation,
+    WrongMode,
+)
+from trunq.message import Message, RawJson, Reject, Retry
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClusterChanged",
+    "EmbeddedError",
+    "EmbeddedMissing",
+    "InvalidArgument",
+    "InvalidName",
+    "LeaseLost",
+    "Message",
+    "MessageNotFound",
+    "MessageTooLarge",
+    "QueueInUse",
+    "QueueNotFound",
+    "RawJson",
+    "Reject",
+    "Retry",
+    "SchemaError",
+    "SchemaMissing",
+    "SchemaNewer",
+    "SchemaOlder",
+    "SubscriptionBusy",
+    "SubscriptionNotFound",
+    "TickNotFound",
+    "TrunqError",
+    "WrongIsolation",
+    "WrongMode",
+]

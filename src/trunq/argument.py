@@ -285,3 +285,21 @@ def interval_array(name: str, values: Iterable[Interval | None] | None) -> str |
 
 def _literal(elements: Iterable[str]) -> str:
     return "".join(["{", ",".join(elements), "}"])
+
+
+def copy_line(payload: Any, kind: str | None, key: str | None, headers: Any, body: bytes | None) -> str:
+    """A message as a line of COPY's text format, for (kind, key, payload, headers, body)."""
+    content = "\\N" if body is None else f"\\\\x{body.hex()}"
+    document = _field(json_text("payload", payload))
+    return f"{_field(kind)}\t{_field(key)}\t{document}\t{_field(json_text('headers', headers))}\t{content}\n"
+
+
+def _field(text: str | None) -> str:
+    if text is None:
+        return "\\N"
+    if "\\" in text:
+        text = text.replace("\\", "\\\\")
+    # JSON of our own making has none of these, and the test is cheaper than the replacement.
+    if "\n" in text or "\t" in text or "\r" in text:
+        text = text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+    return text

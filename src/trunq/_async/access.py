@@ -1,0 +1,251 @@
+"""How a client reaches its database: by a pool of its own, one of yours, or the connection in your hand."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor, IsolationLevel
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool
+
+from trunq import install
+from trunq.argument import adapt_arrays, adapt_raw, check_name, plain
+from trunq.errors import SchemaMissing, translated
+
+Record = TypeVar("Record", bound=NamedTuple)
+
+AsyncPool = AsyncConnectionPool[AsyncConnection[Any]]
+
+_PARAMETERS: Final = {"application_name": "trunq", "connect_timeout": "10"}
+
+_ABSENT: Final = (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction)
+
+
+class AsyncAccess:
+    """Connections and calls; the methods of `AsyncClient` are made of these."""
+
+    def __init__(
+        self, database: str | AsyncPool = "", *, max_connections: int = 10, timeout: float = 10.0
+    ) -> None:
+        self._conninfo: str | None = None
+        self._pool: AsyncPool | None = None
+        if isinstance(database, str):
+            self._conninfo = make_conninfo("", **{**_PARAMETERS, **conninfo_to_dict(database)})
+        else:
+            self._pool = database
+        self._max_connections = max_connections
+        self._timeout = timeout
+        self._is_ready = False
+        self._first_use = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the client's own connections; a pool of yours stays open. Another call opens them again."""
+        pool, self._is_ready = self._pool, False
+        if self._conninfo is not None and pool is not None:
+            self._pool = None
+            await pool.close()
+
+    async def connect(self, **parameters: Any) -> AsyncConnection[Any]:
+        """Open a connection outside the pool, in autocommit and READ COMMITTED, for you to keep and close.
+
+        `parameters` are libpq's and stand before those of the client's own connection string.
+        """
+        if self._conninfo is None:
+            raise TypeError(
+                "a client that was given a pool cannot connect by itself: give it a connection string"
+            )
+        connection = await AsyncConnection.connect(self._conninfo, autocommit=True, **parameters)
+        try:
+            await _configure(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
+        """A connection in a transaction: pass it as `connection=`, and use it for statements of your own.
+
+        The transaction is READ COMMITTED; it commits at the end of the block, or rolls back when that raises.
+        """
+        with translated:
+            async with self._borrow() as connection, connection.transaction():
+                yield connection
+
+    async def _value(
+        self, connection: AsyncConnection[Any] | None, function: str, /, **arguments: Any
+    ) -> Any:
+        """What a function that returns one value returns."""
+        rows = await self._call(connection, function, (), arguments)
+        return rows[0][0]
+
+    async def _records(
+        self,
+        connection: AsyncConnection[Any] | None,
+        record: type[Record],
+        function: str,
+        /,
+        **arguments: Any,
+    ) -> list[Record]:
+        """The rows of a function that returns a table, as named tuples."""
+        rows = await self._call(connection, function, record._fields, arguments)
+        return [record._make(row) for row in rows]
+
+    async def _call(
+        self,
+        connection: AsyncConnection[Any] | None,
+        function: str,
+        columns: tuple[str, ...],
+        arguments: dict[str, Any],
+        *,
+        binary: bool = False,
+        raw: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        """Call a function with the arguments that are not None: the rest is the database's to decide."""
+        for kind in ("queue", "subscription"):
+            if (name := arguments.get(kind)) is not None:
+                check_name(kind, name)
+        given = {name: plain(name, value) for name, value in arguments.items() if value is not None}
+        statement = _statement(function, tuple(given), columns)
+        try:
+            with translated:
+                if connection is not None:
+                    return await _execute(connection, statement, given, binary, raw)
+                async with self._borrow() as own:
+                    return await _execute(own, statement, given, binary, raw)
+        except _ABSENT as error:
+            raise SchemaMissing(
+                f"trunq.{function} is not in this database: {error.diag.message_primary}",
+                "`trunq db install` puts trunq there, or brings it up to date",
+            ) from error
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncIterator[AsyncConnection[Any]]:
+        if not self._is_ready:
+            await self._make_ready()
+        assert self._pool is not None
+        async with self._pool.connection() as connection:
+            if self._conninfo is not None:
+                yield connection
+                return
+            # Nothing is known about connections of others but that a transaction can be begun on them.
+            level = connection.isolation_level
+            await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+            try:
+                async with connection.transaction():
+                    yield connection
+            finally:
+                if not connection.closed:
+                    await connection.set_isolation_level(level)
+
+    async def _make_ready(self) -> None:
+        """Look once whether the database can be reached and fits, and open the pool."""
+        async with self._first_use:
+            if self._is_ready:
+                return
+            if self._conninfo is None:
+                assert self._pool is not None
+                async with self._pool.connection() as connection:
+                    await _check(connection)
+            else:
+                # By a connection of its own: its error says why, a pool's says only that it took too long.
+                first = await self.connect()
+                try:
+                    await _check(first)
+                finally:
+                    await first.close()
+                self._pool = await self._open_pool(self._conninfo)
+            self._is_ready = True
+
+    async def _open_pool(self, conninfo: str) -> AsyncPool:
+        pool = AsyncPool(
+            conninfo,
+            kwargs={"autocommit": True},
+            min_size=1,
+            max_size=self._max_connections,
+            timeout=self._timeout,
+            configure=_configure,
+            check=_check_alive,
+            name="trunq",
+            open=False,
+        )
+        await pool.open()
+        return pool
+
+
+class _BinaryCursor(AsyncCursor[tuple[Any, ...]]):
+    """A cursor that can send arrays in binary."""
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+        adapt_arrays(self)
+
+
+class _RawCursor(AsyncCursor[tuple[Any, ...]]):
+    """A cursor that leaves jsonb and timestamps for `Message` to decode."""
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+        adapt_raw(self)
+
+
+async def _execute(
+    connection: AsyncConnection[Any], statement: bytes, arguments: dict[str, Any], binary: bool, raw: bool
+) -> list[tuple[Any, ...]]:
+    async with (_RawCursor if raw else _BinaryCursor)(connection) as cursor:
+        await cursor.execute(statement, arguments, binary=binary or raw)
+        return await cursor.fetchall()
+
+
+@lru_cache(maxsize=512)
+def _statement(function: str, arguments: tuple[str, ...], columns: tuple[str, ...]) -> bytes:
+    """The call of a function. Columns are named: a newer function may have more."""
+    given = ", ".join(f"p_{name.rstrip('_')} => %({name})s" for name in arguments)
+    wanted = ", ".join(columns)
+    called = f"trunq.{function}({given})"
+    return (f"select {wanted} from {called}" if wanted else f"select {called}").encode()
+
+
+async def _configure(connection: AsyncConnection[Any]) -> None:
+    # The database's default may be another one, in which leases are refused.
+    await connection.execute("set default_transaction_isolation = 'read committed'")
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+async def _check_alive(connection: AsyncConnection[Any]) -> None:
+    """Replace a connection the server has closed, without asking each of the others before each use."""
+    # On an idle connection there is nothing to read but the server's farewell.
+    idle = select.poll()
+    idle.register(connection.fileno(), select.POLLIN)
+    if idle.poll(0):
+        await AsyncConnectionPool.check_connection(connection)
+
+
+async def _check(connection: AsyncConnection[Any]) -> None:
+    """Refuse a database whose schema does not fit."""
+    try:
+        async with connection.transaction():
+            row = await (await connection.execute("select trunq.version()")).fetchone()
+    except _ABSENT:
+        install.compare(None)
+    except psycopg.errors.InsufficientPrivilege:
+        # A publisher may do no more than publish.
+        return
+    else:
+        install.compare(row and row[0])

@@ -1,0 +1,32 @@
+"""The client: one method per function of the database, with the names of its parameters."""
+
+from __future__ import annotations
+
+from trunq._async.batch import AsyncBatches
+from trunq._async.duty import AsyncDuties
+from trunq._async.finished import AsyncFinished
+from trunq._async.publish import AsyncPublishing
+from trunq._async.queue import AsyncQueues
+from trunq._async.shared import AsyncLeases
+from trunq._async.view import AsyncViews
+
+
+class AsyncClient(
+    AsyncQueues, AsyncPublishing, AsyncLeases, AsyncFinished, AsyncBatches, AsyncDuties, AsyncViews
+):
+    """Everything trunq does.
+
+        async with AsyncClient("postgresql://...") as client:
+            async with client.transaction() as connection:
+                await connection.execute("insert into orders ...")
+                await client.publish("mail", {"order": 1}, connection=connection)
+
+    `database` is a connection string (connections are opened at the first call, up to `max_connections`; a
+    call waits `timeout` seconds for one), or an open pool of yours. Every method takes `connection=`, a
+    psycopg connection whose transaction it joins; without one it is a transaction of its own. Lengths of
+    time are timedeltas or seconds. An argument left out is decided by the database.
+
+    The first call raises SchemaMissing, SchemaOlder or SchemaNewer when the database does not fit this
+    version; what a function refuses is raised as in `trunq.errors`; a database that is away as
+    psycopg.OperationalError.
+    """

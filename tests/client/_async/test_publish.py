@@ -1,0 +1,189 @@
+"""Publishing through the client."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from conftest import AsyncConnect
+from trunq import AsyncClient, InvalidArgument, InvalidName, Message, QueueNotFound, RawJson
+
+EVERYTHING: list[Any] = [
+    {"a": [1, 2.5, None, True, "ü\t\n\\ \u2028 😀"], "b": {"c": {}}},
+    [],
+    "text",
+    0,
+    False,
+    12345678901234567890,
+    RawJson('{"raw": "a\\\\b\\n",\n\t"spaced" : 1}'),
+    RawJson(b"[1]"),
+]
+DECODED: list[Any] = [*EVERYTHING[:-2], {"raw": "a\\b\n", "spaced": 1}, [1]]
+
+
+async def leased(client: AsyncClient, queue: str = "orders") -> list[Message]:
+    return await client.lease(queue, "default", "w", 1000)
+
+
+async def test_what_is_published_is_what_is_leased(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        before = await client.clock()
+        message_id = await client.publish(
+            "orders", {"n": 1}, kind="new", key="k", headers={"h": 1}, body=b"\0\xff"
+        )
+        (message,) = await leased(client)
+        assert (message.id, message.attempt, message.max_attempts, message.priority) == (message_id, 1, 5, 0)
+        assert (message.payload, message.headers) == ({"n": 1}, {"h": 1})
+        assert (message.kind, message.key, message.body) == ("new", "k", b"\0\xff")
+        assert (message.queue, message.subscription) == ("orders", "default")
+        assert before <= message.created_at <= message.expires_at
+        assert message.expires_at - message.created_at >= timedelta(seconds=59)
+        assert not message.is_last_attempt
+
+
+@pytest.mark.parametrize("position", range(len(EVERYTHING)))
+async def test_all_of_json_survives(database: str, position: int) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.publish("orders", EVERYTHING[position])
+        await client.publish_many("orders", [EVERYTHING[position]])
+        async with client.copy("orders") as orders:
+            await orders.write(EVERYTHING[position])
+        assert [message.payload for message in await leased(client)] == [DECODED[position]] * 3
+
+
+async def test_ids_come_in_the_order_given(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        ids = await client.publish_many("orders", list(range(500)))
+        assert len(ids) == len(set(ids)) == 500
+        assert {message.id: message.payload for message in await leased(client)} == dict(
+            zip(ids, range(500), strict=True)
+        )
+
+
+async def test_one_value_stands_for_all(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.publish_many(
+            "orders", [1, 2, None], kinds="new", keys=["a", None, "c"], headers={"h": 1}
+        )
+        messages = await leased(client)
+        assert [(m.payload, m.kind, m.key, m.headers) for m in messages] == [
+            (1, "new", "a", {"h": 1}),
+            (2, "new", None, {"h": 1}),
+            (None, "new", "c", {"h": 1}),
+        ]
+
+
+async def test_bodies_alone_say_how_many(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        assert len(await client.publish_many("orders", bodies=[b"a", b"", None])) == 3
+        assert [(m.payload, m.body) for m in await leased(client)] == [
+            (None, b"a"),
+            (None, b""),
+            (None, None),
+        ]
+        assert await client.publish_many("orders", []) == []
+
+
+async def test_publishing_joins_the_callers_transaction(database: str, async_connect: AsyncConnect) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        connection = await async_connect(autocommit=False)
+        await client.publish("orders", 1, connection=connection)
+        await client.publish_many("orders", [2, 3], connection=connection)
+        async with client.copy("orders", connection=connection) as orders:
+            await orders.write(4)
+        assert await leased(client) == []
+        await connection.rollback()
+        assert await leased(client) == []
+        await client.publish("orders", 5, connection=connection)
+        await connection.commit()
+        assert [message.payload for message in await leased(client)] == [5]
+
+
+async def test_a_transaction_of_the_client_commits_or_rolls_back(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction() as connection:
+                await client.publish("orders", 1, connection=connection)
+                raise ZeroDivisionError
+        async with client.transaction() as connection:
+            await client.publish("orders", 2, connection=connection)
+        assert [message.payload for message in await leased(client)] == [2]
+
+
+async def test_a_copy_that_fails_publishes_nothing(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        with pytest.raises(ZeroDivisionError):
+            async with client.copy("orders") as orders:
+                await orders.write(1)
+                raise ZeroDivisionError
+        async with client.copy("orders") as orders:
+            for n in range(5000):
+                await orders.write({"n": n}, kind="k\t\\", key="\\N", headers={"h": n}, body=b"\\x\n")
+        messages = await client.lease("orders", "default", "w", 10_000)
+        assert [message.payload["n"] for message in messages] == list(range(5000))
+        last = messages[-1]
+        assert (last.kind, last.key, last.headers, last.body) == ("k\t\\", "\\N", {"h": 4999}, b"\\x\n")
+        with pytest.raises(QueueNotFound, match="nowhere"):
+            async with client.copy("nowhere") as nowhere:
+                await nowhere.write(1)
+
+
+async def test_a_delay_or_a_time_holds_a_message_back(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.publish("orders", 1, delay=3600)
+        await client.publish("orders", 2, due_at=datetime.now(UTC) + timedelta(hours=1))
+        await client.publish_many("orders", [3, 4], delay=timedelta(hours=1))
+        assert await leased(client) == []
+        await client.publish("orders", 5, delay=-1)
+        await client.promote("orders")
+        assert [message.payload for message in await leased(client)] == [5]
+
+
+@pytest.mark.parametrize(
+    ("payload", "trouble"),
+    [
+        ({"a": [0, {"b": math.inf}]}, r"payload\['a'\]\[1\]\['b'\] is inf, which is not JSON"),
+        ({"when": datetime(2026, 1, 1)}, r"payload\['when'\] is a datetime"),
+        (b"raw", "send bytes as body="),
+        ({"a": "\0"}, "NUL character"),
+        ({"a": "\ud800"}, "surrogate"),
+        ({(1, 2): 3}, "a key that is a tuple"),
+    ],
+)
+async def test_what_is_not_json_is_refused_with_its_place(database: str, payload: Any, trouble: str) -> None:
+    client = AsyncClient("host=/nonexistent")
+    with pytest.raises(ValueError, match=trouble):
+        await client.publish("orders", payload)
+    with pytest.raises(ValueError, match=trouble.replace("payload", r"payloads\[1\]")):
+        await client.publish_many("orders", [1, payload])
+
+
+async def test_wrong_arguments_are_refused_before_the_database_is_asked() -> None:
+    client = AsyncClient("host=/nonexistent")
+    for name in ("", "Orders", "1st", "a b", "x" * 49, "ü"):
+        with pytest.raises(InvalidName, match="cannot be the name of a queue"):
+            await client.publish(name, 1)
+    with pytest.raises(TypeError, match="the name of a queue is a str, not int"):
+        await client.publish(1, 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="delay is a timedelta or a number of seconds"):
+        await client.publish("orders", 1, delay="soon")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="due_at has no time zone"):
+        await client.publish("orders", 1, due_at=datetime(2026, 1, 1))
+    with pytest.raises(InvalidArgument, match="kind has a NUL character"):
+        await client.publish("orders", 1, kind="a\0b")
+    with pytest.raises(TypeError, match="payloads is a list"):
+        await client.publish_many("orders", "text")
+    with pytest.raises(TypeError, match=r"kinds\[1\] is a str or None"):
+        await client.publish_many("orders", [1, 2], kinds=["a", 2])  # type: ignore[list-item]
