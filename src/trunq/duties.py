@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """One duty: its SQL function, how often (seconds), and from what number done it is called again at once."""
+    """One duty: its SQL function, every how many seconds, and from what number done on it is called again."""
 
     name: str
     function: str

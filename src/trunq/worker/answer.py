@@ -33,7 +33,10 @@ MOST_UNSENT: Final = 20_000
 """With so many unsent, nothing more is leased: the database is slow, or away."""
 
 _LEASE: Final = "p_queue => %s, p_subscription => %s, p_lease_id => %s, p_token => %s"
-_ACK: Final = f"select trunq.ack({_LEASE}, p_ids => %s::bigint[], p_results => %s::text[]::jsonb[], p_took => %s::real[])"
+_ACK: Final = (
+    f"select trunq.ack({_LEASE}, p_ids => %s::bigint[],"
+    " p_results => %s::text[]::jsonb[], p_took => %s::real[])"
+)
 _RETRY: Final = (
     f"select trunq.retry({_LEASE}, p_ids => %s::bigint[], p_errors => %s::text[],"
     " p_delays => %s::interval[], p_took => %s::real[])"

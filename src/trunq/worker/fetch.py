@@ -22,15 +22,21 @@ from trunq.worker.lease import Lease, Source, Statistics
 LARGEST_LEASE: Final = 1000
 MOST_AHEAD: Final = 2000
 """Without a stated prefetch, never more than this is leased ahead."""
+SHORTEST_MEASURE: Final = 0.01
 WORK_AHEAD: Final = 0.25
 """Without a stated prefetch, so many seconds of work are leased ahead."""
+ENOUGH_A_SLOT: Final = 20
+"""When each slot has finished so many, that is a rate to go by."""
 QUICKEST_LOOK: Final = 0.005
 """With a publisher in the way of the bell: the first look after so many seconds, later ones ever more seldom.
 """
 EMPTY_CHECK: Final = 0.1
 """Serving until empty: look so often while the rest is leased to others, or delayed."""
 
-_COLUMNS: Final = "lease_id, token, id, attempt, max_attempts, kind, key, payload, body, headers, priority, created_at, expires_at"
+_COLUMNS: Final = (
+    "lease_id, token, id, attempt, max_attempts, kind, key, payload, body, headers, priority,"
+    " created_at, expires_at"
+)
 _LEASE_CALL: Final = (
     f"select {_COLUMNS} from trunq.lease(p_queue => %s, p_subscription => %s, p_worker => %s,"
     " p_max_messages => %s, p_lease_time => make_interval(secs => %s))"
@@ -53,8 +59,9 @@ class Ahead:
     have.
     """
 
-    def __init__(self, stated: int | None) -> None:
+    def __init__(self, stated: int | None, concurrency: int) -> None:
         self._stated = stated
+        self._enough = ENOUGH_A_SLOT * concurrency
         self._measured = 0
         self._since = monotonic()
         self._finished = 0
@@ -66,9 +73,9 @@ class Ahead:
         now = monotonic()
         if finished != self._finished:
             self.is_barred = False
-        if now - self._since >= WORK_AHEAD:
-            rate = (finished - self._finished) / (now - self._since)
-            self._measured = min(MOST_AHEAD, int(rate * WORK_AHEAD))
+        lately, elapsed = finished - self._finished, now - self._since
+        if elapsed >= WORK_AHEAD or lately >= self._enough:
+            self._measured = min(MOST_AHEAD, int(WORK_AHEAD * lately / max(elapsed, SHORTEST_MEASURE)))
             self._since, self._finished = now, finished
         if self.is_barred:
             return 0
@@ -103,7 +110,7 @@ class Fetcher:
         self._concurrency = concurrency
         self._poll = poll
         self._is_empty = is_empty
-        self.ahead = Ahead(prefetch)
+        self.ahead = Ahead(prefetch, concurrency)
         self.is_stopped = False
 
     def stop(self) -> None:

@@ -114,8 +114,8 @@ def _extra_parameters(
             inspect.Parameter.VAR_KEYWORD,
         ):
             raise TypeError(
-                f"{_name(function)} wants {parameter.name!r}, which a worker does not have; it gives the message, "
-                "a psycopg connection (its transaction) and a threading.Event (lease lost)"
+                f"{_name(function)} wants {parameter.name!r}, which a worker does not have; it gives "
+                "the message, a psycopg connection (its transaction), a threading.Event (lease lost)"
             )
     return connection, lost
 
@@ -125,7 +125,7 @@ def _takes_connection(parameter: inspect.Parameter, hint: Any, transaction: bool
         return False
     if _is_connection(hint):
         return True
-    bare = hint is None and parameter.default is inspect.Parameter.empty
+    bare = hint in (None, Any) and parameter.default is inspect.Parameter.empty
     return bare and (bool(transaction) or parameter.name == "connection")
 
 
@@ -135,9 +135,10 @@ def _is_connection(hint: Any) -> bool:
 
 
 def _check_colour(function: Callable[..., Any], is_async: bool, hint: Any) -> None:
-    kind = typing.get_origin(hint) or hint
+    if not _is_connection(hint):
+        return
     wanted = psycopg.AsyncConnection if is_async else psycopg.Connection
-    if kind is not None and not issubclass(kind, wanted):
+    if not issubclass(typing.get_origin(hint) or hint, wanted):
         colour = "async" if is_async else "sync"
         raise TypeError(f"{_name(function)} is {colour}: its connection is a psycopg.{wanted.__name__}")
 

@@ -6,6 +6,8 @@ import json
 import traceback
 from typing import Any, Final
 
+from trunq.message import RawJson
+
 _TAIL: Final = 2
 _LONGEST: Final = 2000
 
@@ -14,6 +16,8 @@ def encode(result: Any) -> str | None:
     """A result as JSON; None stays none. Raises TypeError, with advice, for what JSON cannot say."""
     if result is None:
         return None
+    if isinstance(result, RawJson):
+        return result.text.decode() if isinstance(result.text, bytes) else result.text
     try:
         return json.dumps(result, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -31,7 +31,10 @@ _POLICY: Final = (
     " where subscription = %s"
 )
 _RECLAIM: Final = "select trunq.reclaim(p_queue => %s, p_subscription => %s, p_worker => %s)"
-_LEFT: Final = "select coalesce(sum(ready + leased + delayed), 0)::bigint from trunq.status(p_queue => %s) where subscription = %s"
+_LEFT: Final = (
+    "select coalesce(sum(ready + leased + delayed), 0)::bigint"
+    " from trunq.status(p_queue => %s) where subscription = %s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ class Run:
             mode, lease_time = row
             if mode != "shared":
                 raise WrongMode(
-                    f'subscription "{source.subscription}" of queue "{source.queue}" is {mode}: no worker can lease from it',
+                    f'subscription "{source.subscription}" of queue "{source.queue}" is {mode}:'
+                    " no worker can lease from it",
                     "give the worker a shared subscription, or read batches with next_batch",
                 )
             source.lease_time = self._options.lease_time or lease_time

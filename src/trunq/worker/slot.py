@@ -103,7 +103,7 @@ class Slot:
                 turn = monotonic()
 
     def lose(self) -> None:
-        """The lease of what runs here is lost: an async handler is cancelled, a sync one sees its event set."""
+        """The lease of what runs here is lost: an async handler is cancelled, a sync one sees its event."""
         if self._in_thread is not None:
             self._in_thread.set()
         elif self._task is not None:

@@ -32,7 +32,7 @@ _PATIENCE = 10.0
 
 
 class AckRefused(Exception):
-    """The ack in a handler's transaction was refused: the message is no longer ours, and all was rolled back."""
+    """The ack in a handler's transaction was refused: the message is no longer ours; all is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)

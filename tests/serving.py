@@ -1,0 +1,95 @@
+"""Helpers for tests in which workers run: a queue to serve, and workers that run in the test's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from trunq.worker import Worker
+
+PATIENCE = 20.0
+
+
+class Queue:
+    """A queue of a test database, seen through SQL alone."""
+
+    def __init__(self, dsn: str, connection: psycopg.Connection[Any], name: str = "q", **policy: Any) -> None:
+        self.dsn = dsn
+        self.name = name
+        self.connection = connection
+        connection.execute("select trunq.create_queue(%s)", (name,))
+        if policy:
+            self.policy(**policy)
+
+    def policy(self, **policy: Any) -> None:
+        """Change the policy of the subscription `default`."""
+        given = ", ".join(f"p_{option} => {_literal(value)}" for option, value in policy.items())
+        self.connection.execute(f"select trunq.subscribe('{self.name}', 'default', {given})".encode())
+
+    def publish(self, kind: str | None = "work", payload: Any = None, count: int = 1) -> list[int]:
+        """Publish `count` messages of a kind; a payload that is a list gives one message an element."""
+        payloads = payload if isinstance(payload, list) else [payload] * count
+        row = self.connection.execute(
+            "select trunq.publish_many(%s, %s::jsonb[], array[%s::text])",
+            (self.name, [Jsonb(each) for each in payloads], kind),
+        ).fetchone()
+        assert row is not None
+        return list(row[0])
+
+    def message(self, id: int) -> Any:
+        """The message as `show_message` tells it, columns as attributes."""
+        with self.connection.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
+            return cursor.execute("select * from trunq.show_message(%s, %s)", (self.name, id)).fetchone()
+
+    def states(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        rows = self.connection.execute(
+            "select state, count(*) from trunq.list_messages(%s, p_limit => 100000) group by state", (self.name,)
+        )
+        return dict(rows.fetchall())
+
+    def is_done(self) -> bool:
+        """Whether every message is done or dead."""
+        return not set(self.states()) - {"done", "dead"}
+
+    def dead(self) -> list[Any]:
+        """The dead messages."""
+        with self.connection.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
+            return cursor.execute("select * from trunq.list_dead(%s)", (self.name,)).fetchall()
+
+    def worker(self, *queues: str, **options: Any) -> Worker:
+        """A worker for it, which does not stand for election unless asked to."""
+        return Worker(*(queues or (self.name,)), **{"dsn": self.dsn, "lead": False, **options})
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Run workers beside the test, and stop them in good order at its end."""
+    tasks = [asyncio.create_task(worker.run_async()) for worker in workers]
+    try:
+        yield tasks
+        for worker in workers:
+            worker.stop()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def drain(worker: Worker) -> None:
+    """Run a worker until nothing is left."""
+    worker.until_empty = True
+    async with asyncio.timeout(PATIENCE):
+        await worker.run_async()
+
+
+def _literal(value: Any) -> str:
+    """A value as an untyped literal: the function's signature says what it is."""
+    return "null" if value is None else f"'{value}'"

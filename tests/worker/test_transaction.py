@@ -1,0 +1,227 @@
+"""Handlers that ask for a transaction: their writes and the ack commit together, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from serving import Queue, drain, running
+from waiting import async_wait_until
+
+from trunq.message import Message, Reject, Retry
+
+Register = Callable[..., None]
+
+
+@pytest.fixture
+def effects(queue: Queue) -> Callable[[], list[int]]:
+    """A table handlers write into; the fixture gives what was committed to it."""
+    queue.connection.execute("create table effect (id bigint)")
+    return lambda: [id for (id,) in queue.connection.execute("select id from effect order by id")]
+
+
+def write(connection: psycopg.Connection[Any], message: Message) -> None:
+    connection.execute("insert into effect values (%s)", (message.id,))
+
+
+async def test_writes_and_ack_commit_together(queue: Queue, effects: Callable[[], list[int]]) -> None:
+    ids = queue.publish(count=20)
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: psycopg.AsyncConnection[Any]) -> str:
+        await connection.execute("insert into effect values (%s)", (message.id,))
+        return "written"
+
+    await drain(worker)
+    assert effects() == ids
+    assert queue.states() == {"done": 20}
+    assert queue.message(ids[0]).result == "written"
+    assert worker.statistics.handled == 20
+
+
+async def test_a_sync_handler_gets_a_sync_connection_in_its_thread(
+    queue: Queue, effects: Callable[[], list[int]]
+) -> None:
+    ids = queue.publish(count=20)
+    worker = queue.worker()
+    main = threading.current_thread()
+
+    @worker.handler("work", transaction=True)
+    def handle(message: Message, db: psycopg.Connection[Any]) -> None:
+        assert threading.current_thread() is not main
+        write(db, message)
+
+    await drain(worker)
+    assert effects() == ids
+    assert queue.states() == {"done": 20}
+
+
+async def test_the_ack_is_not_seen_before_the_commit_nor_the_writes_without_it(
+    queue: Queue, effects: Callable[[], list[int]]
+) -> None:
+    """From outside, effect and state change in one moment: one statement sees both or none."""
+    queue.publish(count=200)
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: Any) -> None:
+        await connection.execute("insert into effect values (%s)", (message.id,))
+
+    torn = []
+
+    def look() -> bool:
+        rows = queue.connection.execute(
+            "select (select count(*) from effect), coalesce(sum(r.size), 0) from trunq_data.receipt_1 r"
+            " where r.outcome = 'a'"
+        ).fetchone()
+        assert rows is not None
+        if rows[0] != rows[1]:
+            torn.append(rows)
+        return bool(rows[1] == 200)
+
+    async with running(worker):
+        await async_wait_until(look)
+    assert not torn
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_failure_is_rolled_back_and_its_bookkeeping_survives(
+    queue: Queue, effects: Callable[[], list[int]], colour: str
+) -> None:
+    queue.policy(max_attempts=2)
+    ids = queue.publish(payload=["raise", "retry", "reject", "fine"])
+    worker = queue.worker()
+
+    def answer(message: Message) -> Retry | Reject | None:
+        match message.payload:
+            case "raise":
+                raise ValueError("on purpose")
+            case "retry":
+                return Retry(error="later")
+            case "reject":
+                return Reject("never")
+        return None
+
+    if colour == "async":
+
+        @worker.handler("work")
+        async def handle(message: Message, connection: Any) -> Any:
+            await connection.execute("insert into effect values (%s)", (message.id,))
+            return answer(message)
+    else:
+
+        @worker.handler("work")
+        def handle_sync(message: Message, connection: Any) -> Any:
+            write(connection, message)
+            return answer(message)
+
+    await drain(worker)
+    assert effects() == [ids[3]]
+    dead = {dead.id: (dead.reason, [error["error"].splitlines()[0] for error in dead.errors]) for dead in queue.dead()}
+    assert dead == {
+        ids[0]: ("max_attempts", ["ValueError: on purpose"] * 2),
+        ids[1]: ("max_attempts", ["later"] * 2),
+        ids[2]: ("rejected", ["never"]),
+    }
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_handler_whose_lease_was_given_to_another_is_rolled_back(
+    queue: Queue, effects: Callable[[], list[int]], colour: str
+) -> None:
+    """The ack in the transaction is the fence: without it both would write."""
+    ids = queue.publish()
+    worker = queue.worker()
+    attempts = []
+
+    def take_away(message: Message) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            queue.connection.execute(
+                "select trunq.extend('q', 'default', %s, %s, '0 s')", (message.lease_id, message.token)
+            )
+            assert queue.connection.execute("select trunq.reap('q')").fetchone() == (1,)
+
+    if colour == "async":
+
+        @worker.handler("work")
+        async def handle(message: Message, connection: Any) -> None:
+            await connection.execute("insert into effect values (%s)", (message.id,))
+            take_away(message)
+    else:
+
+        @worker.handler("work")
+        def handle_sync(message: Message, connection: Any) -> None:
+            write(connection, message)
+            take_away(message)
+
+    await drain(worker)
+    assert attempts == [1, 2]
+    assert effects() == ids
+    assert (worker.statistics.handled, worker.statistics.lost) == (1, 1)
+
+
+async def test_an_error_of_the_database_in_the_handler_fails_its_message_only(
+    queue: Queue, effects: Callable[[], list[int]]
+) -> None:
+    queue.policy(max_attempts=1)
+    ids = queue.publish(payload=["1", "x", "3"])
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: Any) -> None:
+        await connection.execute("insert into effect values (%s::int)", (message.payload,))
+
+    await drain(worker)
+    assert effects() == [1, 3]
+    (dead,) = queue.dead()
+    assert dead.id == ids[1]
+    assert "InvalidTextRepresentation" in dead.errors[-1]["error"]
+
+
+async def test_a_connection_cut_in_the_handler_costs_an_attempt_and_no_effect_is_doubled(
+    queue: Queue, effects: Callable[[], list[int]]
+) -> None:
+    ids = queue.publish()
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: Any) -> None:
+        await connection.execute("insert into effect values (%s)", (message.id,))
+        if message.attempt == 1:
+            queue.connection.execute("select pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+
+    await drain(worker)
+    assert effects() == ids
+    assert queue.message(ids[0]).attempt == 2
+
+
+async def test_connections_cut_between_messages_cost_nothing(
+    queue: Queue, effects: Callable[[], list[int]]
+) -> None:
+    """Pooled connections that died while idle are noticed before a handler gets one."""
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: Any) -> int:
+        await connection.execute("insert into effect values (%s)", (message.id,))
+        return int(connection.info.backend_pid)
+
+    @worker.handler("sync")
+    def handle_sync(message: Message, connection: Any) -> int:
+        write(connection, message)
+        return int(connection.info.backend_pid)
+
+    async with running(worker):
+        for _ in range(2):
+            ids = queue.publish() + queue.publish("sync")
+            await async_wait_until(queue.is_done)
+            for id in ids:
+                message = queue.message(id)
+                assert message.attempt == 1
+                queue.connection.execute("select pg_terminate_backend(%s, 5000)", (message.result,))
+    assert len(effects()) == 4
