@@ -1,0 +1,62 @@
+"""What trunq is told from outside, the nearest first: flags, the environment (TRUNQ_*), trunq.toml, defaults."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from trunq.errors import InvalidArgument
+
+FILE = Path("trunq.toml")
+"""Read from the directory a command is started in."""
+
+
+class Settings(BaseSettings):
+    """The settings, each a flag of the commands, a variable TRUNQ_<NAME> and a line of trunq.toml."""
+
+    model_config = SettingsConfigDict(env_prefix="TRUNQ_", toml_file=FILE, extra="forbid", frozen=True)
+
+    dsn: str | None = None
+    """Address of the database, as libpq takes it. None: libpq's own defaults (PGHOST, PGDATABASE, ...)."""
+
+    embedded: Path | None = None
+    """Directory of an embedded server to use instead."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The sources, nearest first."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load(**flags: Any) -> Settings:
+    """Read the settings; `flags` that are None were not given. Raises InvalidArgument naming what is wrong."""
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{FILE} cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(Settings.model_fields)
+            raise InvalidArgument(
+                f"{FILE} has a setting {name}, which is unknown", f"known: {known}"
+            ) from error
+        where = f"the setting {name} (TRUNQ_{name.upper()}, or {FILE})"
+        raise InvalidArgument(f"{where} is wrong: {first['msg']}") from error
