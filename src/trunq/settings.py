@@ -1,4 +1,4 @@
-"""What trunq is told from outside, the nearest first: flags, the environment (TRUNQ_*), trunq.toml, defaults."""
+"""What trunq is told from outside: flags, the environment (TRUNQ_*), trunq.toml, defaults, in this order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Settings(BaseSettings):
 
 
 def load(**flags: Any) -> Settings:
-    """Read the settings; `flags` that are None were not given. Raises InvalidArgument naming what is wrong."""
+    """Read the settings; a flag that is None was not given. Raises InvalidArgument for what is wrong."""
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     except tomllib.TOMLDecodeError as error:
@@ -55,8 +55,6 @@ def load(**flags: Any) -> Settings:
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             known = ", ".join(Settings.model_fields)
-            raise InvalidArgument(
-                f"{FILE} has a setting {name}, which is unknown", f"known: {known}"
-            ) from error
+            raise InvalidArgument(f"{FILE} has an unknown setting, {name}", f"known: {known}") from error
         where = f"the setting {name} (TRUNQ_{name.upper()}, or {FILE})"
         raise InvalidArgument(f"{where} is wrong: {first['msg']}") from error

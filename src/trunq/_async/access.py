@@ -33,8 +33,12 @@ class AsyncAccess:
     """Connections and calls; the methods of `AsyncClient` are made of these."""
 
     def __init__(
-        self, database: str | AsyncPool = "", *, max_connections: int = 10, timeout: float = 10.0
+        self, database: str | AsyncPool | None = None, *, max_connections: int = 10, timeout: float = 10.0
     ) -> None:
+        if database is None:
+            from trunq import settings  # noqa: PLC0415  # slow to import, and most name their database
+
+            database = settings.load().dsn or ""
         self._conninfo: str | None = None
         self._pool: AsyncPool | None = None
         if isinstance(database, str):

@@ -21,10 +21,11 @@ class AsyncClient(
                 await connection.execute("insert into orders ...")
                 await client.publish("mail", {"order": 1}, connection=connection)
 
-    `database` is a connection string (connections are opened at the first call, up to `max_connections`; a
-    call waits `timeout` seconds for one), or an open pool of yours. Every method takes `connection=`, a
-    psycopg connection whose transaction it joins; without one it is a transaction of its own. Lengths of
-    time are timedeltas or seconds. An argument left out is decided by the database.
+    `database` is a connection string (none: TRUNQ_DSN, trunq.toml, or libpq's defaults; connections are
+    opened at the first call, up to `max_connections`; a call waits `timeout` seconds for one), or an open
+    pool of yours. Every method takes `connection=`, a psycopg connection whose transaction it joins;
+    without one it is a transaction of its own. Lengths of time are timedeltas or seconds. An argument left
+    out is decided by the database.
 
     The first call raises SchemaMissing, SchemaOlder or SchemaNewer when the database does not fit this
     version; what a function refuses is raised as in `trunq.errors`; a database that is away as

@@ -35,8 +35,12 @@ class Access:
     """Connections and calls; the methods of `Client` are made of these."""
 
     def __init__(
-        self, database: str | Pool = "", *, max_connections: int = 10, timeout: float = 10.0
+        self, database: str | Pool | None = None, *, max_connections: int = 10, timeout: float = 10.0
     ) -> None:
+        if database is None:
+            from trunq import settings  # noqa: PLC0415  # slow to import, and most name their database
+
+            database = settings.load().dsn or ""
         self._conninfo: str | None = None
         self._pool: Pool | None = None
         if isinstance(database, str):
