@@ -111,7 +111,7 @@ class QueueLog:
 
         Raises `WrongMode` when it is there and shared.
         """
-        query = "select trunq.subscribe(p_queue => %s, p_subscription => %s, p_start => %s, p_mode => 'exclusive')"
+        query = "select trunq.subscribe(%s, %s, p_mode => 'exclusive', p_start => %s)"
         return bool(self._value(query, self._queue, subscription, start))
 
     def position(self, subscription: str) -> int:

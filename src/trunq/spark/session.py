@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGING = Path(__file__).parent / "log4j2.properties"
+
+PANDAS = "PySpark does not yet fully support pandas"
+"""Begins a warning that each process gives; nothing that is read or written here goes through pandas."""
 
 
 def session(
@@ -44,7 +48,8 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**_settings(master, memory), **(conf or {})}.items():
         builder = builder.config(name, value)
-    with _environment(_launch_environment(master)):
+    with _environment(_launch_environment(master)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", PANDAS, FutureWarning)
         try:
             spark = builder.getOrCreate()
         except PySparkRuntimeError as error:
@@ -85,7 +90,6 @@ def _settings(master: str, memory: str) -> dict[str, str]:
         "spark.sql.redaction.options.regex": "(?i)url|dsn|password",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={LOGGING.as_uri()}",
     }
     if master.startswith("local"):
@@ -101,6 +105,8 @@ def _launch_environment(master: str) -> dict[str, str]:
     wanted["PYSPARK_PYTHON"] = wanted["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Otherwise Spark's scripts ask the first python3 on the PATH where Spark lies.
     wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    ignored = f"ignore:{PANDAS}:FutureWarning"
+    wanted["PYTHONWARNINGS"] = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), ignored]))
     if master.startswith("local"):
         wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     return wanted
