@@ -1,4 +1,6 @@
-"""Helpers for tests in which workers run: a queue to serve, and workers that run in the test's own event loop."""
+"""Helpers for tests in which workers run: a queue to serve, and workers that run in the test's own event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ class Queue:
     def states(self) -> dict[str, int]:
         """How many messages are in each state."""
         rows = self.connection.execute(
-            "select state, count(*) from trunq.list_messages(%s, p_limit => 100000) group by state", (self.name,)
+            "select state, count(*) from trunq.list_messages(%s, p_limit => 100000) group by state",
+            (self.name,),
         )
         return dict(rows.fetchall())
 

@@ -121,7 +121,10 @@ async def test_a_failure_is_rolled_back_and_its_bookkeeping_survives(
 
     await drain(worker)
     assert effects() == [ids[3]]
-    dead = {dead.id: (dead.reason, [error["error"].splitlines()[0] for error in dead.errors]) for dead in queue.dead()}
+    dead = {
+        dead.id: (dead.reason, [error["error"].splitlines()[0] for error in dead.errors])
+        for dead in queue.dead()
+    }
     assert dead == {
         ids[0]: ("max_attempts", ["ValueError: on purpose"] * 2),
         ids[1]: ("max_attempts", ["later"] * 2),

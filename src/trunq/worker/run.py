@@ -205,7 +205,7 @@ class Run:
             if ids:
                 self._outbox.release(lease, ids)
         self._backlog.close()
-        await self._watch(_all(slots))
+        await self._watch(_all(slots), slots)
         await self._watch(self._outbox.flushed())
 
     async def _close(self, slots: set[asyncio.Task[None]]) -> None:
@@ -242,7 +242,10 @@ async def _schema_version(connection: AsyncConnection[Any]) -> int | None:
 
 
 async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    await asyncio.gather(*tasks)
+    # Not gather: cancelled itself, it would cancel them.
+    for task in tasks:
+        await asyncio.wait({task})
+        task.result()
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

@@ -53,7 +53,6 @@ class Slot:
         self._thread: Thread | None = None
         self._task: asyncio.Task[Any] | None = None
         self._in_thread: threading.Event | None = None
-        self._is_aborting = False
         self.lease: Lease | None = None
         """The lease of the message that runs here."""
 
@@ -111,7 +110,6 @@ class Slot:
 
     def abort(self) -> None:
         """Stop at once, without an answer."""
-        self._is_aborting = True
         if self._in_thread is not None:
             self._in_thread.set()
         if self._task is not None:
@@ -173,10 +171,13 @@ class Slot:
             self._outbox.ack(lease, message.id, took, encode(result))
 
     def _fail(self, lease: Lease, message: Message, took: float, error: BaseException) -> None:
-        if self._is_aborting or isinstance(error, KeyboardInterrupt | GeneratorExit):
+        task = self._task
+        is_cancelled = task is not None and task.cancelling() > 0
+        if isinstance(error, KeyboardInterrupt | GeneratorExit) or is_cancelled and not lease.is_lost:
+            # Stopping at once: no answer.
             raise error
-        while self._task is not None and self._task.cancelling():
-            self._task.uncancel()
+        while task is not None and task.cancelling():
+            task.uncancel()
         about = {
             "queue": message.queue,
             "message_id": message.id,

@@ -1,0 +1,242 @@
+"""How a worker ends, and begins again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving import PATIENCE, Queue, drain, running
+from waiting import async_wait_until, wait_until
+
+from trunq.message import Message
+
+PROGRAM = """
+import sys, threading, psycopg
+from trunq.worker import Worker
+worker = Worker("q", dsn=sys.argv[1], concurrency=2, prefetch=6, lead=False)
+proceed = threading.Event()
+
+@worker.handler("work")
+def handle(message):
+    print("started", message.id, flush=True)
+    # Until the test says so, by a row.
+    with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+        connection.execute("listen proceed")
+        if not connection.execute("select count(*) from proceed").fetchone()[0]:
+            next(connection.notifies())
+    print("finished", message.id, flush=True)
+
+worker.run()
+print("over", flush=True)
+"""
+
+Program = Callable[[], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def program(queue: Queue, tmp_path: Path) -> Iterator[Program]:
+    """Start a worker as a process of its own, whose handlers wait for a row in `proceed`."""
+    queue.connection.execute("create table proceed ()")
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-W", "error", str(script), queue.dsn],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def proceed(queue: Queue) -> None:
+    queue.connection.execute("insert into proceed default values")
+    queue.connection.execute("notify proceed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_finishes_what_runs_and_gives_back_the_rest(
+    queue: Queue, program: Program, number: signal.Signals
+) -> None:
+    ids = queue.publish(count=10)
+    process = program()
+    wait_until(lambda: queue.states().get("leased") == 8, 20)
+    assert process.stdout is not None
+    assert [process.stdout.readline().split()[0] for _ in range(2)] == ["started"] * 2
+    process.send_signal(number)
+    wait_until(lambda: queue.states() == {"leased": 2, "ready": 8}, 20)
+    proceed(queue)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    assert output.splitlines()[-1] == "over"
+    assert queue.states() == {"done": 2, "ready": 8}
+    assert {queue.message(id).attempt for id in ids[2:]} == {1}
+
+
+def test_the_second_signal_ends_it_at_once(queue: Queue, program: Program) -> None:
+    queue.publish(count=1)
+    process = program()
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("started")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: process.poll() is None and queue.states() == {"leased": 1}, 20)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert "Traceback" not in output
+    assert "over" not in output
+    # Left to be reaped.
+    assert queue.states() == {"leased": 1}
+
+
+async def test_stop_gives_back_and_finishes(queue: Queue) -> None:
+    ids = queue.publish(count=10)
+    worker = queue.worker(concurrency=1, prefetch=4)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    async with running(worker) as (task,):
+        await entered.wait()
+        await async_wait_until(lambda: worker.statistics.leased == 5)
+        worker.stop()
+        await async_wait_until(lambda: queue.states() == {"leased": 1, "ready": 9})
+        assert not task.done()
+        go.set()
+    assert queue.states() == {"done": 1, "ready": 9}
+    assert queue.message(ids[0]).state == "done"
+    assert worker.statistics.released == 4
+
+
+async def test_stop_may_be_called_from_another_thread_and_before_and_after(queue: Queue) -> None:
+    worker = queue.worker()
+
+    @worker.handler("work")
+    def stop(message: Message) -> None:
+        threading.Thread(target=worker.stop).start()
+
+    worker.stop()
+    queue.publish()
+    async with asyncio.timeout(PATIENCE):
+        await worker.run_async()
+    worker.stop()
+    assert queue.states() == {"done": 1}
+
+
+async def test_cancelling_ends_it_at_once_and_leaves_no_task_behind(queue: Queue) -> None:
+    queue.publish(count=3)
+    worker = queue.worker()
+    entered = asyncio.Event()
+
+    @worker.handler("work")
+    async def hang(message: Message) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(worker.run_async())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before
+    assert queue.states() == {"leased": 3}
+
+
+async def test_until_empty_waits_for_what_is_delayed_and_held_by_others(queue: Queue) -> None:
+    queue.connection.execute("select trunq.publish('q', p_kind => 'work', p_delay => '0.2 s')")
+    queue.publish()
+    slow = queue.worker(concurrency=1, prefetch=0, name="slow")
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @slow.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    worker = queue.worker(until_empty=True, lead=True)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    async with running(slow):
+        await entered.wait()
+        task = asyncio.create_task(worker.run_async())
+        await async_wait_until(lambda: worker.statistics.handled == 1)
+        assert not task.done()
+        go.set()
+        async with asyncio.timeout(PATIENCE):
+            await task
+    assert queue.states() == {"done": 2}
+
+
+async def test_until_empty_ends_at_once_when_there_is_nothing(queue: Queue) -> None:
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    await drain(worker)
+    assert worker.statistics.leased == 0
+
+
+async def test_started_again_under_its_name_it_gets_its_own_back_at_once(queue: Queue) -> None:
+    (id,) = queue.publish()
+    entered = asyncio.Event()
+    first = queue.worker(name="pod-0")
+
+    @first.handler("work")
+    async def hang(message: Message) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(first.run_async())
+    await entered.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert queue.message(id).state == "leased"
+
+    second = queue.worker(name="pod-0")
+
+    @second.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    await drain(second)
+    message = queue.message(id)
+    assert (message.state, message.attempt) == ("done", 2)
+
+
+async def test_a_worker_runs_once_at_a_time_and_again_after(queue: Queue) -> None:
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    async with running(worker):
+        await async_wait_until(lambda: worker.statistics.looks)
+        with pytest.raises(RuntimeError, match="running already"):
+            await worker.run_async()
+    for _ in range(2):
+        queue.publish()
+        await drain(worker)
+    assert worker.statistics.handled == 2
