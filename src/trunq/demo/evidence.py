@@ -97,6 +97,9 @@ class Evidence:
     airlines: dict[str, str]
     versions: dict[str, str]
     places: dict[str, str] = field(default_factory=dict)
+    """Where things are, for the one who started the run."""
+    commands: dict[str, str] = field(default_factory=dict)
+    """How to look further: a command, and what it shows."""
 
     @property
     def dead(self) -> int:

@@ -54,10 +54,7 @@ def read() -> Iterator[Flight]:
 def airlines() -> dict[str, str]:
     """The airlines' names by carrier code."""
     with (data_directory() / "airlines.csv").open(newline="", encoding="utf-8") as lines:
-        return {
-            line["carrier"]: line["name"].removesuffix(" Inc.").removesuffix(" Co.")
-            for line in csv.DictReader(lines)
-        }
+        return {line["carrier"]: _short(line["name"]) for line in csv.DictReader(lines)}
 
 
 def in_time_order(flights: Iterable[Flight]) -> list[Flight]:

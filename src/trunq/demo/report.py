@@ -50,7 +50,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
         "worst": _worst(evidence.cells, evidence.airlines),
         "fewest": str(figure.FEWEST_FLIGHTS),
         "checks": "\n".join(map(_check, evidence.checks)),
-        "places": _places(evidence.places),
+        "commands": _commands(evidence.commands),
         "started_at": f"{evidence.started_at:%Y-%m-%d %H:%M}",
         "seconds": f"{evidence.seconds:.0f}",
         "versions": ", ".join(
@@ -117,11 +117,11 @@ def _check(check: Check) -> str:
     )
 
 
-def _places(places: dict[str, str]) -> str:
-    width = max(map(len, places.values()), default=0)
+def _commands(commands: dict[str, str]) -> str:
+    width = max(map(len, commands), default=0)
     return "\n".join(
         f"{escape(command.ljust(width))}  <span class=soft># {escape(what)}</span>"
-        for what, command in places.items()
+        for command, what in commands.items()
     )
 
 

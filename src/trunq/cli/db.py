@@ -1,0 +1,105 @@
+"""trunq db: install, upgrade, version, sql."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trunq import install as installer
+from trunq.cli import option
+from trunq.cli.database import address
+from trunq.cli.output import say, write_json
+from trunq.install import Change
+
+app = option.noun(
+    "The database: put trunq into it, keep it up to date.",
+    "# Into the database named by TRUNQ_DSN",
+    "trunq db install",
+    "# As a script, for those who do not let programs change schemas",
+    "trunq db sql > trunq.sql && psql -f trunq.sql",
+)
+
+
+@option.verb(
+    app, "install", "trunq db install --dsn postgresql://localhost/shop", "trunq db install --embedded"
+)
+def install(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
+    """Put trunq into a database: three schemas, no extension, no superuser.
+
+    It happens in one transaction and under a lock: twenty at once are as good as one. In a database that has trunq already it does
+    what `trunq db upgrade` does.
+    """
+    with address(dsn, embedded) as database:
+        _tell(installer.install(database), json)
+
+
+@option.verb(app, "upgrade", "trunq db upgrade")
+def upgrade(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
+    """Bring the trunq in a database up to the version of this program.
+
+    Tables are changed by the migrations that are missing, functions are applied again. Nothing happens when all is up to date.
+    """
+    with address(dsn, embedded) as database:
+        if installer.version(database) is None:
+            installer.compare(None)
+        _tell(installer.upgrade(database), json)
+
+
+@option.verb(app, "version", "trunq db version", "trunq db version --json | jq .database")
+def version(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
+    """Show the version of the schema in a database, and the one this program works with."""
+    with address(dsn, embedded) as database:
+        found = installer.version(database)
+    wanted = installer.newest()
+    if json:
+        write_json({"database": found, "program": wanted})
+    elif found is None:
+        say("trunq is not in this database. Put it there with {command}.", command="trunq db install")
+    elif found < wanted:
+        say("The database has schema {found}, this program works with {wanted}: run {command}.",
+            found=found, wanted=wanted, command="trunq db upgrade")  # fmt: skip
+    elif found > wanted:
+        say("The database has schema {found}, this program knows only {wanted}: run {command}.",
+            found=found, wanted=wanted, command="pip install --upgrade trunq")  # fmt: skip
+    else:
+        say("The database has schema {found}, the newest.", found=found)
+
+
+@option.verb(
+    app,
+    "sql",
+    "trunq db sql | less",
+    "# From schema 1 on, into a file",
+    "trunq db sql --since 1 --file upgrade.sql",
+)
+def sql(
+    since: Annotated[
+        int, typer.Option("--since", min=0, help="Schema version the database has now; 0: none.")
+    ] = 0,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Write it there instead of printing it.")
+    ] = None,
+) -> None:
+    """Print the whole install as one SQL script, to read or to run by hand."""
+    script = installer.render(since)
+    if file is None:
+        typer.echo(script, nl=False)
+    else:
+        file.write_text(script, encoding="utf-8")
+        say("Written to {file}. Run it with psql -f {again}.", file=file, again=file)
+
+
+def _tell(change: Change, json: bool) -> None:
+    if json:
+        write_json({"before": change.before, "after": change.after, "functions_applied": change.functions})
+    elif change.before is None:
+        say("trunq is installed (schema {after}). Create a queue with {command}.",
+            after=change.after, command="trunq queue create NAME")  # fmt: skip
+    elif change.before < change.after:
+        say("Upgraded from schema {before} to {after}.", before=change.before, after=change.after)
+    elif change.functions:
+        say("Schema {after} was there; its functions were applied again.", after=change.after)
+    else:
+        say("Schema {after} is there and up to date.", after=change.after)

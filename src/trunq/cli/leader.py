@@ -1,0 +1,47 @@
+"""trunq leader: perform the duties."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trunq.cli import option
+from trunq.cli.database import address
+from trunq.cli.logs import log_to_stderr
+from trunq.cli.output import err, write_json
+from trunq.leader import Leader
+
+EXAMPLES = (
+    "trunq leader",
+    "# Where pg_cron is available, this does the same without a process:",
+    "select cron.schedule('trunq', '5 seconds', 'select trunq.perform_duties()');",
+)
+
+
+def leader(
+    name: Annotated[
+        str | None, typer.Option("--name", help="What it is called; by default host and process.")
+    ] = None,
+    dsn: option.Dsn = None,
+    embedded: option.Embedded = None,
+    json: Annotated[
+        bool, typer.Option("--json", metavar=option.FLAG, help="Print what was done as JSON at the end.")
+    ] = False,
+) -> None:
+    """Stand for election as leader and perform the duties while elected.
+
+    One process at a time promotes delayed messages that fell due, gives back what dead workers held, cuts ticks and empties old
+    segments. Workers do this by themselves; run a leader where none are running, or to keep it apart from them.
+    """
+    log_to_stderr()
+    with address(dsn, embedded) as database:
+        elected = Leader(database, name)
+        err.print(f"[bold]{elected.name}[/bold] stands for election. Ctrl-C ends it.")
+        elected.run()
+    if json:
+        write_json(elected.performed.done)
+    else:
+        err.print(
+            ", ".join(f"{duty} {done:,}" for duty, done in elected.performed.done.items()) or "It never led."
+        )

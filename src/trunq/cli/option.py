@@ -1,0 +1,158 @@
+"""Options that many commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DATABASE = "Which database"
+EMBEDDED_DIRECTORY = ".trunq"
+FLAG = ""
+"""Metavar of an option that takes no value; by default its type would be shown."""
+
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        metavar="DSN",
+        rich_help_panel=DATABASE,
+        help="Address of the database, as libpq takes it: postgresql://user@host/name. "
+        "Or set TRUNQ_DSN; a password is better kept in ~/.pgpass than on a command line.",
+    ),
+]
+Embedded = Annotated[
+    str | None,
+    typer.Option(
+        "--embedded",
+        metavar="[DIR]",
+        rich_help_panel=DATABASE,
+        help=f"Use a Postgres of your own in DIR (default: {EMBEDDED_DIRECTORY}) instead; "
+        "it is made when it is not there, and runs as long as a command uses it.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON, for scripts.")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+Subscription = Annotated[
+    str, typer.Option("--subscription", "-s", metavar="NAME", help="Name of the subscription.")
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
+
+UNITS = {
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+    "day": 86_400.0,
+    "days": 86_400.0,
+}
+INTERVAL = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+
+
+def interval(value: str) -> timedelta:
+    """Read an interval: 250ms, 30s, 5m, 2h, 1d, several in a row (1h 30m), or plain seconds."""
+    total, rest = 0.0, value.lower()
+    while rest:
+        match = INTERVAL.match(rest)
+        if match is None or match[2] not in {*UNITS, ""} or (match[2] == "" and rest != value.lower()):
+            raise typer.BadParameter(f"{value!r} is no interval; write it like 30s, 5m, 2h or 1d.")
+        total += float(match[1]) * UNITS.get(match[2], 1.0)
+        rest = rest[match.end() :]
+    if not value.strip():
+        raise typer.BadParameter("An interval is missing; write it like 30s, 5m, 2h or 1d.")
+    return timedelta(seconds=total)
+
+
+def moment(value: str) -> datetime:
+    """Read a time in ISO 8601; one without a zone is taken as UTC."""
+    try:
+        read = datetime.fromisoformat(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is no time; write it like 2026-01-31T18:00:00+01:00.") from None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def json_object(value: str) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        read = json.loads(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"this is not JSON: {error}.") from None
+    if not isinstance(read, dict):
+        raise typer.BadParameter('this must be a JSON object, like {"trace": "4bf92f"}.')
+    return read
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: what one would type. A line that starts with # is a comment."""
+    shown = (f"[dim]{escape(line)}[/dim]" if line.startswith("#") else escape(line) for line in lines)
+    return "\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in shown)])
+
+
+class _Help:
+    """Help as it is to be read: paragraphs flow, whatever the width they were written in."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        shown = super().get_help_option(ctx)  # type: ignore[misc]
+        if shown is not None:
+            shown.metavar = FLAG
+        return shown
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        self.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+    help: str | None
+
+
+class Command(_Help, TyperCommand):
+    """A command."""
+
+
+class Group(_Help, TyperGroup):
+    """A noun with its verbs, or the whole."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        # Typer would put nouns after commands; ORDER has them in the order one meets them.
+        return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)
+
+
+ORDER = ("demo", "db", "queue", "publish", "worker", "leader", "status", "message", "dead")
+
+
+def noun(help: str, *lines: str) -> typer.Typer:
+    """An app for a noun, with examples of its verbs."""
+    return typer.Typer(cls=Group, no_args_is_help=True, help=help, epilog=examples(*lines))
+
+
+def verb(app: typer.Typer, name: str, *lines: str) -> Callable[[Function], Function]:
+    """Register a function as a command, with examples."""
+    return app.command(name, cls=Command, epilog=examples(*lines))
+
+
+def embedded_directory(value: str) -> Path:
+    """The directory that `--embedded` means; the flag alone arrives as an empty value (see `spell_out`)."""
+    return Path(value or EMBEDDED_DIRECTORY)
+
+
+def spell_out(arguments: list[str]) -> list[str]:
+    """Give `--embedded` that stands alone an empty value: the option parser knows no optional values."""
+    spelled = []
+    for position, argument in enumerate(arguments):
+        following = arguments[position + 1] if position + 1 < len(arguments) else "-"
+        alone = argument == "--embedded" and following.startswith("-")
+        spelled.append("--embedded=" if alone else argument)
+    return spelled

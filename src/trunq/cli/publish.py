@@ -1,0 +1,140 @@
+"""trunq publish: one message, or one for each line."""
+
+from __future__ import annotations
+
+import json as jsons
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trunq.cli import option
+from trunq.cli.database import client
+from trunq.cli.failure import Mistake
+from trunq.cli.output import say, write_json
+
+GROUP = 5_000
+"""Messages in one call; all calls are in one transaction."""
+
+EXAMPLES = (
+    """trunq publish mail '{"to": "ada@example.com"}' --kind welcome""",
+    "# One message for each line of standard input, all of them or none",
+    "cat orders.ndjson | trunq publish orders",
+    "# In ten minutes; at a time",
+    "trunq publish mail --file letter.json --delay 10m",
+    "trunq publish mail --file letter.json --due-at 2030-01-01T08:00+01:00",
+)
+
+
+def publish(
+    queue: option.Queue,
+    payload: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PAYLOAD]", help="JSON. Without it, and without --file: the lines of standard input."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Take the payload from a file: one JSON document.")
+    ] = None,
+    lines: Annotated[
+        Path | None,
+        typer.Option(
+            "--lines", "-l", help="Publish one message for each line of a file (- is standard input)."
+        ),
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Which handler it is for.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="What it is about: a customer, an order.")] = None,
+    headers: Annotated[
+        dict[str, Any] | None,
+        typer.Option(
+            "--headers", parser=option.json_object, metavar="JSON", help="An object beside the payload."
+        ),
+    ] = None,
+    delay: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--delay", parser=option.interval, metavar="INTERVAL", help="Not before so long: 30s, 10m, 2h."
+        ),
+    ] = None,
+    due_at: Annotated[
+        datetime | None,
+        typer.Option(
+            "--due-at", parser=option.moment, metavar="TIME", help="Not before this time (ISO 8601)."
+        ),
+    ] = None,
+    dsn: option.Dsn = None,
+    embedded: option.Embedded = None,
+    json: option.Json = False,
+) -> None:
+    """Publish messages to a queue and print their ids.
+
+    What is read from lines is published in one transaction: if a line is not JSON, nothing is published.
+    """
+    if delay is not None and due_at is not None:
+        raise Mistake("A message has either --delay or --due-at, not both.")
+    payloads = _payloads(payload, file, lines)
+    timing = {"delay": delay, "due_at": due_at}
+    ids: list[int] = []
+    with client(dsn, embedded) as trunq, trunq.connection() as connection, connection.transaction():
+        while group := list(islice(payloads, GROUP)):
+            ids += trunq.publish_many(
+                queue,
+                group,
+                kinds=[kind] if kind is not None else None,
+                keys=[key] if key is not None else None,
+                headers=[headers] if headers is not None else None,
+                connection=connection,
+                **timing,
+            )
+    if json:
+        write_json({"queue": queue, "ids": ids})
+    elif not ids:
+        say("There was nothing to publish.")
+    elif len(ids) == 1:
+        say("Published message {id} to {queue}.", id=ids[0], queue=queue)
+    else:
+        say("Published {count} messages to {queue}, ids {first} to {last}.",
+            count=f"{len(ids):,}", queue=queue, first=ids[0], last=ids[-1])  # fmt: skip
+
+
+def _payloads(payload: str | None, file: Path | None, lines: Path | None) -> Iterator[Any]:
+    """The payloads, read as they are needed; raises Mistake at the first that is not JSON."""
+    if sum(source is not None for source in (payload, file, lines)) > 1:
+        raise Mistake("Give the payload once: as an argument, with --file or with --lines.")
+    if payload is not None:
+        return iter([_parse(payload, "The payload")])
+    if file is not None:
+        return iter([_parse(file.read_text(encoding="utf-8"), str(file))])
+    if lines is not None and str(lines) != "-":
+        return _parse_lines(_lines_of(lines), str(lines))
+    if lines is None and sys.stdin.isatty():
+        raise Mistake(
+            "There is no payload. Give it as an argument, with --file, or pipe one JSON document a line in."
+        )
+    return _parse_lines(sys.stdin, "standard input")
+
+
+def _lines_of(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as lines:
+        yield from lines
+
+
+def _parse_lines(lines: Iterable[str], name: str) -> Iterator[Any]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _parse(line, f"Line {number} of {name}")
+
+
+def _parse(text: str, what: str) -> Any:
+    try:
+        return jsons.loads(text)
+    except ValueError as error:
+        shown = text.strip() if len(text.strip()) <= 40 else text.strip()[:39] + "…"
+        raise Mistake(
+            f"{what} is not JSON ({error}): {shown} Text must be in double quotes, like '\"hello\"'. Nothing was published."
+        ) from None

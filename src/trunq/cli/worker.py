@@ -1,0 +1,143 @@
+"""trunq worker: run the worker of an application."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from trunq.cli import option
+from trunq.cli.database import address
+from trunq.cli.failure import Mistake
+from trunq.cli.logs import log_to_stderr
+from trunq.cli.output import err, write_json
+from trunq.worker import Worker
+
+EXAMPLES = (
+    "# shop.py has: worker = Worker('orders') and functions with @worker.handler('kind')",
+    "trunq worker shop:worker",
+    "# 50 handlers at a time; its own messages back at once after a restart",
+    "trunq worker shop:worker --concurrency 50 --name shop-1",
+    "# Until nothing is left, as a batch job",
+    "trunq worker shop:worker --until-empty",
+)
+
+
+def worker(
+    app: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="Where the Worker is: a module and a name in it.")
+    ],
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", min=1, help="How many handlers run at a time.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            help="A name only one process has at a time: started again, it gets back what it had leased.",
+        ),
+    ] = None,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", metavar=option.FLAG, help="End when nothing is left to do.")
+    ] = False,
+    poll: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--poll",
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="How often an idle worker looks unasked.",
+        ),
+    ] = None,
+    lead: Annotated[
+        bool | None,
+        typer.Option(
+            "--lead/--no-lead",
+            metavar=option.FLAG,
+            help="Whether it stands for election as leader.",
+            show_default=False,
+        ),
+    ] = None,
+    dsn: option.Dsn = None,
+    embedded: option.Embedded = None,
+    json: Annotated[
+        bool, typer.Option("--json", metavar=option.FLAG, help="Print what was done as JSON at the end.")
+    ] = False,
+) -> None:
+    """Run a worker: it leases messages, calls your handlers and answers for them.
+
+    SIGTERM or Ctrl-C lets it finish what runs and give back what has not started; a second one ends it at once. Start as many
+    as you like, on any machine. Options given here overrule those of the Worker in your code.
+    """
+    found = load(app)
+    given = {"concurrency": concurrency, "name": name, "poll": poll, "lead": lead}
+    for attribute, value in given.items():
+        if value is not None:
+            setattr(found, attribute, value)
+    found.until_empty = found.until_empty or until_empty
+    log_to_stderr()
+    if found.dsn is not None and dsn is None and embedded is None:
+        _run(found, app, json)
+        return
+    with address(dsn, embedded) as found.dsn:
+        _run(found, app, json)
+
+
+def _run(found: Worker, app: str, json: bool) -> None:
+    err.print(
+        f"[bold]{app}[/bold] serves {', '.join(found.queues)}; kinds: {', '.join(found.kinds) or 'none'}. Ctrl-C ends it."
+    )
+    try:
+        found.run()
+    except ValueError as error:
+        raise Mistake(f"{app} cannot run: {error}.") from None
+    statistics = asdict(found.statistics)
+    if json:
+        write_json(statistics)
+    else:
+        err.print(
+            ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in statistics.items() if value)
+            or "Nothing to do."
+        )
+
+
+def load(app: str) -> Worker:
+    """The Worker that MODULE:APP names. Modules are looked for in the current directory first."""
+    module_name, _, attribute = app.partition(":")
+    if not module_name or not attribute:
+        raise Mistake(
+            f"{app!r} does not name a worker. Write module:name, as in shop:worker for the worker of shop.py."
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            # The module is there; what it imports is not: its own traceback says where.
+            raise
+        raise Mistake(
+            f"There is no module {error.name} here or installed. Is this the right directory?"
+        ) from None
+    found = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise Mistake(f"The module {module_name} has no {attribute}.{_those_there(module)}") from None
+    if not isinstance(found, Worker):
+        raise Mistake(f"{app} is a {type(found).__name__}, not a trunq Worker.{_those_there(module)}")
+    return found
+
+
+def _those_there(module: object) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
+    return (
+        f" Workers in it: {', '.join(names)}."
+        if names
+        else " It has no Worker: worker = Worker('queue') makes one."
+    )

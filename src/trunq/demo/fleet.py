@@ -1,0 +1,104 @@
+"""The processes of a run: started together, watched together, and none left when it ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+GRACE = 20.0
+"""Seconds a process has, between being asked to end and being killed."""
+
+
+class ProcessDied(Exception):
+    """A process of the run ended before its work was done."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A process of the run; what it prints goes to `log`."""
+
+    name: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def tell(self, word: str) -> None:
+        """Write a line to the process."""
+        if self.process.stdin is not None:
+            self.process.stdin.write(word + "\n")
+            self.process.stdin.flush()
+
+
+class Fleet:
+    """Context manager that ends all its processes, and theirs."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self.directory = directory
+        self.environment = {**os.environ, **environment}
+        self.members: list[Member] = []
+
+    def start(self, name: str, *arguments: str) -> Member:
+        """Start a Python module with arguments, in a session of its own: a Ctrl-C reaches us only."""
+        log = self.directory / f"{name.replace(' ', '-')}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+                text=True,
+            )
+        member = Member(name, process, log)
+        self.members.append(member)
+        return member
+
+    def check(self) -> None:
+        """Raise ProcessDied, with the end of its log, if a process has failed."""
+        for member in self.members:
+            status = member.process.poll()
+            if status is not None and status != 0:
+                raise ProcessDied(f"The {member.name} ended with status {status}.{_end_of(member.log)}")
+
+    def stop(self, *members: Member) -> None:
+        """Ask processes to end, wait, and kill what is left of them and of what they started."""
+        leaving = list(members) or self.members
+        processes = []
+        for member in leaving:
+            with suppress(psutil.NoSuchProcess):
+                parent = psutil.Process(member.process.pid)
+                # Listed before the parent goes: afterwards nobody knows whose children they were.
+                processes += [parent, *parent.children(recursive=True)]
+            member.process.terminate()
+        _, alive = psutil.wait_procs(processes, timeout=GRACE)
+        for process in alive:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, timeout=GRACE)
+        for member in leaving:
+            member.process.wait()
+            if member.process.stdin is not None:
+                with suppress(BrokenPipeError):
+                    member.process.stdin.close()
+        self.members = [member for member in self.members if member not in leaving]
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _end_of(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-8:]
+    return "\n".join([" The end of its log:", *(f"  {line}" for line in lines)]) if lines else f" See {log}."

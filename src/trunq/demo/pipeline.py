@@ -1,0 +1,128 @@
+"""The Spark side of the demo: the queue into a lake table, exactly once, and the lake table into an aggregate.
+
+`python -m trunq.demo.pipeline LAKE CHECKPOINT FIGURES` follows the queue until a line comes on its standard input (or
+that is closed). Then it reads what is left, computes the aggregate over the lake table, writes it to Postgres and its own
+figures to the file FIGURES. The database is that of TRUNQ_DSN. Started again on the same checkpoint it goes on
+where it was, also after kill -9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.streaming import StreamingQuery
+
+from trunq import Client
+from trunq.demo.job import QUEUE
+from trunq.spark import read_delta, session, settle, write_table
+
+SUBSCRIPTION = "lake"
+AGGREGATE = "demo.punctuality"
+EVERY = "2 seconds"
+LOOK = 0.2
+"""Seconds between two looks at how far the query is."""
+MOST = 50_000
+"""Messages in one batch, about: the first one, after Spark's slow start, would be as large as the backlog."""
+
+PAYLOAD = (
+    "row int, year int, month int, day int, carrier string, flight int, tailnum string, origin string, dest string, "
+    "hour int, dep_delay int, arr_delay int, air_time int, distance int"
+)
+KEPT = ("row", "day", "hour", "carrier", "flight", "tailnum", "origin", "dest")
+KEPT += ("dep_delay", "arr_delay", "air_time", "distance")
+
+
+def main() -> None:
+    """Follow the queue until told, finish, aggregate."""
+    lake, checkpoint, figures = map(Path, sys.argv[1:4])
+    dsn = os.environ["TRUNQ_DSN"]
+    spark = session(app_name="trunq demo")
+    query = follow(spark, lake, checkpoint)
+    sys.stdin.readline()
+    catch_up(query, dsn)
+    query.stop()
+    settle(query, dsn)
+    write_table(punctuality(read_delta(spark, str(lake))), dsn, AGGREGATE)
+    batches = sum(1 for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
+    figures.write_text(json.dumps({"batches": batches, "spark": spark.version, "java": java_version(spark)}))
+    spark.stop()
+
+
+def follow(spark: SparkSession, lake: Path, checkpoint: Path) -> StreamingQuery:
+    """Start the query that writes each flight into the lake table's partition of its month."""
+    messages = (
+        spark.readStream.format("trunq")
+        .schema("id bigint, kind string, payload string, created_at timestamp")
+        .option("queue", QUEUE)
+        .option("subscription", SUBSCRIPTION)
+        .option("startingOffsets", "earliest")
+        .option("maxMessagesPerTrigger", MOST)
+        .load()
+    )
+    return (
+        departures(messages)
+        .writeStream.format("trunq_delta")
+        .option("partitionBy", "month")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime=EVERY)
+        .start(str(lake))
+    )
+
+
+def departures(messages: DataFrame) -> DataFrame:
+    """The flights in a batch of messages, one row each."""
+    flight = messages.select("id", "kind", "created_at", F.from_json("payload", PAYLOAD).alias("flight"))
+    month = F.format_string("%d-%02d", "flight.year", "flight.month").alias("month")
+    return flight.select("id", "kind", "created_at", month, *(f"flight.{name}" for name in KEPT))
+
+
+def punctuality(lake: DataFrame) -> DataFrame:
+    """Flights, cancellations, mean and 90th percentile of the departure delay, by carrier and hour."""
+    return lake.groupBy("carrier", "hour").agg(
+        F.count("*").alias("flights"),
+        F.count_if(F.col("dep_delay").isNull()).alias("cancellations"),
+        F.avg("dep_delay").alias("mean_delay"),
+        F.percentile("dep_delay", 0.9).alias("p90_delay"),
+    )
+
+
+def wait_for_word(query: StreamingQuery) -> None:
+    """Return when a line can be read from standard input, or it is closed; raise what the query died of."""
+    sys.stdin.readline()
+    if (error := query.exception()) is not None:
+        raise error
+
+
+def catch_up(query: StreamingQuery, dsn: str) -> None:
+    """Wait until the query has written all that is published now; raise what it died of if it does."""
+    with Client(dsn) as client:
+        last = client.tick(QUEUE, force=True)
+    while _written(query) < (last or 0):
+        if (error := query.exception()) is not None:
+            raise error
+        time.sleep(LOOK)
+
+
+def _written(query: StreamingQuery) -> int:
+    """The tick up to which the query's batches are finished."""
+    progress = query.lastProgress
+    if progress is None or progress["sources"][0]["endOffset"] is None:
+        return 0
+    return int(json.loads(progress["sources"][0]["endOffset"])["tick"])
+
+
+def java_version(spark: SparkSession) -> str:
+    """Version of the Java that Spark runs on."""
+    jvm: Any = spark.sparkContext._jvm
+    return str(jvm.System.getProperty("java.version"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""A run of the demo from beginning to end."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from rich.console import Console
+
+from trunq import Client, embedded, install
+from trunq.demo import collect, expectation, flights, pipeline, publisher, report
+from trunq.demo.evidence import Evidence
+from trunq.demo.expectation import Expectation
+from trunq.demo.fleet import Fleet, Member
+from trunq.demo.flights import Flight
+from trunq.demo.job import MAX_ATTEMPTS, QUEUE
+from trunq.demo.place import Place
+from trunq.demo.screen import Bars, Screen
+
+WORKERS = 2
+LOOK = 0.4
+"""Seconds between two looks at how far the run is."""
+
+TABLES = """
+drop schema if exists demo cascade;
+create schema demo;
+create table demo.compensation (message_id bigint not null, carrier text not null, minutes integer not null, euros integer not null);
+comment on table demo.compensation is 'Written by the handler of late flights, in one transaction with its answer.';
+"""
+
+
+@dataclass(slots=True)
+class Run:
+    """What the steps of a run share."""
+
+    place: Place
+    screen: Screen
+    seconds: float
+    dsn: str
+    client: Client
+    fleet: Fleet
+    published: int = 0
+    looked_at: float = 0.0
+
+
+def run(directory: Path, seconds: float, console: Console) -> Evidence:
+    """Run the main job in a directory and return what it left; the year is replayed in so many seconds.
+
+    Raises InputMissing, PlaceUnusable, ProcessDied, or what trunq raises. However it ends, no process is left.
+    """
+    flights.data_directory()
+    place, screen = Place(directory), Screen(console)
+    started, started_at = time.monotonic(), datetime.now(UTC)
+    with place.taken():
+        with screen.step("Starting Postgres") as facts:
+            server = embedded.start(place.database)
+            facts.append(f"in {place.database}")
+        environment = {"TRUNQ_DSN": server.dsn, "PYTHONUNBUFFERED": "1"}
+        with server, Client(server.dsn) as client, Fleet(place.logs, environment) as fleet:
+            job = Run(place, screen, seconds, server.dsn, client, fleet)
+            prepare(job)
+            spark, workers = start(job)
+            year, expected = read(screen)
+            replay_seconds = publish_and_follow(job, year, spark)
+            with screen.step("Stopping the workers"):
+                fleet.stop(*workers)
+            evidence = gather(job, expected, started_at, replay_seconds, started)
+        with screen.step("Writing the report"):
+            report.write(evidence, place.report)
+    return evidence
+
+
+def prepare(job: Run) -> None:
+    """Install trunq, make the queue and its subscriptions anew, and the table the handlers write to."""
+    with job.screen.step("Making the queue") as facts:
+        install.install(job.dsn)
+        with psycopg.connect(job.dsn, autocommit=True) as connection:
+            connection.execute(TABLES)
+        if QUEUE in {queue.queue for queue in job.client.list_queues()}:
+            job.client.drop_queue(QUEUE, force=True)
+        job.client.create_queue(QUEUE)
+        job.client.subscribe(QUEUE, "default", max_attempts=MAX_ATTEMPTS, backoff="constant", backoff_base=1)
+        job.client.subscribe(QUEUE, pipeline.SUBSCRIPTION, mode="exclusive", start="earliest")
+        facts.append("flights, read by the workers and by Spark")
+
+
+def start(job: Run) -> tuple[Member, list[Member]]:
+    """Start Spark, which takes a while, and the workers."""
+    place = job.place
+    spark = job.fleet.start(
+        "spark pipeline", "trunq.demo.pipeline", str(place.lake), str(place.checkpoint), str(place.figures)
+    )
+    workers = [
+        job.fleet.start(f"worker {number}", "trunq.cli", "worker", "trunq.demo.job:worker")
+        for number in range(1, WORKERS + 1)
+    ]
+    job.screen.done(f"Started {WORKERS} workers and a Spark query")
+    return spark, workers
+
+
+def read(screen: Screen) -> tuple[list[Flight], Expectation]:
+    """Read the input and count, in plain Python, what must come out."""
+    with screen.step("Reading the flights of 2013") as facts:
+        year = flights.in_time_order(flights.read())
+        expected = expectation.expect(year)
+        facts.append(f"{len(year):,}")
+    return year, expected
+
+
+def publish_and_follow(job: Run, year: list[Flight], spark: Member) -> float:
+    """Replay the year, then wait until every message is answered and in the lake; seconds the replay took."""
+    with job.screen.bars(len(year)) as bars:
+
+        def published(count: int) -> None:
+            job.published += count
+            bars.show("published", job.published)
+            look(job, bars)
+
+        def wait(pause: float) -> None:
+            time.sleep(pause)
+            look(job, bars)
+
+        took = publisher.replay(job.dsn, year, job.seconds, wait, published)
+        spark.tell("finish")
+        while not look(job, bars) or spark.process.poll() is None:
+            time.sleep(LOOK / 4)
+        bars.show("in the lake", len(year))
+    return took
+
+
+def look(job: Run, bars: Bars) -> bool:
+    """Bring the bars up to date; whether the workers have answered everything. Raises if a process has died."""
+    if time.monotonic() - job.looked_at < LOOK:
+        return False
+    job.looked_at = time.monotonic()
+    job.fleet.check()
+    rows = {row.subscription: row for row in job.client.status(QUEUE)}
+    queue, lake = rows["default"], rows[pipeline.SUBSCRIPTION]
+    open_ = queue.ready + queue.leased + queue.delayed
+    bars.show("answered", job.published - open_)
+    bars.show("in the lake", job.published - lake.ready)
+    bars.tell(
+        waiting=f"{queue.ready:,}" + ("+" if queue.ready_is_capped else ""),
+        for_up_to=_span(queue.oldest_ready),
+        put_off=f"{queue.delayed:,}",
+        dead=f"{queue.dead:,}",
+    )
+    return job.published > 0 and open_ == 0
+
+
+def gather(
+    job: Run, expected: Expectation, started_at: datetime, replay_seconds: float, started: float
+) -> Evidence:
+    """Count everything where it ended up."""
+    place = job.place
+    with job.screen.step("Counting") as facts, psycopg.connect(job.dsn, autocommit=True) as connection:
+        collect.prepare(connection)
+        found, lake, cells = collect.count(connection), collect.lake(place.lake), collect.cells(connection)
+        timeline = collect.timeline(connection)
+        checks = collect.checks(expected, found, lake, cells)
+        figures = json.loads(place.figures.read_text())
+        evidence = Evidence(
+            started_at=started_at,
+            seconds=time.monotonic() - started,
+            replay_seconds=replay_seconds,
+            published=found.published,
+            handled=found.handled,
+            retried=found.retried,
+            rejected=found.rejected,
+            given_up=found.given_up,
+            compensated=found.bookings,
+            compensation=found.euros,
+            workers=WORKERS,
+            latency=collect.latency(connection),
+            peak_answered=max(second.answered for second in timeline),
+            lake_rows=lake.rows,
+            lake_files=lake.files,
+            lake_batches=figures["batches"],
+            timeline=timeline,
+            outcomes=collect.outcomes(found),
+            cells=cells,
+            months=lake.months,
+            checks=checks,
+            airlines=flights.airlines(),
+            versions=versions(connection, figures),
+            places={
+                "Report": short(place.report),
+                "Lake": f"{short(place.lake)} (a Delta table, partitioned by month)",
+                "Database": f"{short(place.database)} (its address while it runs: {job.dsn})",
+            },
+            commands=commands(place),
+        )
+        holding = sum(check.holds for check in checks)
+        facts.append(f"{holding} of {len(checks)} numbers are the same in the input and in this run")
+    return evidence
+
+
+def versions(connection: psycopg.Connection[Any], figures: dict[str, Any]) -> dict[str, str]:
+    """What the run ran on."""
+    server = connection.info.parameter_status("server_version") or ""
+    return {
+        "trunq": version("trunq"),
+        "Postgres": server.split(" ")[0],
+        "Spark": str(figures["spark"]),
+        "Java": str(figures["java"]),
+    }
+
+
+def commands(place: Place) -> dict[str, str]:
+    """How to look at what the run left: a command, and what it shows."""
+    database = short(place.database)
+    lake = f"from deltalake import DeltaTable; print(DeltaTable('{short(place.lake)}').to_pyarrow_table())"
+    return {
+        f"trunq status --embedded {database}": "the queue and its readers; the database runs meanwhile",
+        f"trunq dead list {QUEUE} --embedded {database}": "what was given up, and why",
+        f"trunq message list {QUEUE} --embedded {database}": "what became of each message",
+        f'python -c "{lake}"': "the lake table",
+    }
+
+
+def short(path: Path) -> str:
+    """The path as one would type it here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _span(waited: timedelta | None) -> str:
+    seconds = waited.total_seconds() if waited is not None else 0.0
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0) * 1000:.0f} ms"
