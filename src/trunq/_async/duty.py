@@ -20,7 +20,10 @@ class AsyncDuties(AsyncAccess):
         return reaped
 
     async def rotate(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
-        """Empty segments in which nothing is needed any more; returns how many. Needs READ COMMITTED."""
+        """Empty one old segment in which nothing is needed; returns 0 when there is nothing to do.
+
+        Otherwise call it again. Needs READ COMMITTED.
+        """
         rotated: int = await self._value(connection, "rotate", queue=queue)
         return rotated
 

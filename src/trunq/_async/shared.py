@@ -143,7 +143,8 @@ class AsyncLeases(AsyncAccess):
     ) -> int:
         """Messages are to be tried again; those whose attempts are used up become dead. Returns how many.
 
-        A delay of None is by the subscription's policy.
+        `errors` is one for all, or, like `delays` and `took`, one for each id. A delay of None is by the
+        subscription's policy.
         """
         retried: int = await self._value(
             connection,
@@ -152,8 +153,8 @@ class AsyncLeases(AsyncAccess):
             subscription=subscription,
             lease_id=lease_id,
             token=token,
-            ids=bigint_array(ids),
-            errors=text_array("errors", errors),
+            ids=bigint_array(ids := list(ids)),
+            errors=text_array("errors", [errors] * len(ids) if isinstance(errors, str) else errors),
             delays=interval_array("delays", delays),
             took=real_array(took),
         )
@@ -179,8 +180,8 @@ class AsyncLeases(AsyncAccess):
             subscription=subscription,
             lease_id=lease_id,
             token=token,
-            ids=bigint_array(ids),
-            errors=text_array("errors", errors),
+            ids=bigint_array(ids := list(ids)),
+            errors=text_array("errors", [errors] * len(ids) if isinstance(errors, str) else errors),
             took=real_array(took),
         )
         return rejected
@@ -210,10 +211,9 @@ class AsyncLeases(AsyncAccess):
     async def reclaim(
         self, queue: str, subscription: str, worker: str, *, connection: AsyncConnection[Any] | None = None
     ) -> int:
-        """End all leases of a worker that starts again under its name; their messages go back, the attempt
-        counted.
+        """End all leases of a worker that starts again under its name; their messages go back.
 
-        Returns how many messages.
+        The attempt is counted, answers of its former self are refused. Returns how many leases.
         """
         reclaimed: int = await self._value(
             connection, "reclaim", queue=queue, subscription=subscription, worker=worker

@@ -22,7 +22,10 @@ class Duties(Access):
         return reaped
 
     def rotate(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
-        """Empty segments in which nothing is needed any more; returns how many. Needs READ COMMITTED."""
+        """Empty one old segment in which nothing is needed; returns 0 when there is nothing to do.
+
+        Otherwise call it again. Needs READ COMMITTED.
+        """
         rotated: int = self._value(connection, "rotate", queue=queue)
         return rotated
 

@@ -145,7 +145,8 @@ class Leases(Access):
     ) -> int:
         """Messages are to be tried again; those whose attempts are used up become dead. Returns how many.
 
-        A delay of None is by the subscription's policy.
+        `errors` is one for all, or, like `delays` and `took`, one for each id. A delay of None is by the
+        subscription's policy.
         """
         retried: int = self._value(
             connection,
@@ -154,8 +155,8 @@ class Leases(Access):
             subscription=subscription,
             lease_id=lease_id,
             token=token,
-            ids=bigint_array(ids),
-            errors=text_array("errors", errors),
+            ids=bigint_array(ids := list(ids)),
+            errors=text_array("errors", [errors] * len(ids) if isinstance(errors, str) else errors),
             delays=interval_array("delays", delays),
             took=real_array(took),
         )
@@ -181,8 +182,8 @@ class Leases(Access):
             subscription=subscription,
             lease_id=lease_id,
             token=token,
-            ids=bigint_array(ids),
-            errors=text_array("errors", errors),
+            ids=bigint_array(ids := list(ids)),
+            errors=text_array("errors", [errors] * len(ids) if isinstance(errors, str) else errors),
             took=real_array(took),
         )
         return rejected
@@ -212,10 +213,9 @@ class Leases(Access):
     def reclaim(
         self, queue: str, subscription: str, worker: str, *, connection: Connection[Any] | None = None
     ) -> int:
-        """End all leases of a worker that starts again under its name; their messages go back, the attempt
-        counted.
+        """End all leases of a worker that starts again under its name; their messages go back.
 
-        Returns how many messages.
+        The attempt is counted, answers of its former self are refused. Returns how many leases.
         """
         reclaimed: int = self._value(
             connection, "reclaim", queue=queue, subscription=subscription, worker=worker
