@@ -58,7 +58,10 @@ class Queue:
 
     def is_done(self) -> bool:
         """Whether every message is done or dead."""
-        return not set(self.states()) - {"done", "dead"}
+        row = self.connection.execute(
+            "select bool_and(ready + leased + delayed = 0) from trunq.status(%s)", (self.name,)
+        ).fetchone()
+        return row == (True,)
 
     def dead(self) -> list[Any]:
         """The dead messages."""

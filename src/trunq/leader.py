@@ -175,5 +175,5 @@ async def _list_queues(connection: AsyncConnection[Any]) -> list[str]:
 
 
 def own_name() -> str:
-    """A name no other process has: host, process, and a little chance for containers that are all number 1."""
+    """A name no other process has: host, process, and some chance for containers that are all number 1."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -35,14 +35,14 @@ _CONNECTING: Final = {
     "tcp_user_timeout": "50000",
 }
 
-_AWAY: Final = ("08", "57P", "25006")
+_AWAY: Final = ("08", "57P", "25006", "26000")
 """The connection is of no more use: connection exceptions, shutdown and starting up, a server that became
-read-only.
+read-only, statements we prepared that it does not have (another server connection, behind a pooler).
 """
 
 _PASSING: Final = ("40", "53", "55P03", "57014", "TQ008")
-"""The same again will do: serialization and deadlock, no resources, a lock or statement time-out, a busy
-subscription.
+"""The same again will do: serialization, deadlock, no resources, a lock or statement time-out, a subscription
+busy.
 """
 
 

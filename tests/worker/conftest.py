@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+
 from serving import Queue
 
 

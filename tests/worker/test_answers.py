@@ -8,10 +8,10 @@ import threading
 from typing import Any
 
 import pytest
-from serving import Queue, drain, running
-from waiting import async_wait_until
 
+from serving import Queue, drain, running
 from trunq.message import Message, RawJson, Reject, Retry
+from waiting import async_wait_until
 
 
 async def test_a_returned_value_is_an_ack_and_kept_as_result(queue: Queue) -> None:

@@ -7,11 +7,11 @@ import threading
 from typing import Any
 
 import pytest
-from serving import Queue, drain, running
-from waiting import async_wait_until, wait_until
 
+from serving import Queue, drain, running
 from trunq.message import Message
 from trunq.worker import Worker
+from waiting import async_wait_until, wait_until
 
 
 class Gate:

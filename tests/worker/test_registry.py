@@ -54,7 +54,7 @@ class Callable:
         (with_default, True, None, None),
         (Callable(), True, "db", None),
         (functools.partial(annotated), True, "db", None),
-        (lambda message: None, False, None, None),
+        (functools.partial(sync), False, None, None),
     ],
 )
 def test_a_signature_says_how_a_handler_is_called(

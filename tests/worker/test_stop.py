@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving import PATIENCE, Queue, drain, running
-from waiting import async_wait_until, wait_until
 
+from serving import PATIENCE, Queue, drain, running
 from trunq.message import Message
+from waiting import async_wait_until, wait_until
 
 PROGRAM = """
 import sys, threading, psycopg

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from serving import Queue, drain, running
-from waiting import async_wait_until
 
+from serving import Queue, drain, running
 from trunq.message import Message, Reject, Retry
+from waiting import async_wait_until
 
 Register = Callable[..., None]
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Any
 
 import psycopg
 import pytest
-from serving import Queue, running
-from waiting import async_wait_until
 
+from serving import Queue, running
 from trunq.message import Message
 from trunq.worker import Worker
+from waiting import async_wait_until
 
 NEVER = 3600.0
 
@@ -36,7 +37,8 @@ def bell_holders(queue: Queue) -> list[int]:
     """Backends that hold the bell of the queue."""
     rows = queue.connection.execute(
         "select l.pid from pg_locks l where l.locktype = 'advisory' and l.classid = 1953656417 and l.granted"
-        " and l.mode = 'ExclusiveLock' and l.database = (select oid from pg_database where datname = current_database())"
+        " and l.mode = 'ExclusiveLock'"
+        " and l.database = (select oid from pg_database where datname = current_database())"
     )
     return [pid for (pid,) in rows]
 
@@ -186,7 +188,7 @@ async def test_open_publishers_and_many_sleepers_no_message_waits_for_the_poll(
     async with running(*workers):
         publishers = [await async_connect(autocommit=False) for _ in range(3)]
         committed = await asyncio.gather(*(publish(publisher, 25) for publisher in publishers))
-    assert sorted(seen) == sorted(sum(committed, []))
+    assert sorted(seen) == sorted(chain.from_iterable(committed))
 
 
 async def test_when_the_holder_of_the_bell_dies_the_others_go_on(queue: Queue) -> None:
@@ -237,8 +239,8 @@ async def test_polling_alone_is_enough(queue: Queue) -> None:
     async with running(worker):
         await async_wait_until(lambda: worker.statistics.empty_looks > 2)
         listeners = queue.connection.execute(
-            "select count(*) from pg_stat_activity where application_name like 'trunq worker%%' and query ilike 'listen%%'"
-            " and datname = current_database()"
+            "select count(*) from pg_stat_activity where application_name like 'trunq worker%%'"
+            " and query ilike 'listen%%' and datname = current_database()"
         ).fetchone()
         assert listeners == (0,)
         assert bell_holders(queue) == []

@@ -193,6 +193,9 @@ class Outbox:
         try:
             await self._link.run(lambda connection: self._send_group(connection, calls))
         except psycopg.Error:
+            # Statements behind the refused one were skipped, their preparation too, of which psycopg knows
+            # nothing.
+            await self._link.close()
             for call in calls:
                 await self._send_alone(call)
         for lease in extensions:

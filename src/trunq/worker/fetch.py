@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Any, Final
 
+import psycopg
 from psycopg import AsyncConnection
 from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader
@@ -197,7 +198,11 @@ class Fetcher:
                 await cursor.execute(_LEASE_CALL, parameters)
                 return await cursor.fetchall()
 
-        rows = await self._link.run(lease)
+        try:
+            rows = await self._link.run(lease)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction):
+            # The queue was dropped while we looked. Asked again, the database says so in words.
+            rows = await self._link.run(lease)
         self._statistics.looks += 1
         if not rows:
             self._statistics.empty_looks += 1

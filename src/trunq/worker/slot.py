@@ -173,7 +173,7 @@ class Slot:
     def _fail(self, lease: Lease, message: Message, took: float, error: BaseException) -> None:
         task = self._task
         is_cancelled = task is not None and task.cancelling() > 0
-        if isinstance(error, KeyboardInterrupt | GeneratorExit) or is_cancelled and not lease.is_lost:
+        if isinstance(error, KeyboardInterrupt | GeneratorExit) or (is_cancelled and not lease.is_lost):
             # Stopping at once: no answer.
             raise error
         while task is not None and task.cancelling():

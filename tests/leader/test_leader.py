@@ -1,0 +1,232 @@
+"""Election, duties, handing over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from serving import PATIENCE, Queue
+from trunq.duties import DUTIES
+from trunq.leader import Leader
+from trunq.message import Message
+from waiting import async_wait_until, wait_until
+
+
+@pytest.fixture
+def queue(database: str, connection: psycopg.Connection[Any]) -> Queue:
+    return Queue(database, connection, backoff="constant", backoff_base="0 s", jitter=0.0)
+
+
+@pytest.fixture
+def other(queue: Queue) -> Queue:
+    return Queue(queue.dsn, queue.connection, "other")
+
+
+@asynccontextmanager
+async def leading(*leaders: Leader) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Candidates that run beside the test."""
+    tasks = [asyncio.create_task(leader.run_async()) for leader in leaders]
+    try:
+        yield tasks
+        for leader in leaders:
+            leader.stop()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def terms(queue: Queue) -> tuple[Any, ...]:
+    row = queue.connection.execute("select name, term from trunq.leader").fetchone()
+    assert row is not None
+    return tuple(row)
+
+
+async def test_of_several_candidates_one_leads(queue: Queue) -> None:
+    leaders = [Leader(queue.dsn, f"candidate {number}", lease_time=1.0) for number in range(3)]
+    async with leading(*leaders):
+        await async_wait_until(lambda: any(leader.term for leader in leaders))
+        (first,) = [leader for leader in leaders if leader.term]
+        # Over several renewals it stays the one, in the same term.
+        renewed = "select expires_at from trunq.leader"
+        begun = queue.connection.execute(renewed).fetchone()
+        assert begun is not None
+        await async_wait_until(
+            lambda: (
+                queue.connection.execute(f"select ({renewed}) > %s + interval '1.5 s'", begun).fetchone()
+                == (True,)
+            )
+        )
+        assert [leader for leader in leaders if leader.term] == [first]
+        assert terms(queue) == (first.name, first.term)
+
+
+async def test_one_that_stops_resigns_and_another_takes_over(queue: Queue) -> None:
+    first, second = (Leader(queue.dsn, name, lease_time=60.0) for name in ("first", "second"))
+    async with leading(first):
+        await async_wait_until(lambda: first.term)
+    assert terms(queue) == (None, 1)
+    async with leading(second):
+        await async_wait_until(lambda: second.term == 2)
+
+
+async def test_one_that_dies_is_succeeded_when_its_lease_ends(queue: Queue) -> None:
+    queue.connection.execute("select trunq.elect('dead', '0.5 s')")
+    leader = Leader(queue.dsn, "heir", lease_time=0.5)
+    async with leading(leader):
+        await async_wait_until(lambda: leader.term == 2)
+        # It does not just hold the title.
+        await async_wait_until(lambda: leader.performed.calls.get("reap"))
+
+
+async def test_every_duty_is_performed_for_every_queue(queue: Queue, other: Queue) -> None:
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        await async_wait_until(lambda: len(leader.performed.calls) == len(DUTIES))
+        await async_wait_until(lambda: min(leader.performed.calls.values()) >= 2)
+
+
+async def test_the_duties_are_those_of_perform_duties(queue: Queue) -> None:
+    rows = queue.connection.execute("select duty from trunq.perform_duties() where queue = 'q'").fetchall()
+    assert [duty for (duty,) in rows] == [duty.name for duty in DUTIES]
+
+
+async def test_delayed_messages_are_promoted_leases_reaped_and_ticks_cut(queue: Queue, other: Queue) -> None:
+    queue.connection.execute("select trunq.publish('q', p_kind => 'work', p_delay => '0.1 s')")
+    (leased,) = other.publish()
+    other.connection.execute("select trunq.lease('other', 'default', 'gone', p_lease_time => '0.1 s')")
+    ticks = "select count(*) from trunq.list_ticks('q')"
+    before = queue.connection.execute(ticks).fetchone()
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        await async_wait_until(lambda: queue.states() == {"ready": 1})
+        await async_wait_until(lambda: other.message(leased).attempts[0]["outcome"] == "expired")
+        await async_wait_until(lambda: queue.connection.execute(ticks).fetchone() != before)
+    assert leader.performed.done["promote"] >= 1
+    assert leader.performed.done["reap"] >= 1
+
+
+async def test_a_duty_with_much_to_do_is_called_again_at_once(queue: Queue) -> None:
+    queue.connection.execute(
+        "select trunq.publish_many('q', array_fill('1'::jsonb, array[3500]), p_delay => '1 ms')"
+    )
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        await async_wait_until(lambda: leader.performed.calls.get("tick"))
+        # Three thousands and a half in one round, not one thousand a second.
+        assert leader.performed.done["promote"] == 3500
+        assert leader.performed.calls["tick"] == 1
+
+
+async def test_a_duty_that_fails_leaves_the_others_their_turn(
+    queue: Queue, other: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One broken queue must not stop the rest."""
+    queue.connection.execute(
+        "create or replace function trunq.reap(p_queue text) returns integer language plpgsql as"
+        " $$ begin if p_queue = 'q' then raise exception 'broken on purpose'; end if; return 0; end $$"
+    )
+    leader = Leader(queue.dsn)
+    async with leading(leader) as (task,):
+        await async_wait_until(lambda: leader.performed.calls.get("reap", 0) >= 2)
+        assert leader.performed.calls["tick"] >= 2
+        assert not task.done()
+    assert "duty reap of queue q failed: broken on purpose" in caplog.text
+
+
+async def test_a_queue_dropped_and_one_created_meanwhile_are_no_trouble(queue: Queue, other: Queue) -> None:
+    leader = Leader(queue.dsn)
+    async with leading(leader) as (task,):
+        await async_wait_until(lambda: leader.performed.calls.get("tick", 0) >= 2)
+        other.connection.execute("select trunq.drop_queue('other', true)")
+        late = Queue(queue.dsn, queue.connection, "late")
+        late.connection.execute("select trunq.publish('late', p_delay => '1 ms')")
+        await async_wait_until(lambda: late.states() == {"ready": 1})
+        assert not task.done()
+
+
+async def test_cut_off_it_comes_back_and_leads_on(queue: Queue) -> None:
+    leader = Leader(queue.dsn, "lasting", lease_time=5.0)
+    async with leading(leader):
+        await async_wait_until(lambda: leader.performed.calls.get("tick"))
+        queue.connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where application_name = 'trunq leader lasting'"
+        )
+        before = leader.performed.calls["tick"]
+        await async_wait_until(lambda: leader.performed.calls["tick"] > before + 1)
+    assert terms(queue) == (None, 1)
+
+
+async def test_two_who_both_think_they_lead_do_no_harm(queue: Queue) -> None:
+    """As when one was stopped for longer than its lease. Each duty is done once, whoever does it."""
+    worker = queue.worker()
+    seen: list[int] = []
+
+    @worker.handler("work")
+    async def note(message: Message) -> None:
+        seen.append(message.id)
+
+    queue.connection.execute(
+        "select trunq.publish_many('q', array_fill('1'::jsonb, array[2000]), array['work'],"
+        " p_delay => '0.5 s')"
+    )
+    # One name, so both are elected and renew.
+    twins = [Leader(queue.dsn, "twin", lease_time=15.0) for _ in range(2)]
+    running = asyncio.create_task(worker.run_async())
+    async with leading(*twins):
+        await async_wait_until(lambda: all(twin.term for twin in twins))
+        await async_wait_until(lambda: len(seen) >= 2000)
+        await async_wait_until(queue.is_done)
+        await async_wait_until(lambda: all(twin.performed.calls.get("reap", 0) >= 3 for twin in twins))
+    worker.stop()
+    async with asyncio.timeout(PATIENCE):
+        await running
+    assert len(seen) == len(set(seen)) == 2000
+    assert sum(twin.performed.done["promote"] for twin in twins) == 2000
+
+
+async def test_a_worker_stands_for_election_by_itself(queue: Queue) -> None:
+    worker = queue.worker(name="volunteer", lead=True)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    task = asyncio.create_task(worker.run_async())
+    await async_wait_until(lambda: terms(queue) == ("volunteer", 1))
+    worker.stop()
+    async with asyncio.timeout(PATIENCE):
+        await task
+    assert terms(queue) == (None, 1)
+
+
+async def test_no_database_is_an_error_not_a_hang() -> None:
+    with pytest.raises(psycopg.OperationalError):
+        async with asyncio.timeout(PATIENCE):
+            await Leader("postgresql://127.0.0.1:1/x").run_async()
+
+
+def test_as_a_process_it_resigns_on_a_signal(queue: Queue) -> None:
+    program = "import sys; from trunq.leader import Leader; Leader(sys.argv[1], 'process', 60.0).run()"
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", program, queue.dsn], env=dict(os.environ)
+    )
+    try:
+        wait_until(lambda: terms(queue) == ("process", 1), 20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert terms(queue) == (None, 1)

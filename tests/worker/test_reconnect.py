@@ -1,0 +1,245 @@
+"""The database goes away and comes back: handlers do not notice, their answers are delivered afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from serving import Queue, running
+from trunq.embedded import Embedded
+from trunq.message import Message
+from waiting import async_wait_until
+
+NEVER = 3600.0
+
+
+@pytest.fixture
+def administrator(server: Embedded) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to another database of the server."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def cut(queue: Queue, administrator: psycopg.Connection[Any]) -> Callable[[], int]:
+    """Cut all connections to the test's database, the test's own excepted; gives how many."""
+    name = conninfo_to_dict(queue.dsn)["dbname"]
+
+    def cut_all() -> int:
+        rows = administrator.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where datname = %s and pid <> %s and backend_type = 'client backend'",
+            (name, queue.connection.info.backend_pid),
+        ).fetchall()
+        return len(rows)
+
+    return cut_all
+
+
+@pytest.fixture
+def away(queue: Queue, administrator: psycopg.Connection[Any], cut: Callable[[], int]) -> Callable[[], Any]:
+    """A block in which nobody can connect to the test's database."""
+    name = conninfo_to_dict(queue.dsn)["dbname"]
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        administrator.execute(f"alter database {name} with allow_connections false")
+        cut()
+        yield
+        administrator.execute(f"alter database {name} with allow_connections true")
+
+    return block
+
+
+async def test_all_connections_cut_while_a_handler_runs(queue: Queue, cut: Callable[[], int]) -> None:
+    (id,) = queue.publish()
+    worker = queue.worker(lead=True, poll=NEVER)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> str:
+        entered.set()
+        await go.wait()
+        return "undisturbed"
+
+    async with running(worker):
+        await entered.wait()
+        # Lease, answers, bell, leader.
+        assert cut() == 4
+        go.set()
+        await async_wait_until(queue.is_done)
+        # It is back in all respects: woken by a bell too.
+        (other,) = queue.publish()
+        await async_wait_until(queue.is_done)
+    assert queue.message(id).result == "undisturbed"
+    assert (queue.message(id).attempt, queue.message(other).attempt) == (1, 1)
+
+
+async def test_connections_cut_again_and_again_in_the_middle_of_everything(
+    queue: Queue, cut: Callable[[], int]
+) -> None:
+    """At least once: a lease whose rows were on their way to us when the connection broke comes back by the
+    reaper.
+    """
+    seen: list[int] = []
+    ids = queue.publish(count=3000)
+    worker = queue.worker(lead=True, lease_time=1.0)
+
+    @worker.handler("work")
+    async def note(message: Message) -> None:
+        seen.append(message.id)
+        await asyncio.sleep(0)
+
+    async with running(worker):
+        for share in range(1, 6):
+            await async_wait_until(lambda share=share: len(set(seen)) >= share * 500)
+            cut()
+        await async_wait_until(queue.is_done, 30)
+    assert set(seen) == set(ids)
+    assert queue.states() == {"done": 3000}
+
+
+async def test_answers_given_while_the_database_is_away_are_delivered(
+    queue: Queue, away: Callable[[], Any]
+) -> None:
+    ids = queue.publish(payload=["a", "b", "c"])
+    worker = queue.worker(poll=NEVER, concurrency=3)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> Any:
+        entered.set()
+        await go.wait()
+        return message.payload
+
+    async with running(worker):
+        await entered.wait()
+        with away():
+            go.set()
+            await async_wait_until(lambda: worker.statistics.handled == 3)
+        await async_wait_until(queue.is_done)
+    assert [queue.message(id).result for id in ids] == ["a", "b", "c"]
+    assert [queue.message(id).attempt for id in ids] == [1, 1, 1]
+
+
+async def test_a_lease_that_ran_out_while_the_database_was_away_counts_if_nobody_reaped_it(
+    queue: Queue, away: Callable[[], Any]
+) -> None:
+    (id,) = queue.publish()
+    worker = queue.worker(lease_time=0.3, poll=NEVER)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> str:
+        entered.set()
+        await go.wait()
+        return "late, but nobody minds"
+
+    async with running(worker):
+        await entered.wait()
+        with away():
+            end = queue.message(id).expires_at
+            await async_wait_until(
+                lambda: queue.connection.execute("select trunq.clock() > %s", (end,)).fetchone() == (True,)
+            )
+            go.set()
+            await async_wait_until(lambda: worker.statistics.handled == 1)
+        await async_wait_until(queue.is_done)
+    message = queue.message(id)
+    assert (message.result, message.attempt) == ("late, but nobody minds", 1)
+
+
+async def test_what_waits_is_not_started_after_its_lease_ran_out_unheard(
+    queue: Queue, away: Callable[[], Any]
+) -> None:
+    """For all the worker knows, someone else has these messages by then. Back in touch, it asks."""
+    ids = queue.publish(count=3)
+    worker = queue.worker(lease_time=0.3, poll=NEVER, concurrency=1, prefetch=2)
+    seen: list[int] = []
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> None:
+        seen.append(message.id)
+        entered.set()
+        await go.wait()
+
+    async with running(worker):
+        await entered.wait()
+        with away():
+            end = queue.message(ids[0]).expires_at
+            await async_wait_until(
+                lambda: queue.connection.execute("select trunq.clock() > %s", (end,)).fetchone() == (True,)
+            )
+            go.set()
+            await async_wait_until(lambda: worker.statistics.handled == 1)
+            assert seen == ids[:1]
+        await async_wait_until(queue.is_done)
+    assert sorted(seen) == ids
+
+
+async def test_a_stop_while_the_database_is_away_waits_to_deliver_the_answers(
+    queue: Queue, away: Callable[[], Any]
+) -> None:
+    (id,) = queue.publish()
+    worker = queue.worker(poll=NEVER)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    async with running(worker) as (task,):
+        await entered.wait()
+        with away():
+            worker.stop()
+            go.set()
+            await async_wait_until(lambda: worker.statistics.handled == 1)
+            assert not task.done()
+    assert queue.message(id).state == "done"
+
+
+async def test_answers_of_a_queue_dropped_meanwhile_end_the_worker_with_a_sentence(queue: Queue) -> None:
+    queue.publish()
+    worker = queue.worker(poll=0.05)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    task = asyncio.create_task(worker.run_async())
+    await entered.wait()
+    queue.connection.execute("select trunq.drop_queue('q', true)")
+    go.set()
+    with pytest.raises(Exception, match='"q"') as caught:
+        async with asyncio.timeout(10):
+            await task
+    assert type(caught.value).__name__ in {"QueueNotFound", "SubscriptionNotFound"}
+
+
+@pytest.fixture
+def tired(queue: Queue) -> str:
+    """A dsn whose sessions would rather not be READ COMMITTED."""
+    return make_conninfo(queue.dsn, options="-c default_transaction_isolation=serializable")
+
+
+async def test_a_database_of_another_default_isolation_is_served_all_the_same(
+    queue: Queue, tired: str
+) -> None:
+    queue.publish(count=3)
+    worker = queue.worker(dsn=tired, lead=True)
+
+    @worker.handler("work")
+    async def plain(message: Message) -> None: ...
+
+    async with running(worker):
+        await async_wait_until(queue.is_done)
