@@ -1,7 +1,8 @@
 """The command `trunq`: one file a noun.
 
-Results go to stdout, everything else to stderr. A command that cannot be done ends with one sentence that says why and what to
-do, and status 1; one that was not understood with status 2; one that was interrupted with 130.
+Results go to stdout, everything else to stderr. A command that cannot be done ends with one sentence that
+says why and what to do, and status 1; one that was not understood with status 2; one that was interrupted
+with 130.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def root(
 ) -> None:
     """A queue and event-stream system that lives inside Postgres.
 
-    The database is named by --dsn or TRUNQ_DSN, or is one of your own with --embedded. Each command has --help with examples.
+    The database is named by --dsn or TRUNQ_DSN, or is one of your own with --embedded. Each command has
+    --help with examples.
     """
 
 

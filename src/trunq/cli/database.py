@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trunq import Client
+import psycopg
+
+from trunq import Client, install, settings
 from trunq import embedded as embedding
-from trunq.cli.failure import WAYS_TO_A_DATABASE, Mistake
+from trunq.cli.failure import WAYS_TO_A_DATABASE, Mistake, explain_connection, is_connection_trouble
 from trunq.cli.option import embedded_directory
 
 
 @contextmanager
 def address(dsn: str | None, embedded: str | None) -> Iterator[str]:
-    """Address of the database that the options name; an embedded one runs as long as the block."""
-    if embedded is None:
-        yield _given(dsn)
-        return
-    if dsn is not None:
+    """Address of the database that the options or the settings name; an embedded one runs meanwhile."""
+    if dsn is not None and embedded is not None:
         raise Mistake("Give --dsn or --embedded, not both.")
-    with embedding.start(embedded_directory(embedded)) as server:
-        yield server.dsn
+    known = settings.load()
+    directory = embedded_directory(embedded) if embedded is not None else known.embedded
+    if directory is not None and dsn is None and (embedded is not None or known.dsn is None):
+        with embedding.start(directory) as server:
+            # A database of our own is given what it lacks; one of yours is changed when you say so.
+            if install.version(server.dsn) is None:
+                install.install(server.dsn)
+            yield server.dsn
+    elif dsn is not None or known.dsn is not None:
+        yield dsn or known.dsn or ""
+    else:
+        with _default_address():
+            yield ""
 
 
 @contextmanager
 def client(dsn: str | None, embedded: str | None) -> Iterator[Client]:
-    """A client of the database that the options name. An embedded one gets trunq if it has none."""
+    """A client of the database that the options or the settings name."""
     with address(dsn, embedded) as database, Client(database, max_connections=2) as connected:
-        if embedded is not None:
-            _install_if_missing(database)
         yield connected
 
 
-def _install_if_missing(database: str) -> None:
-    from trunq import install  # noqa: PLC0415  # only a database of our own is changed unasked
-
-    if install.version(database) is None:
-        install.install(database)
-
-
-def _given(dsn: str | None) -> str:
-    found = dsn or os.environ.get("TRUNQ_DSN")
-    if found:
-        return found
-    if any(os.environ.get(name) for name in ("PGHOST", "PGDATABASE", "PGSERVICE")):
-        # libpq finds its own way then.
-        return ""
-    raise Mistake(f"No database is given. {WAYS_TO_A_DATABASE}")
+@contextmanager
+def _default_address() -> Iterator[None]:
+    """Nothing was given: libpq looks where it always does, and if nothing is there, that is what to say."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if not is_connection_trouble(error):
+            raise
+        reason = explain_connection(str(error))
+        raise Mistake(
+            f"No database is given, and at the usual place: {reason} {WAYS_TO_A_DATABASE}"
+        ) from None

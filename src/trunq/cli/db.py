@@ -28,8 +28,8 @@ app = option.noun(
 def install(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
     """Put trunq into a database: three schemas, no extension, no superuser.
 
-    It happens in one transaction and under a lock: twenty at once are as good as one. In a database that has trunq already it does
-    what `trunq db upgrade` does.
+    It happens in one transaction and under a lock: twenty at once are as good as one. In a database that
+    has trunq already it does what `trunq db upgrade` does.
     """
     with address(dsn, embedded) as database:
         _tell(installer.install(database), json)
@@ -39,7 +39,8 @@ def install(dsn: option.Dsn = None, embedded: option.Embedded = None, json: opti
 def upgrade(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
     """Bring the trunq in a database up to the version of this program.
 
-    Tables are changed by the migrations that are missing, functions are applied again. Nothing happens when all is up to date.
+    Tables are changed by the migrations that are missing, functions are applied again. Nothing happens when
+    all is up to date.
     """
     with address(dsn, embedded) as database:
         if installer.version(database) is None:

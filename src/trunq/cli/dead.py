@@ -117,8 +117,8 @@ def _tell(done: str, queue: str, count: int, json: bool) -> None:
     if json:
         write_json({"queue": queue, done: count})
     else:
-        say("{count} dead {what} of {queue} {done}.", count=f"{count:,}", what="message" if count == 1 else "messages",
-            queue=queue, done=done)  # fmt: skip
+        messages = "message" if count == 1 else "messages"
+        say(f"{{count}} dead {messages} of {{queue}} {done}.", count=f"{count:,}", queue=queue)
 
 
 def _last_error(row: dict[str, Any]) -> str:

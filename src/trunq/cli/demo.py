@@ -40,9 +40,10 @@ def demo(
 ) -> None:
     """Send 336,776 real flights through a queue, and see what becomes of them.
 
-    On a Postgres of its own, which it starts: every flight that left New York in 2013 is published, two worker processes handle
-    them, some fail, are retried and end as dead messages; a Spark query reads the same queue exactly once into a lake table and
-    computes an aggregate; a report shows it all. It takes about three minutes.
+    On a Postgres of its own, which it starts: every flight that left New York in 2013 is published, two
+    worker processes handle them, some fail, are retried and end as dead messages; a Spark query reads the
+    same queue exactly once into a lake table and computes an aggregate; a report shows it all. It takes
+    about three minutes.
     """
     try:
         from trunq.demo.fleet import ProcessDied  # noqa: PLC0415  # the demo's libraries are an extra
@@ -58,13 +59,17 @@ def demo(
     except (InputMissing, PlaceUnusable, ProcessDied) as error:
         raise Mistake(str(error)) from None
     except KeyboardInterrupt:
-        raise Interrupted(f"Stopped, and nothing was left running. trunq demo {directory} starts over.") from None
+        raise Interrupted(
+            f"Stopped, and nothing was left running. trunq demo {directory} starts over."
+        ) from None
     if json:
         write_json(asdict(evidence))
     else:
         _tell(evidence)
     if not evidence.holds:
-        raise Mistake("Some numbers are not the same in the input and in this run: see the end of the report.")
+        raise Mistake(
+            "Some numbers are not the same in the input and in this run: see the end of the report."
+        )
 
 
 def _tell(evidence: Evidence) -> None:

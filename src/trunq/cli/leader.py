@@ -31,8 +31,9 @@ def leader(
 ) -> None:
     """Stand for election as leader and perform the duties while elected.
 
-    One process at a time promotes delayed messages that fell due, gives back what dead workers held, cuts ticks and empties old
-    segments. Workers do this by themselves; run a leader where none are running, or to keep it apart from them.
+    One process at a time promotes delayed messages that fell due, gives back what dead workers held, cuts
+    ticks and empties old segments. Workers do this by themselves; run a leader where none are running, or
+    to keep it apart from them.
     """
     log_to_stderr()
     with address(dsn, embedded) as database:

@@ -9,7 +9,6 @@ from rich.markup import escape
 
 from trunq.cli import option
 from trunq.cli.database import client
-from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, out, text, write_json, write_rows
 
 app = option.noun(
@@ -19,15 +18,16 @@ app = option.noun(
 )
 
 State = Literal["scheduled", "ready", "leased", "retrying", "done", "dead"]
+COLUMNS = ("id", "state", "kind", "key", "attempt", "published_at", "worker", "error")
+FACTS = ("kind", "key", "published_at", "due_at", "headers", "payload")
 COLOURS = {
+    "scheduled": "magenta",
     "ready": "cyan",
     "leased": "blue",
-    "scheduled": "magenta",
     "retrying": "yellow",
     "done": "green",
     "dead": "red",
 }
-COLUMNS = ("id", "state", "kind", "key", "attempt", "published_at", "finished_at", "worker", "error")
 
 
 @option.verb(
@@ -43,14 +43,12 @@ def show(
     """Show one message: its payload, and for each shared subscription its state and every attempt."""
     with client(dsn, embedded) as trunq:
         found = [row._asdict() for row in trunq.show_message(queue, id)]
-    if not found:
-        raise Mistake(
-            f"Queue {queue} has no message {id}: it was never published, or is older than what the queue keeps."
-        )
     if json:
         write_json(found)
         return
-    _print_message(found[0])
+    out.print(f"Message [bold]{id}[/bold] of queue [bold]{escape(queue)}[/bold]")
+    for fact in FACTS:
+        _print_fact(fact.removesuffix("_at"), found[0][fact])
     for row in found:
         _print_progress(row)
 
@@ -79,41 +77,27 @@ def list_messages(
     """List messages of a queue as one subscription sees them, the newest first."""
     with client(dsn, embedded) as trunq:
         rows = trunq.list_messages(queue, subscription, state=state, limit=limit, before=before)
-    write_rows(
-        (row._asdict() for row in rows),
-        COLUMNS,
-        json,
-        f"No message of queue {queue} is {state}." if state else f"Queue {queue} is empty.",
-    )
-
-
-def _print_message(row: Row) -> None:
-    for name in ("id", "kind", "key", "published_at", "due_at", "headers", "payload"):
-        if row[name] is not None:
-            out.print(
-                f"[dim]{name.replace('_', ' '):>12}[/dim]  {escape(text(row[name]) if name != 'id' else str(row[name]))}"
-            )
+    nothing = f"No message of queue {queue} is {state}." if state else f"Queue {queue} has no messages."
+    write_rows((row._asdict() for row in rows), COLUMNS, json, nothing)
 
 
 def _print_progress(row: Row) -> None:
     colour = COLOURS.get(row["state"], "white")
-    out.print(f"\n[bold]{escape(row['subscription'])}[/bold]  [{colour}]{row['state']}[/{colour}]")
+    out.print(
+        f"\nSubscription [bold]{escape(row['subscription'])}[/bold]: [{colour}]{row['state']}[/{colour}]"
+    )
     for attempt in row["attempts"] or []:
-        out.print(f"  {escape(_attempt(attempt))}")
-    if row["error"]:
-        out.print(f"[dim]{'error':>12}[/dim]  {escape(row['error'])}")
-    if row["result"] is not None:
-        out.print(f"[dim]{'result':>12}[/dim]  {escape(text(row['result']))}")
+        _print_fact(f"attempt {attempt['attempt']}", _tell(attempt))
+    _print_fact("result", row["result"])
 
 
-def _attempt(attempt: dict[str, Any]) -> str:
-    parts = [
-        f"attempt {attempt['attempt']}",
-        str(attempt.get("outcome") or "running"),
-        f"by {attempt.get('worker')}",
-    ]
+def _tell(attempt: dict[str, Any]) -> str:
+    said = f"{attempt.get('outcome') or 'running'}, by {attempt.get('worker')}"
     if attempt.get("took") is not None:
-        parts.append(f"in {attempt['took'] * 1000:.1f} ms")
-    if attempt.get("error"):
-        parts.append(f"({attempt['error']})")
-    return " ".join(parts)
+        said += f", in {attempt['took'] * 1000:,.1f} ms"
+    return f"{said}: {attempt['error']}" if attempt.get("error") else said
+
+
+def _print_fact(name: str, value: Any) -> None:
+    if value is not None:
+        out.print(f"  [dim]{name:<10}[/dim] {escape(text(value))}")

@@ -1,4 +1,6 @@
-"""How commands speak: results on stdout, as tables for people or JSON for scripts; everything else on stderr."""
+"""How commands speak: results on stdout, as tables for people or JSON for scripts; everything else on
+stderr.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,25 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 Row = Mapping[str, Any]
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+WIDE = 1000
+"""Width of what is not written to a terminal: a table in a file or a pipe is never cut."""
+LONGEST = 48
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
+
+
+out, err = _console(stderr=False), _console(stderr=True)
 
 
 def say(sentence: str, **facts: Any) -> None:
@@ -45,16 +58,38 @@ def write_rows(rows: Iterable[Row], columns: Sequence[str], as_json: bool, empty
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
-    """A table of the rows' columns, numbers to the right."""
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    """A table of the rows' columns, numbers to the right; only the column `error` gives way when it is
+    narrow.
+    """
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     for column in columns:
         is_number = all(isinstance(row[column], int | float | timedelta | None) for row in rows)
+        shown = [cell(column, row[column]) for row in rows]
+        least = None if column == "error" else max(map(len, [_label(column), *shown]))
         drawn.add_column(
-            column.replace("_", " "), justify="right" if is_number else "left", no_wrap=column != "error"
+            _label(column), justify="right" if is_number else "left", min_width=least, overflow="fold"
         )
     for row in rows:
-        drawn.add_row(*(_cell(row[column]) for column in columns))
+        drawn.add_row(*(escape(cell(column, row[column])) for column in columns))
     return drawn
+
+
+def cell(column: str, value: Any) -> str:
+    """A value in a table: ids as one types them, times short, long texts cut."""
+    if column == "id":
+        return str(value)
+    if isinstance(value, datetime):
+        return moment(value)
+    shown = text(value)
+    return shown if len(shown) <= LONGEST or column == "error" else shown[: LONGEST - 1] + "…"
+
+
+def moment(value: datetime) -> str:
+    """A time where the reader is: without its date when that is today."""
+    here = value.astimezone()
+    return (
+        f"{here:%H:%M:%S}" if here.date() == datetime.now().astimezone().date() else f"{here:%Y-%m-%d %H:%M}"
+    )
 
 
 def text(value: Any) -> str:
@@ -69,7 +104,7 @@ def text(value: Any) -> str:
         case timedelta():
             return interval(value)
         case datetime():
-            return f"{value:%Y-%m-%d %H:%M:%S}"
+            return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
         case str():
             return value
         case _:
@@ -89,9 +124,8 @@ def interval(value: timedelta) -> str:
     return sign + " ".join(parts[:2])
 
 
-def _cell(value: Any) -> RenderableType:
-    shown = text(value)
-    return escape(shown if len(shown) <= 72 else shown[:71] + "…")
+def _label(column: str) -> str:
+    return column.removesuffix("_at").replace("_", " ")
 
 
 def _plain(value: Any) -> Any:

@@ -78,18 +78,18 @@ def publish(
     if delay is not None and due_at is not None:
         raise Mistake("A message has either --delay or --due-at, not both.")
     payloads = _payloads(payload, file, lines)
-    timing = {"delay": delay, "due_at": due_at}
     ids: list[int] = []
-    with client(dsn, embedded) as trunq, trunq.connection() as connection, connection.transaction():
+    with client(dsn, embedded) as trunq, trunq.transaction() as connection:
         while group := list(islice(payloads, GROUP)):
             ids += trunq.publish_many(
                 queue,
                 group,
-                kinds=[kind] if kind is not None else None,
-                keys=[key] if key is not None else None,
-                headers=[headers] if headers is not None else None,
+                kinds=kind,
+                keys=key,
+                headers=headers,
+                delay=delay,
+                due_at=due_at,
                 connection=connection,
-                **timing,
             )
     if json:
         write_json({"queue": queue, "ids": ids})
@@ -136,5 +136,6 @@ def _parse(text: str, what: str) -> Any:
     except ValueError as error:
         shown = text.strip() if len(text.strip()) <= 40 else text.strip()[:39] + "…"
         raise Mistake(
-            f"{what} is not JSON ({error}): {shown} Text must be in double quotes, like '\"hello\"'. Nothing was published."
+            f"{what} is not JSON ({error}): {shown}\nText must be in double quotes, like '\"hello\"'. "
+            "Nothing was published."
         ) from None

@@ -41,8 +41,9 @@ def create(
 ) -> None:
     """Create a queue, with its shared subscription `default`.
 
-    Messages go into the table trunq_log.QUEUE: publish with `trunq publish`, trunq.publish() or a plain INSERT. A name is 1 to 48
-    of a-z, 0-9 and _, and starts with a letter. Creating a queue that is there changes nothing.
+    Messages go into the table trunq_log.QUEUE: publish with `trunq publish`, trunq.publish() or a plain
+    INSERT. A name is 1 to 48 of a-z, 0-9 and _, and starts with a letter. Creating a queue that is there
+    changes nothing.
     """
     with client(dsn, embedded) as trunq:
         created = trunq.create_queue(queue, retention=retention)

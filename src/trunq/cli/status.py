@@ -42,8 +42,9 @@ def status(
 ) -> None:
     """Show each subscription of each queue, live: a line a subscription.
 
-    ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how long the first of the
-    ready ones has waited, `done` what was answered within the last minute. Ctrl-C ends it.
+    ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
+    long the first of the ready ones has waited, `done` what was answered within the last minute. Ctrl-C
+    ends it.
     """
     with client(dsn, embedded) as trunq:
         if json:
@@ -59,11 +60,11 @@ def status(
 
 
 def _table(rows: Iterable[Row]) -> Table | Text:
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in ("queue", "subscription", "mode"):
-        drawn.add_column(name)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
+    for name in ("queue", "subscription"):
+        drawn.add_column(name, overflow="fold")
     for name in ("ready", "leased", "delayed", "dead", "oldest", "workers", "done"):
-        drawn.add_column(name, justify="right")
+        drawn.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     for row in rows:
         drawn.add_row(*_cells(row))
     return (
@@ -75,8 +76,7 @@ def _cells(row: dict[str, Any] | Row) -> list[Text | str]:
     ready = f"{row['ready']:,}" + ("+" if row["ready_is_capped"] else "")
     return [
         Text(row["queue"], style="bold"),
-        row["subscription"],
-        Text(row["mode"], style="dim"),
+        Text(row["subscription"]) if row["mode"] == "shared" else Text(f"{row['subscription']} (exclusive)"),
         _number(ready, row["ready"], "cyan"),
         _number(f"{row['leased']:,}", row["leased"], "blue"),
         _number(f"{row['delayed']:,}", row["delayed"], "yellow"),

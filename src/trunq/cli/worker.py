@@ -70,8 +70,9 @@ def worker(
 ) -> None:
     """Run a worker: it leases messages, calls your handlers and answers for them.
 
-    SIGTERM or Ctrl-C lets it finish what runs and give back what has not started; a second one ends it at once. Start as many
-    as you like, on any machine. Options given here overrule those of the Worker in your code.
+    SIGTERM or Ctrl-C lets it finish what runs and give back what has not started; a second one ends it at
+    once. Start as many as you like, on any machine. Options given here overrule those of the Worker in your
+    code.
     """
     found = load(app)
     given = {"concurrency": concurrency, "name": name, "poll": poll, "lead": lead}
@@ -88,9 +89,8 @@ def worker(
 
 
 def _run(found: Worker, app: str, json: bool) -> None:
-    err.print(
-        f"[bold]{app}[/bold] serves {', '.join(found.queues)}; kinds: {', '.join(found.kinds) or 'none'}. Ctrl-C ends it."
-    )
+    queues, kinds = ", ".join(found.queues), ", ".join(found.kinds) or "none"
+    err.print(f"[bold]{app}[/bold] serves {queues}; kinds: {kinds}. Ctrl-C ends it.")
     try:
         found.run()
     except ValueError as error:
@@ -99,10 +99,8 @@ def _run(found: Worker, app: str, json: bool) -> None:
     if json:
         write_json(statistics)
     else:
-        err.print(
-            ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in statistics.items() if value)
-            or "Nothing to do."
-        )
+        done = (f"{count:,} {name.replace('_', ' ')}" for name, count in statistics.items() if count)
+        err.print(", ".join(done) or "Nothing was done.")
 
 
 def load(app: str) -> Worker:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 
 import psycopg
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from psycopg import sql
-from psycopg.rows import namedtuple_row
 
 from trunq.demo.evidence import Cell, Check, Latency, Month, Outcome, Second
 from trunq.demo.expectation import Expectation
@@ -53,9 +52,9 @@ class Lake:
 
 
 def prepare(connection: Connection) -> None:
-    """Make the temporary tables the other functions count in."""
+    """Make the temporary tables and views that the other functions read."""
     (queue_id,) = _row(connection, "select queue_id from trunq.list_queues() where queue = %s", QUEUE)
-    script = cast("LiteralString", files("trunq.demo").joinpath("answer.sql").read_text(encoding="utf-8"))
+    script: Any = files("trunq.demo").joinpath("evidence.sql").read_text(encoding="utf-8")
     connection.execute(
         sql.SQL(script).format(
             queue=QUEUE,
@@ -63,45 +62,17 @@ def prepare(connection: Connection) -> None:
             receipt=sql.Identifier(f"receipt_{queue_id}"),
         )
     )
-    connection.execute(
-        "create temporary table published as select id, created_at from trunq_log.flights where subscription_id is null"
-    )
-    connection.execute(
-        """
-        create temporary table first_answer as
-        select distinct on (a.id) a.id, a.finished_at, p.created_at,
-          extract(epoch from a.finished_at - p.created_at) * 1000 - a.took * 1000 as waited
-        from answer a join published p on p.id = a.id order by a.id, a.finished_at
-        """
-    )
 
 
 def count(connection: Connection) -> Found:
     """Count messages by what became of them."""
-    published, answered, retried, failures = _row(
-        connection,
-        """
-        select (select count(*) from published), count(distinct id),
-          count(distinct id) filter (where outcome = 'r'), count(*) filter (where outcome = 'r')
-        from answer
-        """,
-    )
-    outcomes = connection.execute(
-        "select result ->> 'outcome', count(*) from answer where outcome = 'a' group by 1"
-    ).fetchall()
-    dead = dict(
-        connection.execute(
-            "select reason, count(*) from trunq.list_dead(%s, p_limit => 1000000) group by 1", (QUEUE,)
-        ).fetchall()
-    )
-    bookings, booked, euros = _row(
-        connection,
-        "select count(*), count(distinct message_id), coalesce(sum(euros), 0) from demo.compensation",
-    )
+    published, answered, retried, failures = _row(connection, "table tally")
+    bookings, booked, euros = _row(connection, "table booking")
+    dead = dict(connection.execute("table dead").fetchall())
     return Found(
         published=published,
         answered=answered,
-        by_outcome=dict(outcomes),
+        by_outcome=dict(connection.execute("table outcome").fetchall()),
         retried=retried,
         failures=failures,
         rejected=dead.get("rejected", 0),
@@ -126,54 +97,18 @@ def outcomes(found: Found) -> list[Outcome]:
 
 
 def latency(connection: Connection) -> Latency:
-    """How long first attempts waited for their handler.
-
-    The handler's start is taken as the time of the answer less the time the handler ran: the moment the answer
-    itself waited to be sent is counted as waiting, so the true figures are a little lower.
-    """
-    median, p99, longest = _row(
-        connection,
-        "select percentile_cont(0.5) within group (order by waited), percentile_cont(0.99) within group (order by waited), "
-        "max(waited) from first_answer",
-    )
-    return Latency(float(median), float(p99), float(longest))
+    """How long first attempts waited for their handler."""
+    return Latency(*_row(connection, "table latency"))
 
 
 def timeline(connection: Connection) -> list[Second]:
-    """Messages published and answered in each second since the first; waiting times by the second of publication."""
-    rows = connection.execute(
-        """
-        with start as (select min(created_at) as at from published),
-        out as (
-          select floor(extract(epoch from p.created_at - start.at))::integer as second, count(*) as published
-          from published p, start group by 1),
-        back as (
-          select floor(extract(epoch from a.finished_at - start.at))::integer as second, count(*) as answered
-          from answer a, start where a.outcome <> 'l' group by 1),
-        wait as (
-          select floor(extract(epoch from f.created_at - start.at))::integer as second,
-            percentile_cont(0.5) within group (order by f.waited) as median,
-            percentile_cont(0.99) within group (order by f.waited) as p99
-          from first_answer f, start group by 1)
-        select s.second, coalesce(out.published, 0), coalesce(back.answered, 0), wait.median, wait.p99
-        from generate_series(0, (select max(second) from back)) s(second)
-        left join out using (second) left join back using (second) left join wait using (second)
-        order by 1
-        """
-    ).fetchall()
-    return [
-        Second(second, published, answered, _float(median), _float(p99))
-        for second, published, answered, median, p99 in rows
-    ]
+    """The run, second by second."""
+    return [Second(*row) for row in connection.execute("table timeline")]
 
 
 def cells(connection: Connection) -> list[Cell]:
     """The aggregate Spark wrote."""
-    with connection.cursor(row_factory=namedtuple_row) as cursor:
-        cursor.execute(
-            "select carrier, hour, flights, cancellations, mean_delay, p90_delay from demo.punctuality order by carrier, hour"
-        )
-        return [Cell(*row) for row in cursor]
+    return [Cell(*row) for row in connection.execute("table cell")]
 
 
 def lake(path: Path) -> Lake:
@@ -227,7 +162,3 @@ def _row(connection: Connection, query: LiteralString, *parameters: Any) -> Any:
     row = connection.execute(query, parameters or None).fetchone()
     assert row is not None
     return row
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)

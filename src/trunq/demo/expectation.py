@@ -13,7 +13,9 @@ from trunq.demo.job import DELAYED_MINUTES, MAX_ATTEMPTS, compensation
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Counts by what becomes of a flight; `failures` counts attempts that failed, `retried` flights that had one."""
+    """Counts by what becomes of a flight; `failures` counts attempts that failed, `retried` flights that
+    had one.
+    """
 
     flights: int
     on_time: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calendar import month_abbr
 from collections import defaultdict
 from typing import Any
 
@@ -150,7 +151,8 @@ def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
             hovertemplate="%{y:.0f} min " + name + "<extra></extra>",
         )
     figure.update_layout(hovermode="x unified")
-    figure.update_xaxes(tickvals=list(range(5, 24, 2)), ticksuffix="h")
+    hours = range(5, 24, 2)
+    figure.update_xaxes(tickvals=list(hours), ticktext=[f"{hour}h" for hour in hours])
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -158,7 +160,7 @@ def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
 def months(rows: list[Month]) -> go.Figure:
     """Rows of the lake table by its partition, cancelled flights apart."""
     figure = _figure(height=320, y_title="flights")
-    names = [f"{row.month}<br>{row.cancellations / row.flights:.1%} cancelled" for row in rows]
+    names = [f"{month_abbr[int(row.month[-2:])]}<br>{row.cancellations / row.flights:.1%}" for row in rows]
     for name, values, colour in (
         ("flown", [row.flights - row.cancellations for row in rows], BLUE),
         ("cancelled", [row.cancellations for row in rows], RED),
@@ -171,7 +173,7 @@ def months(rows: list[Month]) -> go.Figure:
             hovertemplate="%{y:,} " + name + "<extra></extra>",
         )
     figure.update_layout(barmode="stack", bargap=0.35, hovermode="x unified")
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", tickangle=0)
     figure.update_yaxes(tickformat=",d")
     return figure
 
@@ -189,6 +191,7 @@ def _figure(
         "title_standoff": 12,
         "automargin": True,
         "fixedrange": True,
+        "ticks": "",
     }
     figure = go.Figure()
     figure.update_layout(

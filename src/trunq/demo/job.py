@@ -1,14 +1,14 @@
 """What a worker does with a flight: `trunq worker trunq.demo.job:worker`.
 
-    kind        what the handler does                                    how it ends
-    arrived     tells how punctual it was                                done, with a result
-    late        books the passengers' compensation, in its transaction   done; booking and answer commit together
-    diverted    notes it                                                 done, with a result
-    cancelled   asks the fleet register for the aircraft                 dead: rejected, or without an aircraft
-                                                                         given up after the last attempt
+    kind       what the handler does                     how it ends
+    arrived    tells how punctual it was                 done, with a result
+    late       books the passengers' compensation        done; the booking and the answer commit together
+    diverted   notes it                                  done, with a result
+    cancelled  asks the fleet register for the aircraft  dead: rejected, or, when the aircraft is not known,
+                                                         given up after the last attempt
 
-The first attempt at one flight in 200 fails before anything else, and is retried. All of it is decided by the
-flight's own data, so what comes out can be computed from the input.
+The first attempt at one flight in 200 fails before anything else, and is retried. All of it is decided by
+the flight's own data, so what comes out can be computed from the input.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ async def note_diversion(message: Message) -> dict[str, Any]:
 
 @worker.handler("cancelled")
 async def close_cancelled(message: Message) -> Retry | Reject:
-    """There is nothing to settle for a flight that never left. Without a tail number not even its aircraft is known."""
+    """There is nothing to settle for a flight that never left. Without a tail number not even its aircraft
+    is known.
+    """
     flight = _flight(message)
     if flight["tailnum"] is None:
         return Retry(error="no tail number: the fleet register does not know the aircraft")

@@ -1,9 +1,10 @@
-"""The Spark side of the demo: the queue into a lake table, exactly once, and the lake table into an aggregate.
+"""The Spark side of the demo: the queue into a lake table, exactly once, and the lake table into an
+aggregate.
 
-`python -m trunq.demo.pipeline LAKE CHECKPOINT FIGURES` follows the queue until a line comes on its standard input (or
-that is closed). Then it reads what is left, computes the aggregate over the lake table, writes it to Postgres and its own
-figures to the file FIGURES. The database is that of TRUNQ_DSN. Started again on the same checkpoint it goes on
-where it was, also after kill -9.
+`python -m trunq.demo.pipeline LAKE CHECKPOINT FIGURES` follows the queue until a line comes on its standard
+input (or that is closed). Then it reads what is left, computes the aggregate over the lake table, writes it
+to Postgres and its own figures to the file FIGURES. The database is that of TRUNQ_DSN. Started again on the
+same checkpoint it goes on where it was, also after kill -9.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from trunq import Client
 from trunq.demo.job import QUEUE
@@ -32,11 +33,13 @@ MOST = 50_000
 """Messages in one batch, about: the first one, after Spark's slow start, would be as large as the backlog."""
 
 PAYLOAD = (
-    "row int, year int, month int, day int, carrier string, flight int, tailnum string, origin string, dest string, "
-    "hour int, dep_delay int, arr_delay int, air_time int, distance int"
+    "row int, year int, month int, day int, carrier string, flight int, tailnum string, origin string, "
+    "dest string, hour int, dep_delay int, arr_delay int, air_time int, distance int"
 )
-KEPT = ("row", "day", "hour", "carrier", "flight", "tailnum", "origin", "dest")
-KEPT += ("dep_delay", "arr_delay", "air_time", "distance")
+KEPT = (
+    *("row", "day", "hour", "carrier", "flight", "tailnum", "origin", "dest"),
+    *("dep_delay", "arr_delay", "air_time", "distance"),
+)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MARK = ".trunq-demo"
+ELSEWHERE = "name another directory: trunq demo DIR"
 NOTE = "trunq demo keeps its runs here: the next one replaces lake, checkpoint, log and report.\n"
 
 
@@ -41,7 +42,7 @@ class Place:
                 fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise PlaceUnusable(
-                    f"Another trunq demo runs in {self.directory}. Wait for it, or name another directory: trunq demo DIR."
+                    f"Another trunq demo runs in {self.directory}. Wait for it, or {ELSEWHERE}."
                 ) from None
             self._clear()
             yield
@@ -53,7 +54,7 @@ class Place:
                 others = sorted(path.name for path in self.directory.iterdir())
                 if others:
                     raise PlaceUnusable(
-                        f"{self.directory} holds other things ({others[0]}), which a run would mix with its own. "
+                        f"{self.directory} holds other things ({others[0]}), not to be mixed with a run. "
                         "Name an empty directory, or one that does not exist: trunq demo DIR."
                     )
                 (self.directory / MARK).write_text(NOTE)
@@ -62,7 +63,7 @@ class Place:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise PlaceUnusable(
-                f"The demo cannot write to {self.directory}: {reason}. Name another directory: trunq demo DIR."
+                f"The demo cannot write to {self.directory}: {reason}. Mend that, or {ELSEWHERE}."
             ) from error
 
     def _clear(self) -> None:

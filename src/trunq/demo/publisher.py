@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import TracebackType
 
 import psycopg
 
@@ -16,35 +18,63 @@ STEP = 0.1
 LARGEST_COPY = 5_000
 
 
-def replay(
-    dsn: str,
-    year: Sequence[Flight],
-    seconds: float,
-    wait: Callable[[float], None],
-    published: Callable[[int], None],
-) -> float:
-    """Publish the year within so many seconds (0: as fast as possible) and return how long it took.
+class Replay:
+    """Context manager that publishes the year within so many seconds (0: as fast as it goes), in a thread.
 
-    `wait` is called with the seconds to pause, `published` with the number of flights each COPY committed.
+    `count` is how many flights are published, `took` how long all of them took, None before.
     """
-    started = time.monotonic()
-    done = 0
-    with psycopg.connect(dsn, autocommit=True, application_name="trunq demo: publisher") as connection:
-        while done < len(year):
-            due = _due(len(year), time.monotonic() - started, seconds)
-            if due <= done:
-                wait(STEP)
-                continue
-            some = year[done : min(due, done + LARGEST_COPY)]
-            _copy(connection, some)
-            done += len(some)
-            published(len(some))
-    return time.monotonic() - started
 
+    def __init__(self, dsn: str, year: Sequence[Flight], seconds: float) -> None:
+        self.dsn = dsn
+        self.year = year
+        self.seconds = seconds
+        self.count = 0
+        self.took: float | None = None
+        self.error: Exception | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publisher")
 
-def _due(total: int, elapsed: float, seconds: float) -> int:
-    # One step ahead: the first COPY is not empty, and the last comes at the end of the time, not after it.
-    return total if elapsed + STEP >= seconds else int(total * (elapsed + STEP) / seconds)
+    def check(self) -> None:
+        """Raise what publishing has failed of, if it has."""
+        if self.error is not None:
+            raise self.error
+
+    def __enter__(self) -> Replay:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with psycopg.connect(
+                self.dsn, autocommit=True, application_name="trunq demo publisher"
+            ) as connection:
+                self._publish(connection)
+        except Exception as error:
+            self.error = error
+
+    def _publish(self, connection: psycopg.Connection) -> None:
+        started = time.monotonic()
+        while self.count < len(self.year) and not self._stopped.is_set():
+            due = self._due(time.monotonic() - started)
+            if due > self.count:
+                some = self.year[self.count : min(due, self.count + LARGEST_COPY)]
+                _copy(connection, some)
+                self.count += len(some)
+            else:
+                self._stopped.wait(STEP)
+        self.took = time.monotonic() - started
+
+    def _due(self, elapsed: float) -> int:
+        """How many flights are to be published by now: one step ahead, so that the last are not late."""
+        if elapsed + STEP >= self.seconds:
+            return len(self.year)
+        return int(len(self.year) * (elapsed + STEP) / self.seconds)
 
 
 def _copy(connection: psycopg.Connection, some: Sequence[Flight]) -> None:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,19 @@ import psycopg
 from rich.console import Console
 
 from trunq import Client, embedded, install
-from trunq.demo import collect, expectation, flights, pipeline, publisher, report
+from trunq.demo import collect, expectation, flights, pipeline, report
 from trunq.demo.evidence import Evidence
 from trunq.demo.expectation import Expectation
 from trunq.demo.fleet import Fleet, Member
 from trunq.demo.flights import Flight
 from trunq.demo.job import MAX_ATTEMPTS, QUEUE
 from trunq.demo.place import Place
+from trunq.demo.publisher import Replay
 from trunq.demo.screen import Bars, Screen
 
 WORKERS = 2
-LOOK = 0.4
+LOOK = 0.7
 """Seconds between two looks at how far the run is."""
-
-TABLES = """
-drop schema if exists demo cascade;
-create schema demo;
-create table demo.compensation (message_id bigint not null, carrier text not null, minutes integer not null, euros integer not null);
-comment on table demo.compensation is 'Written by the handler of late flights, in one transaction with its answer.';
-"""
 
 
 @dataclass(slots=True)
@@ -45,14 +40,13 @@ class Run:
     dsn: str
     client: Client
     fleet: Fleet
-    published: int = 0
-    looked_at: float = 0.0
 
 
 def run(directory: Path, seconds: float, console: Console) -> Evidence:
     """Run the main job in a directory and return what it left; the year is replayed in so many seconds.
 
-    Raises InputMissing, PlaceUnusable, ProcessDied, or what trunq raises. However it ends, no process is left.
+    Raises InputMissing, PlaceUnusable, ProcessDied, or what trunq raises. However it ends, no process is
+    left.
     """
     flights.data_directory()
     place, screen = Place(directory), Screen(console)
@@ -67,7 +61,7 @@ def run(directory: Path, seconds: float, console: Console) -> Evidence:
             prepare(job)
             spark, workers = start(job)
             year, expected = read(screen)
-            replay_seconds = publish_and_follow(job, year, spark)
+            replay_seconds = replay(job, year, spark)
             with screen.step("Stopping the workers"):
                 fleet.stop(*workers)
             evidence = gather(job, expected, started_at, replay_seconds, started)
@@ -81,7 +75,7 @@ def prepare(job: Run) -> None:
     with job.screen.step("Making the queue") as facts:
         install.install(job.dsn)
         with psycopg.connect(job.dsn, autocommit=True) as connection:
-            connection.execute(TABLES)
+            connection.execute(files("trunq.demo").joinpath("tables.sql").read_bytes())
         if QUEUE in {queue.queue for queue in job.client.list_queues()}:
             job.client.drop_queue(QUEUE, force=True)
         job.client.create_queue(QUEUE)
@@ -113,45 +107,36 @@ def read(screen: Screen) -> tuple[list[Flight], Expectation]:
     return year, expected
 
 
-def publish_and_follow(job: Run, year: list[Flight], spark: Member) -> float:
-    """Replay the year, then wait until every message is answered and in the lake; seconds the replay took."""
-    with job.screen.bars(len(year)) as bars:
-
-        def published(count: int) -> None:
-            job.published += count
-            bars.show("published", job.published)
-            look(job, bars)
-
-        def wait(pause: float) -> None:
-            time.sleep(pause)
-            look(job, bars)
-
-        took = publisher.replay(job.dsn, year, job.seconds, wait, published)
+def replay(job: Run, year: list[Flight], spark: Member) -> float:
+    """Replay the year and wait until every message is answered and in the lake; seconds the replay took."""
+    with job.screen.bars(len(year)) as bars, Replay(job.dsn, year, job.seconds) as publisher:
+        while publisher.took is None:
+            publisher.check()
+            look(job, publisher.count, bars)
+            time.sleep(LOOK)
         spark.tell("finish")
-        while not look(job, bars) or spark.process.poll() is None:
-            time.sleep(LOOK / 4)
+        while not look(job, publisher.count, bars) or spark.process.poll() is None:
+            time.sleep(LOOK)
         bars.show("in the lake", len(year))
-    return took
+    return publisher.took
 
 
-def look(job: Run, bars: Bars) -> bool:
-    """Bring the bars up to date; whether the workers have answered everything. Raises if a process has died."""
-    if time.monotonic() - job.looked_at < LOOK:
-        return False
-    job.looked_at = time.monotonic()
+def look(job: Run, published: int, bars: Bars) -> bool:
+    """Bring the bars up to date; whether the workers have answered everything. Raises if a process died."""
     job.fleet.check()
     rows = {row.subscription: row for row in job.client.status(QUEUE)}
     queue, lake = rows["default"], rows[pipeline.SUBSCRIPTION]
-    open_ = queue.ready + queue.leased + queue.delayed
-    bars.show("answered", job.published - open_)
-    bars.show("in the lake", job.published - lake.ready)
+    unanswered = queue.ready + queue.leased + queue.delayed
+    bars.show("published", published)
+    bars.show("answered", published - unanswered)
+    bars.show("in the lake", published - lake.ready)
     bars.tell(
         waiting=f"{queue.ready:,}" + ("+" if queue.ready_is_capped else ""),
-        for_up_to=_span(queue.oldest_ready),
+        for_up_to=span(queue.oldest_ready),
         put_off=f"{queue.delayed:,}",
         dead=f"{queue.dead:,}",
     )
-    return job.published > 0 and open_ == 0
+    return unanswered == 0
 
 
 def gather(
@@ -229,6 +214,6 @@ def short(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _span(waited: timedelta | None) -> str:
+def span(waited: timedelta | None) -> str:
     seconds = waited.total_seconds() if waited is not None else 0.0
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0) * 1000:.0f} ms"

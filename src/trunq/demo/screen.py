@@ -52,7 +52,9 @@ class Screen:
 
 
 class Bars:
-    """Context manager: how many messages were published, answered and written to the lake, and a line of facts."""
+    """Context manager: how many messages were published, answered and written to the lake, and a line of
+    facts.
+    """
 
     NAMES = ("published", "answered", "in the lake")
 
