@@ -1,0 +1,189 @@
+"""Calling trunq's SQL functions from tests, by name, on a connection of the test's own: no client between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any, cast
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import namedtuple_row
+from psycopg.types.json import Jsonb
+
+Connection = psycopg.Connection[Any]
+
+_signatures: dict[str, dict[str, str]] = {}
+
+
+def call(connection: Connection, function: str, **arguments: Any) -> list[Any]:
+    """Rows of `trunq.<function>(p_<name> => value, ...)`, as named tuples; dicts are sent as jsonb."""
+    types = _parameters(connection, function)
+    given = [
+        sql.SQL(f"p_{name} => {{}}::{types.get(f'p_{name}', 'text')}").format(sql.Placeholder(name))
+        for name in arguments
+    ]
+    query = sql.SQL("select * from trunq.{}({})").format(sql.Identifier(function), sql.SQL(", ").join(given))
+    with connection.cursor(row_factory=namedtuple_row) as cursor:
+        return cursor.execute(query, {name: _sendable(value) for name, value in arguments.items()}).fetchall()
+
+
+def ask(connection: Connection, function: str, **arguments: Any) -> Any:
+    """The one value that `trunq.<function>` returns."""
+    ((value, *_),) = call(connection, function, **arguments)
+    return value
+
+
+def fetch(connection: Connection, query: str, *parameters: Any) -> Any:
+    """The first column of the first row of a query; None when there is no row."""
+    row = connection.execute(query.encode(), parameters or None).fetchone()
+    return row and row[0]
+
+
+@contextmanager
+def refused(sqlstate: str, *words: str) -> Iterator[None]:
+    """What runs in here fails with this SQLSTATE, and its message and hint hold these words."""
+    with pytest.raises(psycopg.Error) as caught:
+        yield
+    told = f"{caught.value.diag.message_primary} {caught.value.diag.message_hint}"
+    assert caught.value.sqlstate == sqlstate, told
+    for word in words:
+        assert word in told
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What one call of `trunq.lease` gave; false when it gave nothing."""
+
+    queue: str
+    subscription: str
+    messages: list[Any]
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+    @property
+    def lease_id(self) -> int:
+        return int(self.messages[0].lease_id)
+
+    @property
+    def token(self) -> int:
+        return int(self.messages[0].token)
+
+    @property
+    def ids(self) -> list[int]:
+        return [message.id for message in self.messages]
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The arguments that name it in an answer."""
+        return {
+            "queue": self.queue,
+            "subscription": self.subscription,
+            "lease_id": self.lease_id,
+            "token": self.token,
+        }
+
+
+def publish(connection: Connection, queue: str, count: int = 1, **more: Any) -> list[int]:
+    """Publish `count` messages; their ids."""
+    payloads = [{"n": n} for n in range(count)]
+    return cast("list[int]", ask(connection, "publish_many", queue=queue, payloads=payloads, **more))
+
+
+def lease(
+    connection: Connection,
+    queue: str,
+    max_messages: int = 1,
+    *,
+    subscription: str = "default",
+    worker: str = "w",
+    **more: Any,
+) -> Lease:
+    """Lease up to `max_messages`."""
+    rows = call(
+        connection,
+        "lease",
+        queue=queue,
+        subscription=subscription,
+        worker=worker,
+        max_messages=max_messages,
+        **more,
+    )
+    return Lease(queue, subscription, rows)
+
+
+def answer(
+    connection: Connection, verb: str, held: Lease, ids: Sequence[int] | None = None, **more: Any
+) -> int:
+    """Answer messages of a lease (all of them, unless told) with ack, retry, reject or release."""
+    return int(ask(connection, verb, **held.named, ids=list(held.ids if ids is None else ids), **more))
+
+
+def drain(connection: Connection, queue: str, subscription: str = "default") -> list[int]:
+    """Lease and ack until there is nothing; the ids in the order they came."""
+    ids: list[int] = []
+    while held := lease(connection, queue, 1000, subscription=subscription, worker="drain"):
+        ids += held.ids
+        answer(connection, "ack", held)
+    return ids
+
+
+def move_clock(connection: Connection, by: str | timedelta) -> None:
+    """Set the database's time, as this session sees it, so far from the real one."""
+    connection.execute("select set_config('trunq.clock_offset', %s, false)", (str(by),))
+
+
+def set_policy(connection: Connection, queue: str, subscription: str = "default", **policy: Any) -> None:
+    """Change the policy of a shared subscription."""
+    ask(connection, "subscribe", queue=queue, subscription=subscription, **policy)
+
+
+def state(connection: Connection, queue: str, id: int, subscription: str = "default") -> Any:
+    """The message as `show_message` tells it for one subscription."""
+    rows = call(connection, "show_message", queue=queue, id=id)
+    return next(row for row in rows if row.subscription == subscription)
+
+
+def burn(connection: Connection, count: int) -> None:
+    """Use up transaction ids, each of a transaction of its own."""
+    body = f"for n in 1..{count} loop perform pg_current_xact_id(); commit; end loop;"
+    connection.execute(f"do $$ begin {body} end $$".encode())
+
+
+def named(dsn: str, name: str) -> str:
+    """The address of another database of the same server."""
+    return make_conninfo(dsn, dbname=name)
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Jsonb(value)
+    if isinstance(value, list):
+        return [_sendable(each) for each in value]
+    return value
+
+
+def _parameters(connection: Connection, function: str) -> dict[str, str]:
+    """Types by parameter name: what Python has as int or float must become what the function takes."""
+    if function not in _signatures:
+        _signatures[function] = dict(
+            connection.execute(
+                "select a.name, format_type(a.type, null) from pg_proc p, unnest(p.proargnames[:p.pronargs],"
+                " p.proargtypes::oid[]) a(name, type)"
+                " where p.pronamespace = 'trunq'::regnamespace and p.proname = %s",
+                (function,),
+            ).fetchall()
+        )
+    return _signatures[function]
+
+
+@cache
+def new_names(prefix: str) -> Iterator[str]:
+    """Names never used before in this run."""
+    return (f"{prefix}_{n}" for n in range(1, 10**6))

@@ -1,0 +1,56 @@
+"""One database for many tests of a server, a queue for each of them: databases are dear, queues are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import ask, named, new_names
+from conftest import TEMPLATE, Connect
+from trunq.embedded import Embedded
+
+
+@pytest.fixture(scope="session")
+def shared_database(server: Embedded) -> Iterator[str]:
+    """Address of a database that many tests share. Only their own queues are theirs."""
+    name = next(new_names("shared"))
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"create database {name} template {TEMPLATE}")
+        yield named(server.dsn, name)
+        with psycopg.connect(named(server.dsn, name), autocommit=True) as inside:
+            for (prepared,) in inside.execute(
+                "select gid from pg_prepared_xacts where database = current_database()"
+            ).fetchall():
+                inside.execute(f"rollback prepared '{prepared}'")
+        connection.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def open_session(shared_database: str) -> Iterator[Connect]:
+    """Open connections to the shared database, in autocommit unless told otherwise."""
+    opened: list[psycopg.Connection[Any]] = []
+
+    def open_one(*, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
+        opened.append(psycopg.connect(shared_database, autocommit=autocommit, **options))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def session(open_session: Connect) -> psycopg.Connection[Any]:
+    """A connection to the shared database, in autocommit."""
+    return open_session()
+
+
+@pytest.fixture
+def queue(session: psycopg.Connection[Any]) -> str:
+    """Name of a queue nobody else has."""
+    name = next(new_names("queue"))
+    ask(session, "create_queue", queue=name)
+    return name

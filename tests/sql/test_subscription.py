@@ -1,0 +1,170 @@
+"""Subscriptions: functions/subscription.sql."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import answer, ask, call, drain, fetch, lease, publish, refused
+
+Connection = psycopg.Connection[Any]
+
+
+def only(session: Connection, queue: str, name: str) -> Any:
+    """The subscription of this name."""
+    (row,) = [row for row in call(session, "list_subscriptions", queue=queue) if row.subscription == name]
+    return row
+
+
+def test_a_subscription_is_made_once(session: Connection, queue: str) -> None:
+    assert ask(session, "subscribe", queue=queue, subscription="s") is True
+    assert ask(session, "subscribe", queue=queue, subscription="s") is False
+    assert len(call(session, "list_subscriptions", queue=queue)) == 2
+
+
+def test_subscriptions_are_listed_by_queue_and_name(session: Connection, queue: str) -> None:
+    ask(session, "subscribe", queue=queue, subscription="b", mode="exclusive")
+    ask(session, "subscribe", queue=queue, subscription="a")
+    listed = [(row.subscription, row.mode) for row in call(session, "list_subscriptions", queue=queue)]
+    assert listed == [("a", "shared"), ("b", "exclusive"), ("default", "shared")]
+    everywhere = [(row.queue, row.subscription) for row in call(session, "list_subscriptions")]
+    assert (queue, "a") in everywhere
+    assert everywhere == sorted(everywhere)
+
+
+def test_given_policies_are_changed_and_others_kept(session: Connection, queue: str) -> None:
+    first = {"max_attempts": 9, "lease_time": timedelta(seconds=7), "backoff": "linear", "jitter": 0.5}
+    ask(session, "subscribe", queue=queue, subscription="s", **first)
+    second = {"backoff_base": timedelta(0), "backoff_cap": timedelta(minutes=2), "keep_results": False}
+    assert ask(session, "subscribe", queue=queue, subscription="s", **second) is False
+    row = only(session, queue, "s")
+    for name, value in (first | second).items():
+        assert getattr(row, name) == value
+
+
+def test_no_attempts_means_for_ever(session: Connection, queue: str) -> None:
+    ask(session, "subscribe", queue=queue, subscription="default", max_attempts=0, backoff_base=timedelta(0))
+    assert only(session, queue, "default").max_attempts is None
+    publish(session, queue)
+    for attempt in range(1, 12):
+        held = lease(session, queue)
+        assert (held.messages[0].attempt, held.messages[0].max_attempts) == (attempt, None)
+        answer(session, "retry", held)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"max_attempts": -1},
+        {"lease_time": "0"},
+        {"lease_time": "-1 s"},
+        {"backoff": "sometimes"},
+        {"backoff": ""},
+        {"backoff_base": "-1 s"},
+        {"backoff_cap": "-1 s"},
+        {"jitter": -0.1},
+        {"jitter": 1.1},
+        {"jitter": float("nan")},
+    ],
+)
+def test_an_impossible_policy_is_refused(session: Connection, queue: str, policy: dict[str, Any]) -> None:
+    before = only(session, queue, "default")
+    for name in ("s", "default"):
+        with refused("TQ005", "policy", name):
+            ask(session, "subscribe", queue=queue, subscription=name, **policy)
+    assert call(session, "list_subscriptions", queue=queue) == [before]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"mode": "both"}, {"mode": ""}, {"mode": None}, {"start": "now"}, {"start": None}]
+)
+def test_modes_and_starts_are_those_there_are(session: Connection, queue: str, wrong: dict[str, Any]) -> None:
+    with refused("TQ005", "a subscription"):
+        ask(session, "subscribe", queue=queue, subscription="s", **wrong)
+    assert len(call(session, "list_subscriptions", queue=queue)) == 1
+
+
+def test_a_subscription_never_changes_its_mode(session: Connection, queue: str) -> None:
+    ask(session, "subscribe", queue=queue, subscription="s", mode="exclusive")
+    with refused("TQ011", "is exclusive, not shared"):
+        ask(session, "subscribe", queue=queue, subscription="s", mode="shared", lease_time=timedelta(9))
+    with refused("TQ011", "is shared, not exclusive"):
+        ask(session, "subscribe", queue=queue, subscription="default", mode="exclusive")
+    assert only(session, queue, "s").mode == "exclusive"
+    assert only(session, queue, "s").lease_time == timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("queue_name", ["nowhere", "", None])
+def test_an_unknown_queue_has_no_subscriptions(session: Connection, queue_name: str | None) -> None:
+    with refused("TQ001", "create_queue"):
+        ask(session, "subscribe", queue=queue_name, subscription="s")
+    with refused("TQ001", "create_queue"):
+        ask(session, "unsubscribe", queue=queue_name, subscription="s")
+    if queue_name is not None:
+        with refused("TQ001", "create_queue"):
+            call(session, "list_subscriptions", queue=queue_name)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_subscribe_needs_read_committed(session: Connection, queue: str, level: str) -> None:
+    with refused("TQ007", "subscribe", level.upper()), session.transaction():
+        session.execute(f"set transaction isolation level {level}")
+        ask(session, "subscribe", queue=queue, subscription="s")
+    assert len(call(session, "list_subscriptions", queue=queue)) == 1
+
+
+def test_latest_sees_what_comes_and_earliest_what_is_there_too(session: Connection, queue: str) -> None:
+    there = publish(session, queue, 2)
+    ask(session, "subscribe", queue=queue, subscription="late")
+    ask(session, "subscribe", queue=queue, subscription="early", start="earliest")
+    came = publish(session, queue, 2)
+    assert drain(session, queue, "late") == came
+    assert drain(session, queue, "early") == there + came
+    assert drain(session, queue) == there + came
+
+
+def test_subscriptions_read_without_regard_to_each_other(session: Connection, queue: str) -> None:
+    for name in ("a", "b"):
+        ask(session, "subscribe", queue=queue, subscription=name, backoff_base=timedelta(0))
+    ids = publish(session, queue, 3)
+    answer(session, "retry", lease(session, queue, 3, subscription="a"))
+    answer(session, "reject", lease(session, queue, 1, subscription="b"))
+    assert sorted(drain(session, queue, "a")) == ids
+    assert drain(session, queue, "b") == ids[1:]
+    assert drain(session, queue) == ids
+
+
+def test_an_ended_subscription_takes_everything_with_it(session: Connection, queue: str) -> None:
+    ask(session, "subscribe", queue=queue, subscription="s")
+    (number,) = [
+        row.subscription_id
+        for row in call(session, "list_subscriptions", queue=queue)
+        if row.subscription == "s"
+    ]
+    publish(session, queue, 3)
+    answer(session, "retry", lease(session, queue, 1, subscription="s"), delays=[timedelta(hours=1)])
+    answer(session, "reject", lease(session, queue, 1, subscription="s"))
+    held = lease(session, queue, 1, subscription="s")
+    assert ask(session, "unsubscribe", queue=queue, subscription="s") is True
+    assert ask(session, "unsubscribe", queue=queue, subscription="s") is False
+    for table in ("subscription", "mark", "delayed", "dead"):
+        assert fetch(session, f"select count(*) from trunq.{table} where subscription_id = %s", number) == 0
+    with refused("TQ002", '"s"', "subscribe"):
+        answer(session, "ack", held)
+    assert len(drain(session, queue)) == 3
+
+
+def test_the_same_name_again_is_a_new_subscription(session: Connection, queue: str) -> None:
+    ask(session, "subscribe", queue=queue, subscription="s")
+    publish(session, queue, 2)
+    held = lease(session, queue, 1, subscription="s")
+    ask(session, "unsubscribe", queue=queue, subscription="s")
+    assert ask(session, "subscribe", queue=queue, subscription="s") is True
+    with refused("TQ003"):
+        answer(session, "ack", held)
+    assert drain(session, queue, "s") == []
+    (new,) = publish(session, queue)
+    assert drain(session, queue, "s") == [new]
