@@ -18,8 +18,8 @@ declare
   v_queue_id integer := trunq._queue_id(p_queue);
   v_id bigint;
 begin
-  if pg_column_size(p_payload) > 16777216 or pg_column_size(p_body) > 16777216 then
-    perform trunq._fail_too_large(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body)));
+  if greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 then
+    perform trunq._fail_too_large(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
   end if;
   if p_priority is distinct from 0 then
     perform trunq._fail('TQ005', format('queue "%s" is a plain queue: it has no priorities', p_queue),
@@ -64,6 +64,13 @@ begin
     perform trunq._fail('TQ005',
       format('the arrays given to publish_many for queue "%s" differ in length (%s messages)', p_queue, v_count),
       'give each array one element, for all, or as many as there are messages');
+  end if;
+  -- No element is larger than its array: most calls need no look at each.
+  if greatest(pg_column_size(p_payloads), pg_column_size(p_bodies), pg_column_size(p_headers)) > 16777216 then
+    perform trunq._fail_too_large(p_queue, s.size)
+    from (select max(greatest(pg_column_size(u.payload), pg_column_size(u.body), pg_column_size(u.headers))) size
+          from unnest(p_payloads, p_bodies, p_headers) u(payload, body, headers)) s
+    where s.size > 16777216;
   end if;
   if p_delay is null and p_due_at is null then
     execute format('select trunq_data.%I($1, $2, $3, $4, $5, $6)', 'publish_many_' || v_queue_id)

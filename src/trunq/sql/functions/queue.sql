@@ -17,8 +17,9 @@ declare
   v_span interval;
 begin
   perform trunq._check_name('queue', p_queue);
-  if p_retention is null or p_retention <= '0' then
-    perform trunq._fail('TQ005', format('the retention of queue "%s" must be positive, not %s', p_queue, p_retention),
+  if p_retention is null or p_retention <= '0' or p_retention > '1000 years' then
+    perform trunq._fail('TQ005',
+      format('the retention of queue "%s" must be positive and at most 1000 years, not %s', p_queue, coalesce(p_retention::text, 'null')),
       'give an interval such as ''1 day''');
   end if;
   if coalesce(p_tick_max_count, 0) < 1 or coalesce(p_tick_max_lag, '0') <= '0' or coalesce(p_tick_idle_period, '0') <= '0' then
@@ -49,28 +50,18 @@ create or replace function trunq.drop_queue(p_queue text, p_force boolean defaul
 language plpgsql set lock_timeout = '200ms' as $$
 declare
   v_queue_id integer := trunq._queue_id(p_queue);
-  v_others text;
-  v_count bigint;
+  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue, 'lease_' || v_queue_id, 'receipt_' || v_queue_id);
 begin
+  perform trunq._require_read_committed('drop_queue');
   if not p_force then
-    select string_agg(format('"%s"', s.name), ', ' order by s.name) into v_others
-    from trunq.subscription s where s.queue_id = v_queue_id and s.name <> 'default';
-    if v_others is not null then
-      perform trunq._fail('TQ009', format('queue "%s" is read by %s', p_queue, v_others),
-        'unsubscribe them first, or force it');
-    end if;
-    select count(*) into v_count from trunq.delayed d where d.queue_id = v_queue_id;
-    select v_count + coalesce(sum(t.ready + t.leased), 0) into v_count from trunq.status(p_queue) t;
-    if v_count > 0 then
-      perform trunq._fail('TQ009', format('queue "%s" holds unfinished messages (%s or more)', p_queue, v_count),
-        'let workers finish them, or force it');
-    end if;
+    perform trunq._check_unused(v_queue_id, p_queue);
   end if;
   -- Behind one open publisher all others would queue up after the DROP: wait in short turns, letting them pass.
   for v_try in 1..10 loop
     begin
       perform pg_advisory_xact_lock(1953656420, v_queue_id);
-      execute format('drop table trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue, 'lease_' || v_queue_id, 'receipt_' || v_queue_id);
+      perform trunq._queue_id(p_queue);
+      execute format('lock table %s in access exclusive mode', v_tables);
       exit;
     exception when lock_not_available then
       if v_try = 10 then
@@ -80,12 +71,37 @@ begin
       perform pg_sleep(0.05);
     end;
   end loop;
+  if not p_force then
+    -- Again: whoever stood in the way may have published.
+    perform trunq._check_unused(v_queue_id, p_queue);
+  end if;
+  execute format('drop table %s', v_tables);
   execute format('drop sequence trunq_data.%I, trunq_data.%I', 'message_id_' || v_queue_id, 'lease_id_' || v_queue_id);
   perform trunq._drop_functions(v_queue_id);
   delete from trunq.queue q where q.queue_id = v_queue_id;
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
-  'Drops a queue with all its messages. Raises: TQ001; TQ009 while it has other subscriptions than "default" or unfinished messages, unless forced, or while an open transaction uses it. Locks: its tables, exclusively, waiting 200 ms at a time.';
+  'Drops a queue with all its messages. Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default" or unfinished messages, unless forced, or while an open transaction uses it. Locks: its tables, exclusively, waiting 200 ms at a time.';
+
+create or replace function trunq._check_unused(p_queue_id integer, p_queue text) returns void
+language plpgsql as $$
+declare
+  v_others text;
+  v_count bigint;
+begin
+  select string_agg(format('"%s"', s.name), ', ' order by s.name) into v_others
+  from trunq.subscription s where s.queue_id = p_queue_id and s.name <> 'default';
+  if v_others is not null then
+    perform trunq._fail('TQ009', format('queue "%s" is read by %s', p_queue, v_others),
+      'unsubscribe them first, or force it');
+  end if;
+  select count(*) into v_count from trunq.delayed d where d.queue_id = p_queue_id;
+  select v_count + coalesce(sum(t.ready + t.leased), 0) into v_count from trunq.status(p_queue) t;
+  if v_count > 0 then
+    perform trunq._fail('TQ009', format('queue "%s" holds unfinished messages (%s or more)', p_queue, v_count),
+      'let workers finish them, or force it');
+  end if;
+end $$;
 
 create or replace function trunq.list_queues()
 returns table (queue text, queue_id integer, retention interval, span interval, subscriptions integer, created_at timestamptz)
@@ -137,7 +153,7 @@ end $$;
 
 create or replace function trunq._segment(p_span interval, p_segments integer) returns text
 language sql immutable as $$
-  select format('(date_part(''epoch'', now())::bigint / %s %% %s)::smallint', extract(epoch from p_span)::bigint, p_segments)
+  select format('(floor(date_part(''epoch'', now()))::bigint / %s %% %s)::smallint', extract(epoch from p_span)::bigint, p_segments)
 $$;
 comment on function trunq._segment(interval, integer) is
   'The expression that tells the segment of a row: the number of the span its transaction began in, around the ring.';
@@ -170,7 +186,8 @@ begin
         constraint payload_at_most_16_mb check (pg_column_size(payload) <= 16777216),
       body bytea
         constraint body_at_most_16_mb check (pg_column_size(body) <= 16777216),
-      headers jsonb,
+      headers jsonb
+        constraint headers_at_most_16_mb check (pg_column_size(headers) <= 16777216),
       errors jsonb
     ) partition by list (segment)
   $q$, v_queue.name, p_queue_id, v_segment);
