@@ -162,6 +162,9 @@ class Embedded:
         deadline = time.monotonic() + watchdog.PATIENCE
         while any(map(_is_alive, processes)) and time.monotonic() < deadline:
             time.sleep(0.005)
+        # After a power cut there would be no process of that number for the next start to be afraid of.
+        for leftover in (self.data / "postmaster.pid", *self._socket_directory().glob(".s.PGSQL.*")):
+            leftover.unlink(missing_ok=True)
 
     def __enter__(self) -> Embedded:
         return self
@@ -234,6 +237,7 @@ class Embedded:
         conf = self.data / "trunq.conf"
         conf.write_text("".join(f"{name} = {_quoted(value)}\n" for name, value in settings.items()))
         self._give(conf, 0o600)
+        watchdog.await_burial(self.directory)
         self._run("pg_ctl", "start", "--wait", "--pgdata", str(self.data), "--log", str(self.log_path))
 
     def _socket_directory(self) -> Path:

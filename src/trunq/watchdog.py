@@ -25,20 +25,38 @@ PATIENCE = 20.0
 
 def postmaster(directory: Path) -> int | None:
     """Process id of the server that runs on `directory`/data, None when there is none."""
-    data = directory / "data"
+    pid = _recorded(directory)
+    return pid if pid is not None and _is_server_of(pid, directory / "data") else None
+
+
+def _recorded(directory: Path) -> int | None:
     try:
-        pid = int((data / "postmaster.pid").read_text().split("\n", 1)[0])
+        return int((directory / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
     except (OSError, ValueError):
         return None
-    return pid if _is_server_of(pid, data) else None
+
+
+def await_burial(directory: Path) -> None:
+    """Wait for the system to forget a server that was killed: while its number is there, none will start."""
+    pid = _recorded(directory)
+    deadline = time.monotonic() + PATIENCE
+    while pid is not None and _state(pid) == "Z" and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _state(pid: int) -> str | None:
+    """State of a process as Linux tells it, None when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
 
 
 def _is_server_of(pid: int, data: Path) -> bool:
     """Whether `pid` is alive and ours: after a crash of the machine the number may be anybody's."""
     if Path("/proc/self").exists():
         try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return state != "Z" and Path(f"/proc/{pid}/cwd").samefile(data)
+            return _state(pid) != "Z" and Path(f"/proc/{pid}/cwd").samefile(data)
         except OSError:
             return False
     command = subprocess.run(["ps", "-p", str(pid), "-o", "command="], capture_output=True, check=False)
