@@ -1,7 +1,8 @@
 -- Lease and receipts together are the history of a message: started, held until, attempts, finished, by whom, why not.
 --
 -- From an id to its rows in the log by BRIN; from a row to its lease by its txid, which grows with the position, so that a BRIN
--- over each lease's smallest and largest txid finds it, retries too. Nothing scans the log.
+-- over each lease's smallest and largest txid finds it, retries too. Nothing scans the log to find one message. A list goes
+-- down the ids, as far as it must to fill a page.
 
 create or replace function trunq.show_message(p_queue text, p_id bigint)
 returns table (
@@ -15,7 +16,7 @@ declare
 begin
   return query
     select m.* from trunq.subscription s
-    cross join lateral trunq._message(v_queue_id, p_queue, s.subscription_id, s.name, array[p_id]) m
+    cross join lateral trunq._message(s, p_queue, array[p_id]) m
     where s.queue_id = v_queue_id and s.mode = 'shared' order by s.name;
   if not found then
     perform trunq._fail('TQ013', format('queue "%s" has no message %s', p_queue, p_id),
@@ -35,14 +36,24 @@ create or replace function trunq.list_messages(
 language plpgsql as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
+  v_before bigint := coalesce(p_before, trunq._last_message_id(v_sub.queue_id) + 1);
+  v_left integer := p_limit;
+  v_ids bigint[];
+  v_count integer;
 begin
   if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
     perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
   end if;
-  return query
-    select m.* from trunq._message(v_sub.queue_id, p_queue, v_sub.subscription_id, v_sub.name,
-      trunq._candidates(v_sub, p_queue, p_state, p_limit, p_before)) m
-    where p_state is null or m.state = p_state order by m.id desc limit p_limit;
+  while v_left > 0 loop
+    v_ids := trunq._candidates(v_sub, p_queue, p_state, v_left, v_before);
+    exit when v_ids = '{}';
+    return query
+      select m.* from trunq._message(v_sub, p_queue, v_ids) m
+      where p_state is null or m.state = p_state order by m.id desc;
+    get diagnostics v_count = row_count;
+    v_left := v_left - v_count;
+    v_before := v_ids[cardinality(v_ids)];
+  end loop;
 end $$;
 comment on function trunq.list_messages(text, text, text, integer, bigint) is
   'Messages of a shared subscription, newest first, in one state or any; p_before: the smallest id of the page before. Raises: TQ001, TQ002, TQ005, TQ011.';
@@ -50,96 +61,134 @@ comment on function trunq.list_messages(text, text, text, integer, bigint) is
 create or replace function trunq._candidates(
   p_sub trunq.subscription, p_queue text, p_state text, p_limit integer, p_before bigint
 ) returns bigint[]
-language plpgsql set jit = off as $$
+language plpgsql set enable_seqscan = off set jit = off as $$
 declare
+  c_many constant integer := 100000;
   v_ids bigint[];
-  v_mark timestamptz;
-  v_before bigint := coalesce(p_before, 9223372036854775807);
 begin
-  case coalesce(p_state, '')
-    when 'scheduled', 'retrying' then
-      select array_agg(d.id) into v_ids from (
+  case
+    when p_state in ('scheduled', 'retrying') then
+      v_ids := array(
         select d.id from trunq.delayed d
-        where d.queue_id = p_sub.queue_id and d.subscription_id is not distinct from
-          case p_state when 'retrying' then p_sub.subscription_id end and d.id < v_before
-        order by d.id desc limit p_limit) d;
-    when 'dead' then
-      select array_agg(d.id) into v_ids from (
+        where d.queue_id = p_sub.queue_id and d.id < p_before
+          and d.subscription_id is not distinct from case p_state when 'retrying' then p_sub.subscription_id end
+        order by d.id desc limit p_limit);
+    when p_state = 'dead' then
+      v_ids := array(
         select d.id from trunq.dead d
-        where d.queue_id = p_sub.queue_id and d.subscription_id = p_sub.subscription_id and d.id < v_before
-        order by d.id desc limit p_limit) d;
-    when 'ready' then
-      select array_agg(u.id) into v_ids from (
-        select u.id from trunq._unread(p_sub.queue_id, p_sub.subscription_id, 100000) u
-        where u.id < v_before order by u.id desc limit p_limit) u;
-    when 'leased' then
-      select m.at into v_mark from trunq.mark m
-      where m.queue_id = p_sub.queue_id and m.subscription_id = p_sub.subscription_id and m.duty = 'reap';
+        where d.queue_id = p_sub.queue_id and d.subscription_id = p_sub.subscription_id and d.id < p_before
+        order by d.id desc limit p_limit);
+    when p_state = 'leased' then
       execute format($q$
-        select array_agg(o.id) from (
-          select u.id from trunq_data.%I l
-          cross join lateral unnest(trunq._unanswered($1, $2, l.lease_id, l.ids)) u(id)
-          where l.subscription_id = $2 and l.lease_id = any ($3) and u.id < $4
-          order by u.id desc limit $5) o
-      $q$, 'lease_' || p_sub.queue_id) into v_ids
-      using p_sub.queue_id, p_sub.subscription_id,
-        trunq._open_leases(p_sub.queue_id, p_sub.subscription_id, coalesce(v_mark, 'epoch'), 'infinity', null, 10000), v_before, p_limit;
-    when 'done' then
-      execute format($q$
-        select array_agg(o.id) from (
-          select u.id from (
-            select l.lease_id from trunq_data.%1$I l
-            where l.subscription_id = $1 and l.size > 0 and ($2 = 9223372036854775807 or l.min_txid <= coalesce((
-              select min(g.txid::text::bigint) from trunq_log.%3$I g where g.id = $2), 9223372036854775807))
-            order by l.lease_id desc limit $3) l
-          join trunq_data.%2$I r on r.lease_id = l.lease_id and r.subscription_id = $1 and r.outcome = 'a'
-          cross join lateral unnest(r.ids) u(id)
-          where u.id < $2 order by u.id desc limit $3) o
-      $q$, 'lease_' || p_sub.queue_id, 'receipt_' || p_sub.queue_id, p_queue) into v_ids using p_sub.subscription_id, v_before, p_limit;
+        select array(
+          select u.id from trunq_data.%1$I l cross join lateral unnest(l.ids) u(id)
+          where l.subscription_id = $1 and l.expires_at > $2 and l.reaped_at is null and u.id < $3
+            and not exists (
+              select from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1 and u.id = any (r.ids))
+          order by u.id desc limit $4)
+      $q$, 'lease_' || p_sub.queue_id, 'receipt_' || p_sub.queue_id) into v_ids
+      using p_sub.subscription_id, trunq._reaped_until(p_sub.queue_id, p_sub.subscription_id), p_before, p_limit;
+    when p_state = 'ready' then
+      -- They are where the position is, unless there are so many that the newest are elsewhere.
+      v_ids := array(select u.id from trunq._unread(p_sub.queue_id, p_sub.subscription_id, c_many) u);
+      if cardinality(v_ids) < c_many then
+        v_ids := array(select distinct u.id from unnest(v_ids) u(id) where u.id < p_before order by u.id desc limit p_limit);
+      else
+        v_ids := trunq._logged_ids(p_sub, p_queue, p_state, p_limit, p_before);
+      end if;
+    when p_state = 'done' then
+      v_ids := trunq._logged_ids(p_sub, p_queue, p_state, p_limit, p_before);
     else
-      execute format($q$
-        select array_agg(o.id) from (
-          (select d.id from trunq.delayed d
-           where d.queue_id = $1 and (d.subscription_id is null or d.subscription_id = $2) and d.id < $3 order by d.id desc limit $4)
+      v_ids := array(
+        select u.id from (
+          select unnest(trunq._candidates(p_sub, p_queue, s.state, p_limit, p_before)) id
+          from unnest(array['scheduled', 'retrying', 'dead']) s(state)
           union
-          select g.id from (
-            select g.id from trunq_log.%I g
-            where (g.subscription_id is null or g.subscription_id = $2) and g.id < $3
-            order by g.txid desc, g.id desc limit 2 * $4) g
-          order by 1 desc limit $4) o
-      $q$, p_queue) into v_ids using p_sub.queue_id, p_sub.subscription_id, v_before, p_limit;
+          select unnest(trunq._logged_ids(p_sub, p_queue, null, p_limit, p_before))) u
+        order by u.id desc limit p_limit);
   end case;
-  return coalesce(v_ids, '{}');
+  return v_ids;
 end $$;
 comment on function trunq._candidates(trunq.subscription, text, text, integer, bigint) is
-  'Ids of messages likely in a state, newest first; _message tells what state they are in.';
+  'The newest ids below p_before that may be in a state, none left out, newest first; _message tells what state they are in.';
 
-create or replace function trunq._message(
-  p_queue_id integer, p_queue text, p_subscription_id integer, p_subscription text, p_ids bigint[]
-) returns table (
+create or replace function trunq._logged_ids(
+  p_sub trunq.subscription, p_queue text, p_state text, p_limit integer, p_before bigint
+) returns bigint[]
+language plpgsql set enable_seqscan = off set jit = off as $$
+declare
+  v record := trunq._position(p_sub.queue_id, p_sub.subscription_id);
+  v_ids bigint[] := '{}';
+  v_high bigint := p_before;
+  v_size bigint := 2 * p_limit;
+begin
+  -- No index gives ids in order, but BRIN gives a range of them: down by ranges, each twice as long.
+  while cardinality(v_ids) < p_limit and v_high > 0 loop
+    execute format($q$
+      select $1 || array(
+        select distinct g.id from trunq_log.%1$I g
+        where g.id < $2 and g.id >= $3 and (g.subscription_id = $4 or g.subscription_id is null and %2$s) and case $6
+          when 'ready' then not %3$s
+          when 'done' then %3$s
+            and not exists (select from trunq.dead d where d.queue_id = $11 and d.subscription_id = $4 and d.id = g.id)
+            and not exists (select from trunq.delayed d where d.queue_id = $11 and d.subscription_id = $4 and d.id = g.id)
+          else true end
+        order by g.id desc limit $12)
+    $q$, p_queue, trunq._is_for('g', '$5'), trunq._is_read_at('g', '$7', '$8', '$9', '$10')) into v_ids
+    using v_ids, v_high, v_high - v_size, p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
+      p_sub.queue_id, p_limit - cardinality(v_ids);
+    v_high := v_high - v_size;
+    v_size := 2 * v_size;
+  end loop;
+  return v_ids;
+end $$;
+
+create or replace function trunq._is_for(p_row text, p_start text) returns text
+language sql immutable as $$
+  -- After trunq.rebase() every older row has txid 3.
+  select format('(%1$s.txid = ''3'' or not pg_visible_in_snapshot(%1$s.txid, %2$s))', p_row, p_start)
+$$;
+comment on function trunq._is_for(text, text) is
+  'The condition that a row of the log, for everyone, was not there before a subscription started.';
+
+create or replace function trunq._is_read_at(p_row text, p_lo text, p_hi text, p_last_txid text, p_last_id text) returns text
+language sql immutable as $$
+  select format('(pg_visible_in_snapshot(%1$s.txid, %2$s) or pg_visible_in_snapshot(%1$s.txid, %3$s) and (%1$s.txid, %1$s.id) <= (%4$s, %5$s))',
+    p_row, p_lo, p_hi, p_last_txid, p_last_id)
+$$;
+comment on function trunq._is_read_at(text, text, text, text, text) is 'The condition that a row of the log lies before a position.';
+
+create or replace function trunq._message(p_sub trunq.subscription, p_queue text, p_ids bigint[]) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
 language plpgsql set enable_seqscan = off set jit = off as $$
 declare
-  v record := trunq._position(p_queue_id, p_subscription_id);
+  v record := trunq._position(p_sub.queue_id, p_sub.subscription_id);
+  v_low bigint;
+  v_high bigint;
+  v_near boolean;
 begin
+  select min(u.id), max(u.id) into v_low, v_high from unnest(p_ids) u(id);
+  v_near := v_high - v_low < 20 * cardinality(p_ids);
   return query execute format($q$
-    with wanted as (select distinct u.id from unnest($3) u(id)),
+    with wanted as materialized (select distinct u.id from unnest($3) u(id)),
     -- Every row of these messages that this subscription gets: the first, and its retries.
     logged as materialized (
       select g.id, g.txid, g.attempt, g.created_at, g.kind, g.key, g.payload, g.headers, g.errors
-      from wanted w cross join lateral (select g.* from trunq_log.%1$I g where g.id = w.id offset 0) g
-      where g.subscription_id is null or g.subscription_id = $1
+      from wanted w %4$s
+      where g.subscription_id = $1 or g.subscription_id is null and %5$s
     ),
     held as materialized (
-      select g.id, g.txid, g.attempt, l.lease_id, l.worker, l.leased_at, l.expires_at, l.reaped_at,
+      select g.id, g.txid, g.attempt, l.lease_id, l.worker, l.leased_at, l.expires_at,
         r.outcome, r.finished_at, r.errors[r.at] error, r.results[r.at] result, r.took[r.at] took
       from logged g
       cross join lateral (
         select l.* from trunq_data.%2$I l
         where l.min_txid <= g.txid::text::bigint and l.max_txid >= g.txid::text::bigint and l.subscription_id = $1 and g.id = any (l.ids)
+          -- A retry may have a txid within the lease it comes from.
+          and (l.txids is null or l.txids[array_position(l.ids, g.id)] = g.txid)
         offset 0) l
       left join lateral (
         select r.*, array_position(r.ids, g.id) at from trunq_data.%3$I r
@@ -167,20 +216,27 @@ begin
         select d.id, 2, null, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead'
         from trunq.dead d where d.queue_id = $2 and d.subscription_id = $1 and d.id = any ($3)) p
       order by p.id, p.rank, p.txid desc
+    ),
+    told as (
+      select p.*, n.worker, n.leased_at, n.expires_at, n.finished_at, n.error last_error, n.result, n.txid = p.txid is_held,
+        coalesce(p.place, case
+          when n.txid = p.txid and n.outcome is null then 'leased'
+          when n.txid = p.txid and n.outcome = 'a' then 'done'
+          when n.txid = p.txid then 'dead'  -- and purged: it is nowhere else
+          when not %6$s then 'ready'
+          else 'done' end) state  -- read, and its lease gone with its segment
+      from place p left join newest n on n.id = p.id
     )
-    select $4, coalesce(p.place, case
-        when n.txid = p.txid and n.outcome = 'a' then 'done'
-        when n.txid = p.txid and n.outcome is null and n.lease_id is not null then 'leased'
-        when n.txid is distinct from p.txid and not (
-          pg_visible_in_snapshot(p.txid, $5) or pg_visible_in_snapshot(p.txid, $6) and (p.txid, p.id) <= ($7, $8)) then 'ready'
-        -- Read, and its lease gone with its segment.
-        else 'done' end),
-      p.id, p.kind, p.key, p.payload, p.headers, p.attempt, coalesce(s.attempts, '[]'), p.created_at, p.due_at,
-      n.worker, n.leased_at, n.expires_at, case when n.txid = p.txid or p.place is not null then n.finished_at end,
-      coalesce(n.error, p.errors -> -1 ->> 'error'), n.result
-    from place p left join newest n on n.id = p.id left join story s on s.id = p.id
-  $q$, p_queue, 'lease_' || p_queue_id, 'receipt_' || p_queue_id)
-  using p_subscription_id, p_queue_id, p_ids, p_subscription, v.lo, v.hi, v.last_txid, v.last_id;
+    select $11, t.state, t.id, t.kind, t.key, t.payload, t.headers, t.attempt, coalesce(s.attempts, '[]'), t.created_at, t.due_at,
+      t.worker, t.leased_at, t.expires_at, case when t.is_held or t.place is not null then t.finished_at end,
+      case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, t.result
+    from told t left join story s on s.id = t.id
+  $q$, p_queue, 'lease_' || p_sub.queue_id, 'receipt_' || p_sub.queue_id,
+    format(case when v_near
+        then 'join (select g.* from trunq_log.%I g where g.id >= $9 and g.id <= $10 offset 0) g on g.id = w.id'
+        else 'cross join lateral (select g.* from trunq_log.%I g where g.id = w.id offset 0) g' end, p_queue),
+    trunq._is_for('g', '$4'), trunq._is_read_at('p', '$5', '$6', '$7', '$8'))
+  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v.last_id, v_low, v_high, p_sub.name;
 end $$;
-comment on function trunq._message(integer, text, integer, text, bigint[]) is
+comment on function trunq._message(trunq.subscription, text, bigint[]) is
   'The state and story of messages as one shared subscription sees them; no row for an id that is nowhere.';

@@ -1,11 +1,12 @@
 -- Old segments are emptied by TRUNCATE, one table of one segment a call, once nothing in it is needed:
 --   log      every message read by every subscription and answered, and older than the queue's retention
 --   lease    every lease in it complete; the newest of each subscription, its cursor, is inserted again first
---   receipt  no open lease has its answers there
+--   receipt  every lease it answers is gone: without its receipt, a finished lease would look open
 -- If one cannot be emptied now, new rows simply land in it: only space depends on this.
 --
 -- Lock first, check by index probes in a later statement, then truncate: checked before the lock, a long transaction's late
--- insert would be lost. The lock is tried for 10 ms at a time, so that nobody waits longer behind it.
+-- insert would be lost. The lock is tried for 10 ms at a time, so that nobody waits longer behind it, and given back at once
+-- when the segment turns out to be needed.
 
 create or replace function trunq.rotate(p_queue text) returns integer
 language plpgsql as $$
@@ -24,18 +25,18 @@ begin
     v_left := false;
     for v_segment in 0 .. v_queue.segments - 1 loop
       continue when not (trunq._is_old(v_queue, v_segment) and trunq._has_rows(v_queue.queue_id, v_table, v_segment));
-      if trunq._empty(v_queue.queue_id, v_table, v_segment) then
+      if trunq._empty(v_queue, v_table, v_segment) then
         return 1;
       end if;
       v_left := true;
     end loop;
-    -- A lease goes after its messages and a receipt after its lease: without its receipt, a finished one would look open.
+    -- A lease goes after its messages and a receipt after its lease.
     exit when v_left;
   end loop;
   if v_left and v_table = 'log' then
     -- A reader with nothing to do stays where its last message was, and would hold every segment.
     for v_segment in 0 .. v_queue.segments - 1 loop
-      if trunq._is_old(v_queue, v_segment) and trunq._move_idle(v_queue.queue_id, v_segment) > 0 then
+      if trunq._is_old(v_queue, v_segment) and trunq._move_idle(v_queue, v_segment) then
         return 1;
       end if;
     end loop;
@@ -44,18 +45,29 @@ begin
   return 0;
 end $$;
 comment on function trunq.rotate(text) is
-  'Empties one table of one old segment in which nothing is needed. Returns: 1 when it did, or moved the cursors of idle readers first (call again), 0 when there is nothing to do. Raises: TQ001, TQ007. Locks: that segment, exclusively, waiting at most 10 ms at a time for it; the subscriptions while a cursor is carried forward.';
+  'Empties one table of one old segment in which nothing is needed. Returns: 1 when it did, or moved the cursors of idle readers first (call again), 0 when there is nothing to do. Raises: TQ001, TQ007. Locks: that segment, exclusively, waiting at most 10 ms at a time for it; the subscriptions while a cursor is carried forward. To the end of the transaction: call it in a short one of its own.';
+
+create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) returns bigint
+language sql immutable as $$
+  select date_part('epoch', p_at)::bigint / extract(epoch from p_queue.span)::bigint
+$$;
+comment on function trunq._turn(trunq.queue, timestamptz) is
+  'The number of the span a time lies in, rounded as the segment of a row is (trunq._segment).';
+
+create or replace function trunq._segment_at(p_queue trunq.queue, p_at timestamptz) returns smallint
+language sql immutable as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
 
 create or replace function trunq._is_old(p_queue trunq.queue, p_segment integer) returns boolean
 language plpgsql as $$
 declare
-  v_span double precision := extract(epoch from p_queue.span);
-  v_now double precision := date_part('epoch', trunq.clock());
-  v_turn bigint := floor(v_now / v_span);
+  v_now timestamptz := trunq.clock();
+  v_turn bigint := trunq._turn(p_queue, v_now);
   v_back integer := ((v_turn % p_queue.segments)::integer - p_segment + p_queue.segments) % p_queue.segments;
 begin
   -- Its last turn ended (turn - back + 1) spans after the epoch; the one being written to is never old.
-  return v_back > 0 and v_now - (v_turn - v_back + 1) * v_span >= extract(epoch from p_queue.retention);
+  return v_back > 0
+    and date_part('epoch', v_now)::bigint - (v_turn - v_back + 1) * extract(epoch from p_queue.span)
+      >= extract(epoch from p_queue.retention);
 end $$;
 
 create or replace function trunq._segment_name(p_queue_id integer, p_table text, p_segment integer) returns text
@@ -68,78 +80,64 @@ begin
   return pg_relation_size(format('trunq_data.%I', trunq._segment_name(p_queue_id, p_table, p_segment))::regclass) > 0;
 end $$;
 
-create or replace function trunq._move_idle(p_queue_id integer, p_segment integer) returns integer
+create or replace function trunq._move_idle(p_queue trunq.queue, p_segment integer) returns boolean
 language plpgsql as $$
 declare
   v_sub record;
   v record;
   v_hi pg_snapshot;
-  v_moved integer := 0;
+  v_moved boolean := false;
 begin
   for v_sub in
-    select s.subscription_id from trunq.subscription s where s.queue_id = p_queue_id and s.mode = 'shared' order by s.subscription_id
+    select s.subscription_id from trunq.subscription s
+    where s.queue_id = p_queue.queue_id and s.mode = 'shared' order by s.subscription_id
   loop
-    continue when not trunq._is_needed(p_queue_id, p_segment, v_sub.subscription_id)
+    continue when not trunq._is_needed(p_queue.queue_id, p_segment, v_sub.subscription_id)
       or not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id);
-    v := trunq._position(p_queue_id, v_sub.subscription_id);
+    v := trunq._position(p_queue.queue_id, v_sub.subscription_id);
     v_hi := trunq.snapshot();
     -- What is unread is read by a later statement than v_hi: whatever v_hi sees was looked at.
-    continue when exists (select from trunq._unread(p_queue_id, v_sub.subscription_id, 1));
-    execute format($q$
-      insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
-      values (nextval('trunq_data.lease_id_%s'), $1, trunq._token(), 'rotate', $2, $3, pg_snapshot_xmax($3), 0, trunq.clock())
-    $q$, 'lease_' || p_queue_id, p_queue_id) using v_sub.subscription_id, v.hi, v_hi;
-    v_moved := 1;
+    continue when exists (select from trunq._unread(p_queue.queue_id, v_sub.subscription_id, 1));
+    perform trunq._carry_cursor(p_queue.queue_id, v_sub.subscription_id, trunq._segment_at(p_queue, trunq.clock()),
+      v.hi, v_hi, pg_snapshot_xmax(v_hi), 0);
+    v_moved := true;
   end loop;
   return v_moved;
 end $$;
-comment on function trunq._move_idle(integer, integer) is
-  'Moves the cursor of every shared subscription that holds this segment and has nothing to read. Returns: 1 when one moved.';
+comment on function trunq._move_idle(trunq.queue, integer) is
+  'Moves the cursor of every shared subscription that holds this segment and has nothing to read. Returns: whether one moved.';
 
-create or replace function trunq._empty(p_queue_id integer, p_table text, p_segment integer) returns boolean
+create or replace function trunq._empty(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
 language plpgsql set lock_timeout = '10ms' as $$
 declare
-  v_name text := trunq._segment_name(p_queue_id, p_table, p_segment);
-  v_before bigint[];
+  v_name text := trunq._segment_name(p_queue.queue_id, p_table, p_segment);
+  -- Leases of one subscription are numbered and committed in one order, under its lock: what is above these came later.
+  v_newest jsonb := (
+    select jsonb_object_agg(s.subscription_id, (trunq._position(p_queue.queue_id, s.subscription_id)).lease_id)
+    from trunq.subscription s where s.queue_id = p_queue.queue_id);
 begin
-  -- 1. Without the lock: what would be slow under it. v_before: the newest lease of each subscription at that time.
-  v_before := trunq._newest_leases(p_queue_id);
-  if not trunq._is_read(p_queue_id, p_table, p_segment)
-      or trunq._is_held(p_queue_id, p_table, p_segment, null) then
+  -- 1. Without the lock: what would be slow under it.
+  if not trunq._is_read(p_queue.queue_id, p_table, p_segment) or trunq._is_held(p_queue.queue_id, p_table, p_segment, null) then
     return false;
   end if;
-  -- 2. The lock, three short tries.
   for v_try in 1..3 loop
     begin
+      -- 2. The lock, for a short time. Whatever ends this block other than well gives it back.
       execute format('lock table only trunq_data.%I in access exclusive mode', v_name);
-      exit;
-    exception when lock_not_available then
-      if v_try = 3 then
-        return false;
+      -- 3. Under it, by later statements: what came in between.
+      if not trunq._is_read(p_queue.queue_id, p_table, p_segment)
+          or trunq._is_held(p_queue.queue_id, p_table, p_segment, v_newest)
+          or p_table = 'lease' and not trunq._carry_cursors(p_queue, p_segment) then
+        raise exception using errcode = 'object_in_use';
       end if;
+      execute format('truncate table trunq_data.%I', v_name);
+      return true;
+    exception
+      when lock_not_available then null;
+      when object_in_use then return false;
     end;
   end loop;
-  -- 3. Under it, by later statements: what came in between.
-  if not trunq._is_read(p_queue_id, p_table, p_segment)
-      or trunq._is_held(p_queue_id, p_table, p_segment, v_before) then
-    return false;
-  end if;
-  if p_table = 'lease' and not trunq._carry_cursors(p_queue_id, p_segment) then
-    return false;
-  end if;
-  execute format('truncate table trunq_data.%I', v_name);
-  return true;
-end $$;
-
-create or replace function trunq._newest_leases(p_queue_id integer) returns bigint[]
-language plpgsql as $$
-declare
-  v_newest bigint[];
-begin
-  -- Leases of one subscription are numbered and committed in one order, under its lock: what is above this came later.
-  select array_agg((trunq._position(p_queue_id, s.subscription_id)).lease_id order by s.subscription_id) into v_newest
-  from trunq.subscription s where s.queue_id = p_queue_id;
-  return coalesce(v_newest, '{}');
+  return false;
 end $$;
 
 -- Is every message of this segment read by every subscription? (For leases and receipts: nothing to ask.)
@@ -152,26 +150,41 @@ $$;
 create or replace function trunq._is_needed(p_queue_id integer, p_segment integer, p_subscription_id integer) returns boolean
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
+  v record := trunq._position(p_queue_id, p_subscription_id);
+  v_mode text := (select s.mode from trunq.subscription s where s.subscription_id = p_subscription_id);
   v_needed boolean;
 begin
+  if v_mode = 'exclusive' then
+    v.hi := trunq._floor(p_queue_id, p_subscription_id);
+    v.last_txid := pg_snapshot_xmax(v.hi);
+    v.last_id := 0;
+  end if;
+  -- The rest of the window and everything behind it; late ones of the window; late ones of the next.
   execute format($q$
-    select exists (select from trunq_data.%1$I g where g.txid >= pg_snapshot_xmax($1))
-      or exists (select from pg_snapshot_xip($1) late(txid), lateral (select from trunq_data.%1$I g where g.txid = late.txid limit 1) g)
-  $q$, trunq._segment_name(p_queue_id, 'log', p_segment)) into v_needed using trunq._floor(p_queue_id, p_subscription_id);
+    select exists (
+        select from trunq_data.%1$I g
+        where (g.txid, g.id) > (greatest($3, pg_snapshot_xmax($1)), case when $3 < pg_snapshot_xmax($1) then 0 else $4 end))
+      or exists (
+        select from pg_snapshot_xip($1) late(txid), lateral (
+          select from trunq_data.%1$I g where g.txid = late.txid and (g.txid, g.id) > ($3, $4) limit 1) g
+        where $3 < pg_snapshot_xmax($1))
+      or exists (
+        select from pg_snapshot_xip($2) late(txid), lateral (
+          select from trunq_data.%1$I g where g.txid = late.txid limit 1) g)
+  $q$, trunq._segment_name(p_queue_id, 'log', p_segment)) into v_needed using coalesce(v.lo, v.hi), v.hi, v.last_txid, v.last_id;
   return v_needed;
 end $$;
 comment on function trunq._is_needed(integer, integer, integer) is
   'Does this segment of the log hold a message that this subscription has not read? By index probes alone.';
 
--- Does an open lease need this segment? With p_before: only leases newer than those are looked at.
-create or replace function trunq._is_held(p_queue_id integer, p_table text, p_segment integer, p_before bigint[]) returns boolean
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+-- Does an open lease need this segment? With p_newest: only leases newer than those are looked at. A receipt is needed while
+-- its lease is there. An open batch is its subscription's newest lease: _is_read and _carry_cursors look at it.
+create or replace function trunq._is_held(p_queue_id integer, p_table text, p_segment integer, p_newest jsonb) returns boolean
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_sub record;
-  v_mark timestamptz;
-  v_leases bigint[];
-  v_low bigint;
-  v_high bigint;
+  v_low bigint := 0;
+  v_high bigint := 9223372036854775807;
   v_held boolean;
   v_name text := trunq._segment_name(p_queue_id, p_table, p_segment);
 begin
@@ -182,71 +195,96 @@ begin
       return false;
     end if;
   end if;
-  for v_sub in
-    select s.subscription_id
-    from trunq.subscription s where s.queue_id = p_queue_id and s.mode = 'shared'
-  loop
-    if p_before is null then
-      select m.at into v_mark from trunq.mark m
-      where m.queue_id = p_queue_id and m.subscription_id = v_sub.subscription_id and m.duty = 'reap';
-      v_leases := trunq._open_leases(p_queue_id, v_sub.subscription_id, coalesce(v_mark, 'epoch'), 'infinity', null, 100000);
-    else
-      execute format('select coalesce(array_agg(l.lease_id), ''{}'') from trunq_data.%I l where l.subscription_id = $1 and l.lease_id > $2 and l.size > 0', 'lease_' || p_queue_id)
-        into v_leases using v_sub.subscription_id, coalesce(p_before[trunq._place(p_queue_id, v_sub.subscription_id)], 0);
+  for v_sub in select s.subscription_id, s.mode from trunq.subscription s where s.queue_id = p_queue_id loop
+    if p_table = 'receipt' then
+      execute format($q$
+        select exists (
+          select from trunq_data.%1$I r
+          where r.subscription_id = $1
+            and r.lease_id >= (select l.lease_id from trunq_data.%2$I l where l.subscription_id = $1 order by l.lease_id limit 1)
+            and exists (select from trunq_data.%2$I l where l.subscription_id = $1 and l.lease_id = r.lease_id))
+      $q$, v_name, 'lease_' || p_queue_id) into v_held using v_sub.subscription_id;
+    elsif v_sub.mode = 'shared' then
+      execute format($q$
+        select exists (
+          select from trunq_data.%1$I l
+          where l.subscription_id = $1 and %2$s and l.size > 0 and l.reaped_at is null
+            and l.min_txid <= $2 and l.max_txid >= $3
+            and l.size > coalesce((
+              select sum(r.size) from trunq_data.%3$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0))
+      $q$, case p_table when 'log' then 'lease_' || p_queue_id else v_name end,
+        case when p_newest is null then 'l.expires_at > $4' else 'l.lease_id > $5' end, 'receipt_' || p_queue_id)
+      into v_held
+      using v_sub.subscription_id, v_high, v_low, trunq._reaped_until(p_queue_id, v_sub.subscription_id),
+        coalesce((p_newest ->> v_sub.subscription_id::text)::bigint, 0);
     end if;
-    continue when v_leases = '{}';
-    case p_table
-      when 'log' then
-        execute format('select exists (select from trunq_data.%I l where l.subscription_id = $1 and l.lease_id = any ($2) and l.min_txid <= $3 and l.max_txid >= $4)', 'lease_' || p_queue_id)
-          into v_held using v_sub.subscription_id, v_leases, v_high, v_low;
-      when 'lease' then
-        execute format('select exists (select from trunq_data.%I l where l.subscription_id = $1 and l.lease_id = any ($2))', v_name)
-          into v_held using v_sub.subscription_id, v_leases;
-      else
-        execute format('select exists (select from trunq_data.%I r where r.lease_id = any ($1))', v_name)
-          into v_held using v_leases;
-    end case;
     if v_held then
       return true;
     end if;
   end loop;
-  -- An open batch of an exclusive subscription is its newest lease: carried, or held by _is_read; its receipts come after it.
   return false;
 end $$;
 
-create or replace function trunq._place(p_queue_id integer, p_subscription_id integer) returns integer
-language sql stable as $$
-  select count(*)::integer from trunq.subscription s where s.queue_id = p_queue_id and s.subscription_id <= p_subscription_id
+create or replace function trunq._reaped_until(p_queue_id integer, p_subscription_id integer) returns timestamptz
+language sql volatile as $$
+  -- The clock may have gone back since the mark was made.
+  select least(trunq.clock(), coalesce((
+    select m.at from trunq.mark m
+    where m.queue_id = p_queue_id and m.subscription_id = p_subscription_id and m.duty = 'reap'), 'epoch'))
 $$;
+comment on function trunq._reaped_until(integer, integer) is
+  'No lease that expired before this is open. An open lease may have expired since, or not yet.';
 
 -- Before a segment of leases is emptied, each cursor in it is inserted again as an empty lease, under its subscription's lock:
 -- read without it, a worker's lease in between would be followed by an older position.
-create or replace function trunq._carry_cursors(p_queue_id integer, p_segment integer) returns boolean
+create or replace function trunq._carry_cursors(p_queue trunq.queue, p_segment integer) returns boolean
 language plpgsql as $$
 declare
   v_sub record;
   v record;
+  -- By the clock, not by default: a transaction begun long ago would write into the segment it empties.
+  v_into smallint := trunq._segment_at(p_queue, trunq.clock());
 begin
-  for v_sub in select s.* from trunq.subscription s where s.queue_id = p_queue_id order by s.subscription_id loop
+  if v_into = p_segment then
+    return false;
+  end if;
+  for v_sub in
+    select s.subscription_id, s.mode from trunq.subscription s where s.queue_id = p_queue.queue_id order by s.subscription_id
+  loop
     if not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id) then
       return false;
     end if;
-    v := trunq._position(p_queue_id, v_sub.subscription_id);
+    v := trunq._position(p_queue.queue_id, v_sub.subscription_id);
     continue when v.segment is distinct from p_segment;
-    if v_sub.mode = 'exclusive' then
-      v := trunq._newest_batch(p_queue_id, v_sub.subscription_id);
-      if not v.finished then
-        return false;
-      end if;
-      update trunq.subscription s set start = v.hi, start_tick_id = v.to_tick_id where s.subscription_id = v_sub.subscription_id;
+    if v_sub.mode = 'shared' then
+      perform trunq._carry_cursor(p_queue.queue_id, v_sub.subscription_id, v_into, v.lo, v.hi, v.last_txid, v.last_id);
       continue;
     end if;
-    execute format($q$
-      insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
-      values (nextval('trunq_data.lease_id_%s'), $1, trunq._token(), 'rotate', $2, $3, $4, $5, trunq.clock())
-    $q$, 'lease_' || p_queue_id, p_queue_id) using v_sub.subscription_id, v.lo, v.hi, v.last_txid, v.last_id;
+    v := trunq._newest_batch(p_queue.queue_id, v_sub.subscription_id);
+    if not v.finished then
+      return false;
+    end if;
+    -- Somebody may be changing or ending it: next time.
+    perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update skip locked;
+    if not found then
+      return false;
+    end if;
+    update trunq.subscription s set start = v.hi, start_tick_id = v.to_tick_id where s.subscription_id = v_sub.subscription_id;
   end loop;
   return true;
+end $$;
+
+create or replace function trunq._carry_cursor(
+  p_queue_id integer, p_subscription_id integer, p_segment smallint,
+  p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint
+) returns void
+language plpgsql as $$
+begin
+  execute format($q$
+    insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, segment)
+    values (nextval('trunq_data.lease_id_%s'), $1, trunq._token(), 'rotate', $2, $3, $4, $5, trunq.clock(), $6)
+  $q$, 'lease_' || p_queue_id, p_queue_id)
+  using p_subscription_id, p_lo, p_hi, p_last_txid, p_last_id, p_segment;
 end $$;
 
 create or replace function trunq.summarize(p_queue text) returns integer

@@ -11,7 +11,6 @@ declare
   c_cap constant integer := 100000;
   v record;
   v_now timestamptz := trunq.clock();
-  v_mark timestamptz;
 begin
   if p_queue is not null then
     perform trunq._queue_id(p_queue);
@@ -33,9 +32,8 @@ begin
         where t.queue_id = v.queue_id and t.tick_id = trunq._tick_position(v.sub)) end;
     end if;
     ready_is_capped := v.mode = 'shared' and ready >= c_cap;
-    select m.at into v_mark from trunq.mark m
-    where m.queue_id = v.queue_id and m.subscription_id = v.subscription_id and m.duty = 'reap';
-    select o.leased, o.workers into leased, workers from trunq._leased(v.queue_id, v.subscription_id, coalesce(v_mark, 'epoch'), v_now) o;
+    select o.leased, o.workers into leased, workers
+    from trunq._leased(v.queue_id, v.subscription_id, trunq._reaped_until(v.queue_id, v.subscription_id), v_now) o;
     select count(*) into delayed from trunq.delayed d
     where d.queue_id = v.queue_id and (d.subscription_id is null or d.subscription_id = v.subscription_id);
     select count(*) into dead from trunq.dead d where d.queue_id = v.queue_id and d.subscription_id = v.subscription_id;

@@ -1,0 +1,282 @@
+"""A segment is emptied when nothing in it is needed, and what is needed stays: functions/rotate.sql.
+
+The clock is moved instead of waiting: three spans on, the segment all is written to has just become old.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import new_names, refused
+from engine import Engine
+
+RETENTION = "2000 days"
+BEFORE = "1999 days"
+OLD = "3000 days"
+TABLES = ("log", "lease", "receipt")
+
+
+@pytest.fixture
+def work(connection: psycopg.Connection[Any]) -> Engine:
+    return Engine(connection, next(new_names("ring"))).create(retention=RETENTION)
+
+
+def assert_everything_is_kept(work: Engine) -> None:
+    """An idle cursor may have been moved meanwhile."""
+    before = [work.fetch(f"select count(*) from {{{table}}}") for table in TABLES]
+    work.rotate(OLD)
+    after = [work.fetch(f"select count(*) from {{{table}}}") for table in TABLES]
+    assert [max(*counts) for counts in zip(before, after, strict=True)] == after
+
+
+def assert_everything_goes(work: Engine) -> None:
+    assert work.rotate(OLD) >= 3
+    assert work.is_empty("log")
+    assert work.is_empty("receipt")
+    assert work.fetch("select count(*) from {lease} where size > 0") == 0
+
+
+def test_messages_then_leases_then_receipts_are_emptied(work: Engine) -> None:
+    work.publish(20)
+    work.drain()
+    with work.clock(OLD):
+        assert work.ask("rotate") == 1
+        assert [work.is_empty(table) for table in TABLES] == [True, False, False]
+        assert work.ask("rotate") == 1
+        assert work.is_empty("receipt") is False
+        assert work.ask("rotate") == 1
+        assert [work.pages(table) for table in TABLES] == [0, 1, 0], "the cursor alone is left"
+        assert work.ask("rotate") == 0
+
+
+def test_what_is_younger_than_the_retention_stays(work: Engine) -> None:
+    work.publish(20)
+    work.drain()
+    for offset in ("0", "1000 days", BEFORE):
+        assert work.rotate(offset) == 0
+    assert not work.is_empty("log")
+
+
+def test_a_message_one_subscription_has_not_read_keeps_its_segment(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail")
+    work.publish()
+    work.drain()
+    assert_everything_is_kept(work)
+    work.drain("mail")
+    assert_everything_goes(work)
+
+
+def test_half_a_window_read_keeps_its_segment(work: Engine) -> None:
+    work.publish(4)
+    work.ack(work.lease(2))
+    assert_everything_is_kept(work)
+    work.drain()
+    assert_everything_goes(work)
+
+
+def test_an_open_lease_keeps_its_messages_and_its_receipts(work: Engine) -> None:
+    work.publish(4)
+    lease = work.lease(4)
+    work.ack(lease, lease.ids[:3])
+    work.drain()
+    assert_everything_is_kept(work)
+    with work.clock("1 hour"):
+        assert_everything_is_kept(work)
+    work.ack(lease, lease.ids[3:])
+    assert_everything_goes(work)
+
+
+def test_a_lease_that_ran_out_keeps_its_messages_until_they_are_answered(work: Engine) -> None:
+    (id,) = work.publish()
+    work.lease()
+    with work.clock("2 minutes"):
+        assert work.ask("reap") == 1
+        assert_everything_is_kept(work)
+        assert work.drain() == [id]
+    assert_everything_goes(work)
+
+
+def test_a_retry_that_is_put_off_keeps_nothing(work: Engine) -> None:
+    (id,) = work.publish()
+    work.answer("retry", work.lease(), errors=["no"], delays=["1 hour"])
+    work.drain()
+    assert_everything_goes(work)
+    with work.clock("2 hours"):
+        assert work.ask("promote") == 1
+        lease = work.lease()
+    assert [(row.id, row.attempt, row.payload) for row in lease.messages] == [(id, 2, {"n": 0})]
+
+
+def test_a_dead_message_keeps_nothing_and_can_be_requeued(work: Engine) -> None:
+    (id,) = work.publish()
+    work.answer("reject", work.lease(), errors=["no"])
+    assert_everything_goes(work)
+    assert work.state(id) == "dead"
+    assert work.ask("requeue") == 1
+    assert work.drain() == [id]
+
+
+def test_what_nobody_committed_is_cleared_away(work: Engine) -> None:
+    with work.connection.transaction(force_rollback=True):
+        work.publish(500)
+    assert not work.is_empty("log")
+    assert work.rotate(OLD) == 1
+    assert work.is_empty("log")
+
+
+def test_a_shared_position_survives(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail")
+    work.publish(10)
+    work.drain()
+    work.drain("mail")
+    assert_everything_goes(work)
+    assert work.drain() == work.drain("mail") == []
+    ids = work.publish(10)
+    assert work.drain() == work.drain("mail") == ids
+
+
+def test_a_position_carried_on_survives_the_next_turn_too(work: Engine) -> None:
+    work.publish(10)
+    work.drain()
+    assert_everything_goes(work)
+    for turn in range(1, 5):
+        # All that is left is the cursor, one span further each time.
+        assert work.rotate(f"{3000 + turn * 3000} days") == 1
+    assert work.drain() == []
+    ids = work.publish(3)
+    assert work.drain() == ids
+
+
+def test_a_cursor_in_the_middle_of_a_window_is_carried_as_it_is(work: Engine) -> None:
+    ids = work.publish(10)
+    work.ack(work.lease(4))
+    with work.clock(OLD), work.connection.transaction():
+        carried = work.fetch(
+            "select trunq._carry_cursors(q, trunq._segment_at(q, clock_timestamp()))"
+            " from trunq.queue q where q.queue_id = {id}"
+        )
+        work.run("delete from {lease} where size > 0")
+    assert carried
+    assert work.drain() == ids[4:]
+
+
+def test_the_position_of_an_exclusive_reader_survives(work: Engine) -> None:
+    work.ask("subscribe", subscription="lake", mode="exclusive")
+    ids = work.publish(5)
+    work.drain()
+    tick = work.ask("tick", force=True)
+    assert_everything_is_kept(work)
+    (batch,) = work.call("next_batch", subscription="lake", worker="a")
+    assert_everything_is_kept(work)
+    assert [row.id for row in work.call("read_batch", subscription="lake", batch_id=batch.batch_id)] == ids
+    work.ask("finish_batch", subscription="lake", batch_id=batch.batch_id, token=batch.token)
+    assert work.ask("position", subscription="lake") == tick
+    assert_everything_goes(work)
+    assert work.ask("position", subscription="lake") == tick
+    assert work.call("next_batch", subscription="lake", worker="a") == []
+    more = work.publish(5)
+    work.ask("tick", force=True)
+    (batch,) = work.call("next_batch", subscription="lake", worker="a")
+    assert [row.id for row in work.call("read_batch", subscription="lake", batch_id=batch.batch_id)] == more
+
+
+def test_an_open_batch_of_nothing_keeps_its_lease(work: Engine) -> None:
+    work.ask("subscribe", subscription="lake", mode="exclusive")
+    work.ask("tick", force=True)
+    (batch,) = work.call("next_batch", subscription="lake", worker="a")
+    assert_everything_is_kept(work)
+    assert work.ask("finish_batch", subscription="lake", batch_id=batch.batch_id, token=batch.token)
+    assert work.rotate(OLD) == 2
+
+
+def test_a_reader_with_nothing_to_do_is_moved_on(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail")
+    work.publish()
+    work.drain("mail")
+    # Nothing more for mail: what follows are retries of the other's.
+    for _ in range(3):
+        work.answer("retry", work.lease(), delays=["0"])
+    work.drain()
+    assert work.rotate(OLD) == 4
+    assert work.is_empty("log")
+    (id,) = work.publish()
+    assert work.drain("mail") == [id]
+
+
+def test_a_receipt_outlives_its_lease(work: Engine) -> None:
+    """A handler's transaction that began a span before its lease puts the receipt into an older segment."""
+    work.publish()
+    work.drain()
+    work.run("update {receipt} set segment = mod(segment + 3, 4)")
+    work.run("update {lease} set expires_at = expires_at + interval '9000 days'")
+    work.run("truncate {log}")
+    assert work.rotate("2000 days") == 0, "the receipt is old, the lease is not"
+    assert work.ask("reap") == 0
+    assert work.rotate(OLD) == 2
+
+
+def test_a_clock_that_went_back_hides_no_lease(work: Engine) -> None:
+    work.publish()
+    with work.clock("1 day"):
+        work.drain()
+    with work.clock("2 days"):
+        work.ask("reap")
+    (id,) = work.publish()
+    held = work.lease()
+    # Old already, without moving the clock again.
+    for table in TABLES:
+        work.run(f"update {{{table}}} set segment = mod(segment + 1, 4)")
+    assert work.status().leased == 1
+    assert work.listed(state="leased") == [id]
+    assert work.rotate() == 0
+    work.ack(held)
+    assert work.rotate() >= 3
+    assert work.fetch("select count(*) from {log}") == 0
+
+
+def test_ticks_older_than_the_retention_are_forgotten_except_those_a_reader_needs(work: Engine) -> None:
+    work.ask("subscribe", subscription="lake", mode="exclusive")
+    ticks = [work.ask("tick", force=True) for _ in range(5)]
+    work.ask("advance", subscription="lake", tick_id=ticks[2])
+    assert work.rotate(BEFORE) == 0
+    assert len(work.call("list_ticks")) == 7
+    assert work.rotate(OLD) == 2
+    assert [row.tick_id for row in work.call("list_ticks")] == ticks[1:]
+    work.ask("unsubscribe", subscription="lake")
+    assert work.rotate(OLD) == 0
+    assert [row.tick_id for row in work.call("list_ticks")] == ticks[4:], "the newest always stays"
+
+
+def test_history_is_right_at_every_step_of_the_way(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail")
+    done, retried, dead = work.publish(3)
+    lease = work.lease(3)
+    work.ack(lease, [done])
+    work.answer("retry", lease, [retried], delays=["1 hour"])
+    work.answer("reject", lease, [dead])
+    work.drain("mail")
+    (later,) = work.publish()
+    work.drain("mail")
+    # Everything but `later` is a span older.
+    for table in ("{log}", "{lease}", "{receipt}"):
+        work.run(f"update {table} set segment = mod(segment + 3, 4)")
+    work.run("update {log} set segment = mod(segment + 1, 4) where id = %s", later)
+    known = {done: "done", retried: "retrying", dead: "dead", later: "ready"}
+    with work.clock("2000 days"):
+        for step in range(4):
+            shown = {row.id: row.state for row in work.call("list_messages", subscription="default")}
+            assert shown.items() <= known.items()
+            assert {retried, dead, later} <= shown.keys() | {dead}
+            assert work.state(dead) == "dead"
+            assert all(row.state == "done" for row in work.call("list_messages", subscription="mail"))
+            assert work.ask("rotate") == (step < 3)
+
+
+def test_rotating_needs_read_committed(work: Engine) -> None:
+    work.connection.execute("begin isolation level repeatable read")
+    with refused("TQ007", "REPEATABLE READ"):
+        work.ask("rotate")
+    work.connection.execute("rollback")
