@@ -1,0 +1,210 @@
+"""The house rules: what every part has promised the others."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from trunq import AsyncClient, Client, errors, install, record
+
+ROOT = Path(__file__).parent.parent
+SQL = sorted((ROOT / "src" / "trunq" / "sql").rglob("*.sql"))
+PYTHON = sorted(
+    path for name in ("src", "tests", "tools", "benchmarks") for path in (ROOT / name).rglob("*.py")
+)
+TESTS = [path for path in PYTHON if path.is_relative_to(ROOT / "tests")]
+
+LONGEST_FILE = 500
+
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError|unittest\.mock|\bMagicMock\b")
+
+EMPTY_NAMES = {"core", "common", "utils", "util", "base", "manager", "service", "helpers", "misc"}
+"""Names of modules that say nothing."""
+
+SYNONYMS = {"task", "tasks", "event", "events", "topic", "topics", "claim", "nack", "dlq"}
+"""What others call our things: one word a concept."""
+
+HELPERS = {"connect", "close", "copy", "transaction"}
+"""Methods of the client that are no function of the database."""
+
+PUBLIC = """
+select p.proname, coalesce(obj_description(p.oid), ''), p.proargnames::text[], p.proargmodes::text[]
+from pg_proc p where p.pronamespace = 'trunq'::regnamespace and p.proname !~ '^_' order by 1
+"""
+
+Function = tuple[str, str, list[str] | None, list[str] | None]
+
+
+@pytest.fixture
+def functions(sql: psycopg.Connection[Any]) -> list[Function]:
+    """The public functions of the database."""
+    return sql.execute(PUBLIC).fetchall()
+
+
+def names(function: Function, wanted: str) -> list[str]:
+    """Names of a function's parameters ("i"), or of the columns it returns ("t")."""
+    all_names = function[2] or []
+    modes = function[3] or ["i"] * len(all_names)
+    return [name for name, mode in zip(all_names, modes, strict=True) if mode == wanted]
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_every_public_function_is_commented_in_sentences(functions: list[Function]) -> None:
+    assert functions
+    assert [name for name, comment, *_ in functions if not comment.endswith(".")] == []
+
+
+def test_no_public_name_has_two_functions(functions: list[Function]) -> None:
+    found = [function[0] for function in functions]
+    assert [name for name in set(found) if found.count(name) > 1] == []
+
+
+@pytest.mark.parametrize("client", [AsyncClient, Client])
+def test_every_function_is_a_method_with_its_parameters_and_the_reverse(
+    functions: list[Function], client: type
+) -> None:
+    methods = {name: m for name, m in inspect.getmembers(client, inspect.isfunction) if name[0] != "_"}
+    assert set(methods) - HELPERS == {function[0] for function in functions}
+    for function in functions:
+        method = methods[function[0]]
+        parameters = inspect.signature(method).parameters
+        taken = [f"p_{name.rstrip('_')}" for name in parameters if name not in {"self", "connection"}]
+        assert taken == names(function, "i"), function[0]
+        assert parameters["connection"].kind is inspect.Parameter.KEYWORD_ONLY, function[0]
+        assert method.__doc__, function[0]
+
+
+def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> None:
+    returned = {function[0]: names(function, "t") for function in functions}
+    for name, row in {
+        "list_queues": record.Queue,
+        "list_subscriptions": record.Subscription,
+        "list_dead": record.DeadMessage,
+        "list_ticks": record.Tick,
+        "next_batch": record.Batch,
+        "read_batch": record.BatchMessage,
+        "show_message": record.MessageState,
+        "list_messages": record.MessageState,
+        "status": record.Status,
+        "perform_duties": record.DutyDone,
+    }.items():
+        assert list(row._fields) == returned.pop(name), name
+    assert [name for name, columns in returned.items() if columns] == ["lease"]
+
+
+def test_errors_and_sqlstates_are_the_same_ones() -> None:
+    raised = set(re.findall(r"TQ\d{3}", "".join(path.read_text() for path in SQL)))
+    assert raised == set(errors.BY_SQLSTATE)
+    drawn = dict(re.findall(r"── (\w+)\s+(TQ\d{3})", errors.__doc__ or ""))
+    assert drawn == {error.__name__: state for state, error in errors.BY_SQLSTATE.items()}
+
+
+def test_snapshots_are_taken_in_one_place() -> None:
+    """Anywhere else the caller's own transaction would be missing among those in progress."""
+    counts = {path.name: path.read_text().count("pg_current_snapshot(") for path in SQL}
+    assert {name: count for name, count in counts.items() if count} == {"clock.sql": 1}
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    assert [migration.number for migration in install.migrations()] == list(range(1, install.newest() + 1))
+    assert install.newest() > 0
+
+
+def test_security_definers_pin_their_search_path(sql: psycopg.Connection[Any]) -> None:
+    loose = sql.execute(
+        "select p.oid::regprocedure::text from pg_proc p where p.prosecdef"
+        " and p.pronamespace::regnamespace::text like 'trunq%'"
+        " and coalesce(p.proconfig::text, '') not like '%search_path%'"
+    ).fetchall()
+    assert loose == []
+
+
+def test_sql_keywords_are_lower_case() -> None:
+    keywords = re.compile(
+        r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|BEGIN|END|IF|RETURN)\b", re.MULTILINE
+    )
+    assert [shown(path) for path in SQL if keywords.search(path.read_text())] == []
+
+
+def test_one_word_a_concept(functions: list[Function]) -> None:
+    spoken = [name for function in functions for name in (function[0], *(function[2] or []))]
+    spoken += [part.removesuffix(".py") for path in PYTHON for part in path.relative_to(ROOT).parts]
+    assert {word for name in spoken for word in name.split("_")} & SYNONYMS == set()
+
+
+def test_generated_files_are_fresh() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "unasync.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {shown(path): len(path.read_text().splitlines()) for path in [*PYTHON, *SQL]}
+    assert {name: length for name, length in lengths.items() if length >= LONGEST_FILE} == {}
+
+
+def test_modules_have_names_that_say_something() -> None:
+    parts = {part.removesuffix(".py") for path in PYTHON for part in path.relative_to(ROOT).parts}
+    assert parts & EMPTY_NAMES == set()
+
+
+def test_nothing_is_left_unfinished() -> None:
+    texts = {shown(path): path.read_text() for path in [*PYTHON, *SQL] if path != Path(__file__)}
+    assert {name: found.group() for name, text in texts.items() if (found := UNFINISHED.search(text))} == {}
+
+
+def test_tests_do_not_sleep() -> None:
+    """They wait for facts, with waiting.py; a program that a test starts may do as it likes."""
+    assert [
+        f"{shown(path)}:{node.lineno}"
+        for path in TESTS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep" and path.name != "waiting.py"
+    ] == []
+
+
+ASSERTION = re.compile(r"\bassert\b|raises\(|wait_until")
+
+
+def test_every_test_asserts_something() -> None:
+    """By itself, or through a helper of the tests that does."""
+    defined = [
+        (shown(path), node.name, ast.unparse(node))
+        for path in TESTS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    helpers = {name for _, name, body in defined if ASSERTION.search(body) and name[:5] != "test_"}
+    asserting = re.compile(rf"{ASSERTION.pattern}|\b({'|'.join(sorted(helpers))})\(")
+    silent = [
+        (path, name) for path, name, body in defined if name[:5] == "test_" and not asserting.search(body)
+    ]
+    assert silent == []
+
+
+def undocumented(path: Path) -> list[str]:
+    """What is public in a file and says nothing about itself."""
+    tree = ast.parse(path.read_text())
+    public: list[ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = [tree]
+    public += [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_"
+    ]
+    return [f"{shown(path)}:{getattr(node, 'name', '')}" for node in public if not ast.get_docstring(node)]
+
+
+def test_what_is_public_has_a_docstring() -> None:
+    sources = [path for path in PYTHON if path.is_relative_to(ROOT / "src")]
+    assert [name for path in sources for name in undocumented(path)] == []
