@@ -11,6 +11,7 @@ payloads.
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -145,6 +146,12 @@ _PLAN: Final = (
 )
 
 _connections: dict[tuple[int, str], Any] = {}
+
+
+@atexit.register
+def _forget_all() -> None:
+    for _, dsn in list(_connections):
+        _forget(dsn)
 
 
 def _kept(dsn: str) -> Any:

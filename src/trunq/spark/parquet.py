@@ -127,8 +127,8 @@ class _OpenFile:
 
     def discard(self) -> None:
         if self._writer is not None:
-            # On a full disk the end of the file cannot be written either.
-            with suppress(OSError):
+            # On a full disk the end of the file cannot be written either, and pyarrow stumbles over that.
+            with suppress(Exception):
                 self._writer.close()
         (self.root / self.path).unlink(missing_ok=True)
 

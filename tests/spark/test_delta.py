@@ -1,0 +1,288 @@
+"""The lake sink without Spark: files, their statistics, commits that are seen once, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import StructType
+
+from trunq.errors import InvalidArgument
+from trunq.spark.delta import DeltaWriter, TrunqDeltaSink, WrittenFiles, open_table, vacuum
+from trunq.spark.errors import LakeMismatch, LakeUnwritable
+
+QUERY = "3c1f"
+ODD = ["a b/ü%=", "", "2013-01", None, "a:b?*[x]{y}^'\"#\\", "..", "é"]
+MOMENT = dt.datetime(2013, 1, 1, 2, 3, 4, 567891, tzinfo=dt.UTC)
+
+
+def schema(**columns: str) -> StructType:
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()
+    ]
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def writer(path: Path, partition_by: tuple[str, ...] = ("month",), **columns: str) -> DeltaWriter:
+    return DeltaWriter(str(path), schema(**(columns or {"id": "long", "month": "string"})), partition_by)
+
+
+def batch(of: DeltaWriter, **columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns, schema=of._arrow_schema())
+
+
+def months(of: DeltaWriter, first: int, count: int) -> pa.RecordBatch:
+    ids = list(range(first, first + count))
+    return batch(of, id=ids, month=[f"2013-{id % 12 + 1:02}" for id in ids])
+
+
+def files(path: Path) -> set[str]:
+    return {str(each.relative_to(path)) for each in path.rglob("*.parquet") if "_delta_log" not in each.parts}
+
+
+def test_a_batch_is_seen_once_by_every_reader(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    for batch_id in range(3):
+        parts = [
+            sink.write_files([months(sink, batch_id * 200 + n * 100, 100)], QUERY, batch_id, n)
+            for n in (0, 1)
+        ]
+        sink.commit(parts, batch_id)
+    table = DeltaTable(tmp_path)
+    assert table.count() == 600
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == list(range(600))
+    plain = ds.dataset(table.file_uris(), partitioning="hive", partition_base_dir=str(tmp_path))
+    assert sorted(plain.to_table()["id"].to_pylist()) == list(range(600))
+    assert set(plain.to_table()["month"].to_pylist()) == {f"2013-{n:02}" for n in range(1, 13)}
+    # No file lies there that the table does not name: a reader of the bare directory sees the same.
+    assert files(tmp_path) == {str(Path(uri).relative_to(tmp_path)) for uri in table.file_uris()}
+
+
+def test_a_replayed_batch_adds_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    for batch_id in (0, 1):
+        sink.commit([sink.write_files([months(sink, batch_id * 50, 50)], QUERY, batch_id, 0)], batch_id)
+    before, version = files(tmp_path), DeltaTable(tmp_path).version()
+    for batch_id in (0, 1):
+        sink.commit([sink.write_files([months(sink, batch_id * 50, 50)], QUERY, batch_id, 0)], batch_id)
+    assert files(tmp_path) == before
+    assert (DeltaTable(tmp_path).version(), DeltaTable(tmp_path).count()) == (version, 100)
+    sink.commit([sink.write_files([months(sink, 0, 50)], "another query", 0, 0)], 0)
+    assert DeltaTable(tmp_path).count() == 150
+
+
+def test_an_aborted_batch_leaves_nothing_and_a_killed_one_only_what_vacuum_removes(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.commit([sink.write_files([months(sink, 0, 50)], QUERY, 0, 0)], 0)
+    before = files(tmp_path)
+    sink.abort([sink.write_files([months(sink, 50, 50)], QUERY, 1, 0), None], 1)
+    assert files(tmp_path) == before
+
+    def failing() -> Any:
+        yield months(sink, 50, 50)
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError):
+        sink.write_files(failing(), QUERY, 1, 0)
+    assert files(tmp_path) == before
+    sink.write_files([months(sink, 50, 50)], QUERY, 1, 0)
+    assert DeltaTable(tmp_path).count() == 50
+    assert set(vacuum(str(tmp_path), 0)) == files(tmp_path) - before or files(tmp_path) == before
+    assert files(tmp_path) == before
+
+
+def at_once(*works: Callable[[], None]) -> None:
+    """Runs pieces of work at the same moment; Delta's library does not hold the interpreter while it commits."""
+    barrier = threading.Barrier(len(works))
+
+    def run(work: Callable[[], None]) -> None:
+        barrier.wait()
+        work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        for done in [pool.submit(run, work) for work in works]:
+            done.result()
+
+
+def test_several_queries_may_create_the_table_at_once(tmp_path: Path) -> None:
+    sinks = [writer(tmp_path) for _ in range(4)]
+    written = [
+        sink.write_files([months(sink, n * 100, 100)], f"query {n}", 0, 0) for n, sink in enumerate(sinks)
+    ]
+    at_once(*(partial(sink.commit, [each], 0) for sink, each in zip(sinks, written, strict=True)))
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == list(range(400))
+
+
+def test_two_drivers_of_one_query_commit_a_batch_once(tmp_path: Path) -> None:
+    sinks = [writer(tmp_path) for _ in range(3)]
+    for batch_id in range(5):
+        written = [
+            sink.write_files([months(sink, batch_id * 100, 100)], QUERY, batch_id, 0) for sink in sinks
+        ]
+        at_once(*(partial(sink.commit, [each], batch_id) for sink, each in zip(sinks, written, strict=True)))
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == list(range(500))
+    assert len(files(tmp_path)) == 5 * 12
+
+
+def test_odd_partition_values_come_back_as_they_were(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    rows = batch(sink, id=list(range(70)), month=[ODD[n % 7] for n in range(70)])
+    sink.commit([sink.write_files([rows], QUERY, 0, 0)], 0)
+    table = DeltaTable(tmp_path)
+    found = {row["id"]: row["month"] for row in table.to_pyarrow_table().to_pylist()}
+    assert found == {n: ODD[n % 7] or None for n in range(70)}
+    # The empty text is null, as the protocol says.
+    assert len(files(tmp_path)) == len(ODD) - 1
+
+
+def test_several_partition_columns_of_several_types(tmp_path: Path) -> None:
+    sink = writer(
+        tmp_path,
+        ("day", "flag", "hour", "at"),
+        id="long",
+        day="date",
+        flag="boolean",
+        hour="integer",
+        at="timestamp",
+    )
+    days = [dt.date(2013, 1, 1), None, dt.date(2013, 2, 1)]
+    rows = {
+        "id": list(range(60)),
+        "day": [days[n % 3] for n in range(60)],
+        "flag": [[True, False, None][n // 20] for n in range(60)],
+        "hour": [n % 2 or None for n in range(60)],
+        "at": [MOMENT] * 60,
+    }
+    sink.commit([sink.write_files([batch(sink, **rows)], QUERY, 0, 0)], 0)
+    found = DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict()
+    assert found == rows
+
+
+def test_statistics_bound_every_value(tmp_path: Path) -> None:
+    kinds = {"id": "long", "at": "timestamp", "text": "string", "number": "double", "day": "date"}
+    sink = writer(tmp_path, (), **kinds, raw="binary", flag="boolean")
+    rows = batch(
+        sink,
+        id=[3, None, -7],
+        at=[MOMENT, MOMENT - dt.timedelta(days=1), None],
+        text=["y" * 100, "b", "y" * 99],
+        number=[1.5, None, -2.0],
+        day=[dt.date(2013, 5, 1), dt.date(1969, 1, 1), None],
+        raw=[b"1", None, None],
+        flag=[True, None, False],
+    )
+    sink.commit([sink.write_files([rows], QUERY, 0, 0)], 0)
+    log = (tmp_path / "_delta_log" / "00000000000000000001.json").read_text().splitlines()
+    added = [json.loads(line)["add"] for line in log if "add" in json.loads(line)]
+    stats = json.loads(added[0]["stats"])
+    assert stats["numRecords"] == 3
+    assert stats["nullCount"] == {"id": 1, "at": 1, "text": 0, "number": 1, "day": 1, "raw": 2, "flag": 1}
+    assert stats["minValues"] == {
+        "id": -7, "at": "2012-12-31T02:03:04.567891Z", "text": "b", "number": -2.0, "day": "1969-01-01",
+    }  # fmt: skip
+    assert stats["maxValues"] == {
+        "id": 3, "at": "2013-01-01T02:03:04.567891Z", "text": "y" * 64 + "\U0010ffff", "number": 1.5,
+        "day": "2013-05-01",
+    }  # fmt: skip
+    table = DeltaTable(tmp_path)
+    assert table.to_pyarrow_table(filters=[("text", ">", "y" * 98)]).num_rows == 2
+    assert table.to_pyarrow_table(filters=[("at", ">=", MOMENT)]).num_rows == 1
+
+
+def test_bounds_that_would_be_wrong_are_left_out(tmp_path: Path) -> None:
+    sink = writer(tmp_path, (), number="double", text="string", price="decimal(10,2)")
+    rows = batch(
+        sink,
+        number=[1.0, float("nan")],
+        text=["a" * 64 + "\U0010ffff" + "z", "a"],
+        price=[Decimal("1.10"), None],
+    )
+    (file,) = sink.write_files([rows], QUERY, 0, 0).files
+    stats = json.loads(file.statistics)
+    assert stats == {
+        "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"number": 0, "text": 0, "price": 1},
+    }  # fmt: skip
+
+
+def test_rows_that_do_not_fit_the_table_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.check()
+    sink.commit([sink.write_files([months(sink, 0, 10)], QUERY, 0, 0)], 0)
+    before = files(tmp_path)
+    for other, problem in (
+        (writer(tmp_path, id="integer", month="string"), 'column "id" is long in the table and integer here'),
+        (writer(tmp_path, id="long", month="string", more="long"), 'the table has no column "more"'),
+        (writer(tmp_path, month="string", day="date"), 'column "id" is missing'),
+        (writer(tmp_path, ()), r"partitioned by \(month\), not by \(\)"),
+    ):
+        with pytest.raises(LakeMismatch, match=problem):
+            other.check()
+    assert files(tmp_path) == before
+
+
+def test_partition_columns_must_exist_and_leave_something(tmp_path: Path) -> None:
+    for partition_by, problem in (
+        (("moon",), 'names "moon", which is no column'),
+        (("price",), "cannot be partitioned by it"),
+        (("id", "price"), "cannot be partitioned by it"),
+    ):
+        with pytest.raises(InvalidArgument, match=problem):
+            writer(tmp_path, partition_by, id="long", price="double").check()
+    with pytest.raises(InvalidArgument, match="nothing would be left"):
+        writer(tmp_path, ("id",), id="long").check()
+
+
+@pytest.mark.parametrize("path", ["", "s3://bucket/table"])
+def test_a_path_that_cannot_be_written_to_is_refused(path: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"path|directory"):
+        TrunqDeltaSink({"path": path}).streamWriter(schema(id="long"), False)
+    with pytest.raises(InvalidArgument, match="complete"):
+        TrunqDeltaSink({"path": "/x"}).streamWriter(schema(id="long"), True)
+
+
+def test_a_place_that_takes_no_files_is_said_so(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    sink = writer(file / "table")
+    with pytest.raises(LakeUnwritable, match="Not a directory"):
+        sink.write_files([months(sink, 0, 10)], QUERY, 0, 0)
+    with pytest.raises(LakeUnwritable, match="Not a directory"):
+        sink.commit([WrittenFiles(QUERY, [])], 0)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """This process may write no file above 64 kB, which fails as a full disk does: amid a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_disk_that_fills_up_leaves_nothing_half_committed(tmp_path: Path) -> None:
+    sink = writer(tmp_path, (), id="long", text="string")
+    sink.commit([sink.write_files([batch(sink, id=[1], text=["x"])], QUERY, 0, 0)], 0)
+    texts = [str(n * 7919 % 1_000_003) * 8 for n in range(50_000)]
+    with pytest.raises(LakeUnwritable, match=f"cannot write the lake table {tmp_path}: File too large"):
+        sink.write_files([batch(sink, id=list(range(50_000)), text=texts)], QUERY, 1, 0)
+    assert DeltaTable(tmp_path).count() == 1
+    assert len(files(tmp_path)) == 1
+
+
+def test_there_is_no_table_before_the_first_batch(tmp_path: Path) -> None:
+    assert open_table(str(tmp_path / "none")) is None
+    writer(tmp_path / "none").check()
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,205 @@
+"""Reading a queue once, by both engines; no Spark is needed for that."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, In, IsNotNull, StringStartsWith
+from pyspark.sql.types import StringType, StructType
+
+from spark.conftest import Queue
+from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMissing, TickNotFound
+from trunq.spark import fetch
+from trunq.spark.column import BY_NAME, COLUMNS, arrow_schema, choose
+from trunq.spark.errors import DatabaseAway
+from trunq.spark.option import Options
+from trunq.spark.reader import BatchReader, FilteringReader
+
+ENGINES = ("psycopg", "adbc")
+ALL = tuple(BY_NAME)
+
+
+def read(reader: BatchReader) -> pa.Table:
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    return pa.Table.from_batches(batches, arrow_schema(reader._query.columns))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_column_arrives_as_spark_wants_it(queue: Queue, engine: str) -> None:
+    queue.connection.execute("""
+        insert into trunq_log.q (kind, key, payload, body, headers) values
+          ('a', 'k', '{"é": [1, null]}', '\\x00ff', '{"h": "x"}'), (null, null, null, null, null)""")
+    table = read(BatchReader(queue.options(engine=engine), ALL))
+    assert table.schema == arrow_schema(ALL)
+    rows = table.sort_by("id").to_pylist()
+    created_at = [row.pop("created_at") for row in rows]
+    assert created_at == [
+        row[0]
+        for row in queue.connection.execute("select created_at from trunq_log.q order by id").fetchall()
+    ]
+    first, second = queue.ids()
+    assert rows == [
+        {
+            "id": first, "kind": "a", "key": "k", "payload": '{"é": [1, null]}', "body": b"\x00\xff",
+            "headers": '{"h": "x"}', "priority": 0, "attempt": 1,
+        },
+        {
+            "id": second, "kind": None, "key": None, "payload": None, "body": None,
+            "headers": None, "priority": 0, "attempt": 1,
+        },
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_several_partitions_are_together_the_whole(queue: Queue, engine: str) -> None:
+    for _ in range(30):
+        queue.publish(40)
+    reader = BatchReader(queue.options(engine=engine, minPartitions="3"), ("id",))
+    assert len(reader.partitions()) == 3
+    assert sorted(read(reader)["id"].to_pylist()) == queue.ids()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_are_bounded_in_bytes(queue: Queue, engine: str) -> None:
+    queue.connection.execute(
+        "insert into trunq_log.q (body)"
+        " select decode(repeat('00', 3000000), 'hex') from generate_series(1, 12)"
+    )
+    reader = BatchReader(queue.options(engine=engine), ("id", "body"))
+    sizes = [batch.nbytes for each in reader.partitions() for batch in reader.read(each)]
+    assert sum(sizes) > 36_000_000
+    assert max(sizes) < 16_000_000
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_lost_connection_is_replaced(queue: Queue, engine: str) -> None:
+    queue.publish(3)
+    reader = BatchReader(queue.options(engine=engine), ("id",))
+    assert read(reader).num_rows == 3
+    queue.connection.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where pid <> pg_backend_pid() and datname = current_database()"
+    )
+    assert read(reader).num_rows == 3
+
+
+def test_retries_of_a_subscription_are_not_read(queue: Queue) -> None:
+    queue.publish(2)
+    queue.connection.execute(
+        "insert into trunq_log.q (id, subscription_id, attempt) select id, 1, 2 from trunq_log.q limit 1"
+    )
+    assert read(BatchReader(queue.options(), ("attempt",)))["attempt"].to_pylist() == [1, 1]
+
+
+def test_a_batch_reads_from_tick_to_tick(queue: Queue) -> None:
+    ticks = []
+    for _ in range(3):
+        queue.publish(10)
+        ticks.append(queue.tick())
+    queue.publish(10)
+    between = queue.options(startingTick=str(ticks[0]), endingTick=str(ticks[1]))
+    assert sorted(read(BatchReader(between, ("id",)))["id"].to_pylist()) == queue.ids()[10:20]
+    assert read(BatchReader(queue.options(startingTick=str(ticks[1])), ("id",))).num_rows == 20
+    assert read(BatchReader(queue.options(), ("id",))).num_rows == 40
+    with pytest.raises(TickNotFound, match=f"it keeps ticks 1 to {ticks[2] + 1}"):
+        BatchReader(queue.options(startingTick="99"), ("id",)).partitions()
+
+
+def test_a_batch_of_everything_cuts_a_tick_only_when_there_is_something_newer(queue: Queue) -> None:
+    queue.publish(1)
+    for _ in range(2):
+        assert read(BatchReader(queue.options(), ("id",))).num_rows == 1
+        assert queue.value("select count(*) from trunq.tick") == 2
+
+
+def test_kind_and_key_are_selected_in_the_database(queue: Queue) -> None:
+    for kind in ("a", "b", "it's \\ odd"):
+        queue.publish(3, kind)
+    assert read(BatchReader(queue.options(kind="a, b"), ("kind",))).num_rows == 6
+    assert read(BatchReader(queue.options(kind="it's \\ odd", key="1,2"), ("key",)))["key"].to_pylist() == [
+        "1",
+        "2",
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_conditions_on_kind_and_key_are_pushed_down_and_others_left(queue: Queue, engine: str) -> None:
+    for kind in ("a", "b", "it's \\ odd"):
+        queue.publish(3, kind)
+    reader = FilteringReader(queue.options(pushdown="true", engine=engine), ("kind", "key"))
+    left = StringStartsWith(("kind",), "i")
+    given = [IsNotNull(("kind",)), EqualTo(("kind",), "it's \\ odd"), In(("key",), ("2", "3")), left]
+    assert list(reader.pushFilters(given)) == [left]
+    assert [row["key"] for row in read(reader).to_pylist()] == ["2", "3"]
+
+
+def test_an_empty_queue_has_no_rows(queue: Queue) -> None:
+    assert read(BatchReader(queue.options(), ALL)).num_rows == 0
+
+
+def test_few_rows_are_read_by_psycopg_and_many_by_adbc() -> None:
+    assert fetch.choose("auto", 100) is fetch.read_psycopg
+    assert fetch.choose("auto", 100_000) is fetch.read_adbc
+    assert fetch.choose("adbc", 1) is fetch.read_adbc
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "needs the option queue"),
+        ({"queue": "Q; drop"}, "cannot be the name of a queue"),
+        ({"queue": "q", "maxMessagePerTrigger": "1"}, 'no option "maxMessagePerTrigger"'),
+        ({"queue": "q", "maxMessagesPerTrigger": "0"}, "a whole number from 1"),
+        ({"queue": "q", "engine": "jdbc"}, "auto or adbc or psycopg"),
+        ({"queue": "q", "pushdown": "yes"}, "true or false"),
+        ({"queue": "q", "startingTick": "3", "endingTick": "2"}, "lies before"),
+        ({"queue": "q", "startingTick": "3", "startingOffsets": "latest"}, "not both"),
+        ({"queue": "q", "dsn": "x", "service": "y"}, "not both"),
+    ],
+)
+def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
+    with pytest.raises((InvalidArgument, InvalidName), match=problem):
+        Options.parse(given)
+
+
+def test_the_address_comes_from_the_environment_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRUNQ_DSN", raising=False)
+    with pytest.raises(InvalidArgument, match="needs to know the database"):
+        Options.parse({"queue": "q"}).address()
+    monkeypatch.setenv("TRUNQ_DSN", "host=h password=secret")
+    options = Options.parse({"queue": "q"})
+    assert options.address() == os.environ["TRUNQ_DSN"]
+    assert Options.parse({"queue": "q", "service": "it's"}).address() == "service='it\\'s'"
+    assert "secret" not in repr(Options.parse({"queue": "q", "dsn": "host=h password=secret"}))
+
+
+def test_an_address_that_cannot_be_read_is_not_repeated() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Options.parse({"queue": "q", "dsn": "postgres//u:secret@h"}).address()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_said_so_soon() -> None:
+    options = Options.parse({"queue": "q", "dsn": "host=/nowhere password=secret"})
+    with pytest.raises(DatabaseAway, match="cannot be reached") as caught:
+        BatchReader(options, ("id",)).partitions()
+    assert "secret" not in str(caught.value)
+
+
+def test_an_unknown_queue_and_a_database_without_trunq_are_said_so(queue: Queue, new_database: Any) -> None:
+    with pytest.raises(QueueNotFound, match='no queue "nope"'):
+        BatchReader(Options.parse({"queue": "nope", "dsn": queue.dsn}), ("id",)).partitions()
+    with pytest.raises(SchemaMissing):
+        BatchReader(Options.parse({"queue": "q", "dsn": new_database("template1")}), ("id",)).partitions()
+
+
+def test_a_schema_may_name_only_the_columns_there_are() -> None:
+    assert choose(StructType().add("kind", StringType()).add("key", StringType())) == ("kind", "key")
+    with pytest.raises(InvalidArgument, match='no column "kinds"'):
+        choose(StructType().add("kinds", StringType()))
+    with pytest.raises(InvalidArgument, match='"id" is bigint, not string'):
+        choose(StructType().add("id", StringType()))
+    assert [column.name for column in COLUMNS] == list(ALL)
