@@ -48,7 +48,7 @@ def _default_address() -> Iterator[None]:
     except psycopg.Error as error:
         if not is_connection_trouble(error):
             raise
-        reason = explain_connection(str(error))
+        reason, _, _ = explain_connection(str(error)).partition(". ")
         raise Mistake(
-            f"No database is given, and at the usual place: {reason} {WAYS_TO_A_DATABASE}"
+            f"No database is given, and there is none at the usual place ({reason}). {WAYS_TO_A_DATABASE}"
         ) from None

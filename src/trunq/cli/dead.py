@@ -24,7 +24,7 @@ COLUMNS = ("id", "subscription", "kind", "key", "reason", "attempts", "died_at",
 Subscription = Annotated[
     str | None, typer.Option("--subscription", "-s", metavar="NAME", help="Only those of this subscription.")
 ]
-Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of messages.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")]
 Everything = Annotated[
     bool,
     typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ from trunq.cli.failure import Interrupted, Mistake
 from trunq.cli.output import err, out, write_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from trunq.demo.evidence import Evidence
 
 EXAMPLES = (
@@ -27,7 +30,7 @@ def demo(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="[DIR]", help="Where database, lake table and report go; a run replaces the one before."
+            metavar="DIR", help="Where database, lake table and report go; a run replaces the one before."
         ),
     ] = Path("demo"),
     replay: Annotated[
@@ -45,19 +48,10 @@ def demo(
     same queue exactly once into a lake table and computes an aggregate; a report shows it all. It takes
     about three minutes.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
-        from trunq.demo.fleet import ProcessDied  # noqa: PLC0415  # the demo's libraries are an extra
-        from trunq.demo.flights import InputMissing  # noqa: PLC0415
-        from trunq.demo.place import PlaceUnusable  # noqa: PLC0415
-        from trunq.demo.run import run  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise Mistake(
-            f"The demo needs {error.name}, which is not installed: pip install 'trunq[all]'."
-        ) from None
-    try:
-        evidence = run(directory, replay, err if json else out)
-    except (InputMissing, PlaceUnusable, ProcessDied) as error:
-        raise Mistake(str(error)) from None
+        evidence = _run(directory, replay, err if json else out)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Stopped, and nothing was left running. trunq demo {directory} starts over."
@@ -70,6 +64,20 @@ def demo(
         raise Mistake(
             "Some numbers are not the same in the input and in this run: see the end of the report."
         )
+
+
+def _run(directory: Path, replay: float, console: Console) -> Evidence:
+    try:
+        from trunq.demo.fleet import ProcessDied
+        from trunq.demo.flights import InputMissing
+        from trunq.demo.place import PlaceUnusable
+        from trunq.demo.run import run
+    except ModuleNotFoundError as error:
+        raise Mistake(f"The demo needs {error.name}, which is not here: pip install 'trunq[all]'.") from None
+    try:
+        return run(directory, replay, console)
+    except (InputMissing, PlaceUnusable, ProcessDied) as error:
+        raise Mistake(str(error)) from None
 
 
 def _tell(evidence: Evidence) -> None:

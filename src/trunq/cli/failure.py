@@ -7,7 +7,7 @@ from typing import Final
 
 import psycopg
 
-from trunq.errors import TrunqError
+from trunq.errors import QueueInUse, QueueNotFound, SubscriptionNotFound, TrunqError
 
 WAYS_TO_A_DATABASE: Final = (
     "Pass --dsn postgresql://user@host/name, set TRUNQ_DSN, or use --embedded for a Postgres of your own."
@@ -62,6 +62,14 @@ CONNECTION_TROUBLE: Final = (
 )
 
 
+SHELL_HINTS: Final[dict[type[TrunqError], str]] = {
+    QueueNotFound: "Create it with trunq queue create NAME, or see what is there: trunq queue list.",
+    SubscriptionNotFound: "Those there are: trunq status.",
+    QueueInUse: "To drop it with all that is in it: --force.",
+}
+"""The way out as a command, where the database tells it as SQL."""
+
+
 class Mistake(Exception):
     """A command that cannot be done as it was given; the text says why and what to do."""
 
@@ -76,7 +84,8 @@ def explain(error: BaseException) -> str | None:
         case Mistake():
             return str(error)
         case TrunqError():
-            return " ".join(sentence(part) for part in (error.message, error.hint) if part)
+            hint = SHELL_HINTS.get(type(error), error.hint)
+            return " ".join(sentence(part) for part in (error.message, hint) if part)
         case psycopg.Error():
             return _explain_database(error)
         case PermissionError() | FileNotFoundError() | NotADirectoryError() | IsADirectoryError():

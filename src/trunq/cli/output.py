@@ -38,6 +38,11 @@ def say(sentence: str, **facts: Any) -> None:
     out.print(sentence.format(**marked))
 
 
+def complain(sentence: str) -> None:
+    """Say on stderr what went wrong."""
+    err.print(f"[red]error:[/red] {escape(sentence)}")
+
+
 def write_json(value: Any) -> None:
     """Print one JSON document: times as ISO 8601, intervals in seconds."""
     json.dump(

@@ -35,7 +35,7 @@ def publish(
     payload: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PAYLOAD]", help="JSON. Without it, and without --file: the lines of standard input."
+            metavar="PAYLOAD", help="JSON. Without it, and without --file: the lines of standard input."
         ),
     ] = None,
     file: Annotated[

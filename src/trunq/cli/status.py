@@ -26,7 +26,7 @@ EXAMPLES = (
 
 
 def status(
-    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.")] = None,
+    queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Only this queue.")] = None,
     once: Annotated[
         bool,
         typer.Option(

@@ -77,7 +77,10 @@ class Fleet:
                 parent = psutil.Process(member.process.pid)
                 # Listed before the parent goes: afterwards nobody knows whose children they were.
                 processes += [parent, *parent.children(recursive=True)]
-            member.process.terminate()
+        for process in processes:
+            # Spark's Java as well: left alone it takes seconds to notice that Python is gone.
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
         _, alive = psutil.wait_procs(processes, timeout=GRACE)
         for process in alive:
             with suppress(psutil.NoSuchProcess):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -50,7 +53,7 @@ def run(directory: Path, seconds: float, console: Console) -> Evidence:
     """
     flights.data_directory()
     place, screen = Place(directory), Screen(console)
-    started, started_at = time.monotonic(), datetime.now(UTC)
+    started_at = datetime.now(UTC)
     with place.taken():
         with screen.step("Starting Postgres") as facts:
             server = embedded.start(place.database)
@@ -58,16 +61,27 @@ def run(directory: Path, seconds: float, console: Console) -> Evidence:
         environment = {"TRUNQ_DSN": server.dsn, "PYTHONUNBUFFERED": "1"}
         with server, Client(server.dsn) as client, Fleet(place.logs, environment) as fleet:
             job = Run(place, screen, seconds, server.dsn, client, fleet)
-            prepare(job)
-            spark, workers = start(job)
-            year, expected = read(screen)
-            replay_seconds = replay(job, year, spark)
-            with screen.step("Stopping the workers"):
-                fleet.stop(*workers)
-            evidence = gather(job, expected, started_at, replay_seconds, started)
+            try:
+                evidence = work(job, started_at)
+            except KeyboardInterrupt:
+                # From here on we are only cleaning up, which one more Ctrl-C must not keep us from.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                screen.console.print("Stopping …")
+                raise
         with screen.step("Writing the report"):
             report.write(evidence, place.report)
     return evidence
+
+
+def work(job: Run, started_at: datetime) -> Evidence:
+    """The run itself, once there is a database."""
+    prepare(job)
+    spark, workers = start(job)
+    year, expected = read(job.screen)
+    replay_seconds = replay(job, year, spark)
+    with job.screen.step("Stopping the workers"):
+        job.fleet.stop(*workers)
+    return gather(job, expected, started_at, replay_seconds)
 
 
 def prepare(job: Run) -> None:
@@ -91,7 +105,7 @@ def start(job: Run) -> tuple[Member, list[Member]]:
         "spark pipeline", "trunq.demo.pipeline", str(place.lake), str(place.checkpoint), str(place.figures)
     )
     workers = [
-        job.fleet.start(f"worker {number}", "trunq.cli", "worker", "trunq.demo.job:worker")
+        job.fleet.start(f"worker {number}", "trunq.cli.member", "worker", "trunq.demo.job:worker")
         for number in range(1, WORKERS + 1)
     ]
     job.screen.done(f"Started {WORKERS} workers and a Spark query")
@@ -139,9 +153,7 @@ def look(job: Run, published: int, bars: Bars) -> bool:
     return unanswered == 0
 
 
-def gather(
-    job: Run, expected: Expectation, started_at: datetime, replay_seconds: float, started: float
-) -> Evidence:
+def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds: float) -> Evidence:
     """Count everything where it ended up."""
     place = job.place
     with job.screen.step("Counting") as facts, psycopg.connect(job.dsn, autocommit=True) as connection:
@@ -152,7 +164,7 @@ def gather(
         figures = json.loads(place.figures.read_text())
         evidence = Evidence(
             started_at=started_at,
-            seconds=time.monotonic() - started,
+            seconds=(datetime.now(UTC) - started_at).total_seconds(),
             replay_seconds=replay_seconds,
             published=found.published,
             handled=found.handled,
@@ -198,14 +210,16 @@ def versions(connection: psycopg.Connection[Any], figures: dict[str, Any]) -> di
 
 
 def commands(place: Place) -> dict[str, str]:
-    """How to look at what the run left: a command, and what it shows."""
+    """How to look at what the run left: a command, as it works here, and what it shows."""
+    programs = Path(sys.executable).parent
+    trunq, python = (name if shutil.which(name) else short(programs / name) for name in ("trunq", "python"))
     database = short(place.database)
     lake = f"from deltalake import DeltaTable; print(DeltaTable('{short(place.lake)}').to_pyarrow_table())"
     return {
-        f"trunq status --embedded {database}": "the queue and its readers; the database runs meanwhile",
-        f"trunq dead list {QUEUE} --embedded {database}": "what was given up, and why",
-        f"trunq message list {QUEUE} --embedded {database}": "what became of each message",
-        f'python -c "{lake}"': "the lake table",
+        f"{trunq} status --embedded {database}": "the queue and its readers; the database runs meanwhile",
+        f"{trunq} dead list {QUEUE} --embedded {database}": "what was given up, and why",
+        f"{trunq} message list {QUEUE} --embedded {database}": "what became of each message",
+        f'{python} -c "{lake}"': "the lake table",
     }
 
 

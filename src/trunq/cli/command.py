@@ -1,0 +1,62 @@
+"""All commands, in one app."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+from trunq.cli import db, dead, demo, leader, message, option, publish, queue, status, worker
+
+app = typer.Typer(
+    name="trunq",
+    cls=option.Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=option.examples(
+        "# Everything at once, on a Postgres it brings along",
+        "trunq demo",
+        "# Step by step, on a Postgres of your own in ./.trunq (or set TRUNQ_DSN and leave --embedded out)",
+        "trunq queue create mail --embedded",
+        """trunq publish mail '{"to": "ada@example.com"}' --kind welcome --embedded""",
+        "trunq status --once --embedded",
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trunq {installed_version('trunq')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", metavar=option.FLAG, callback=_print_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    """A queue and event-stream system that lives inside Postgres.
+
+    The database is named by --dsn or TRUNQ_DSN, or is one of your own with --embedded. Each command has
+    --help with examples.
+    """
+
+
+for name, function, examples in (
+    ("demo", demo.demo, demo.EXAMPLES),
+    ("publish", publish.publish, publish.EXAMPLES),
+    ("worker", worker.worker, worker.EXAMPLES),
+    ("leader", leader.leader, leader.EXAMPLES),
+    ("status", status.status, status.EXAMPLES),
+):
+    option.verb(app, name, *examples)(function)
+for name, group in (("db", db.app), ("queue", queue.app), ("message", message.app), ("dead", dead.app)):
+    app.add_typer(group, name=name)
