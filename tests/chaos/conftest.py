@@ -1,0 +1,35 @@
+"""Fixtures for tests of chaos."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.fleet import Fleet
+from trunq import embedded
+from trunq.embedded import Embedded
+
+
+@pytest.fixture
+def own_server() -> Iterator[Embedded]:
+    """A server that may be restarted and killed. It loses no commit when killed; a power cut is another
+    matter.
+    """
+    with embedded.start(settings={"fsync": "off", "full_page_writes": "off"}) as server:
+        yield server
+
+
+@pytest.fixture
+def fleet(own_server: Embedded, tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(own_server, tmp_path)
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def chance() -> Callable[[list[str]], str]:
+    """Picks one of several, the same ones in each run."""
+    return random.Random(2011).choice

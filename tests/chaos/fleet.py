@@ -1,0 +1,155 @@
+"""A fleet of worker and leader processes on a server that dies now and then, and the ledger of its effects."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from trunq import install
+from trunq.embedded import Embedded
+from waiting import wait_until
+
+HERE = Path(__file__).parent
+
+LEADER = "import sys; from trunq.leader import Leader; Leader(sys.argv[1], sys.argv[2], 2.0).run()"
+
+
+class Fleet:
+    """Worker and leader processes on one queue, and what they did to the world."""
+
+    def __init__(self, server: Embedded, folder: Path) -> None:
+        self.server = server
+        self.dsn = server.dsn
+        self.folder = folder
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.leaders: list[subprocess.Popen[bytes]] = []
+        self.ids: dict[str, list[int]] = {}
+        install.install(self.dsn)
+        with self.connect() as connection:
+            connection.execute("select trunq.create_queue('q')")
+            connection.execute(
+                "select trunq.subscribe('q', 'default', p_max_attempts => 0, p_backoff => 'constant',"
+                " p_backoff_base => '0.1 s', p_jitter => 0::real)"
+            )
+            connection.execute("create table effect (id bigint, attempt int)")
+
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.dsn, autocommit=True)
+
+    def publish(self, count: int) -> None:
+        """Publish `count` messages of each kind, mixed."""
+        kinds = ["outside", "once", "once_sync"] * count
+        with self.connect() as connection:
+            row = connection.execute(
+                "select trunq.publish_many('q', array_fill('{}'::jsonb, array[%s::int]), %s)",
+                (len(kinds), kinds),
+            ).fetchone()
+        assert row is not None
+        for id, kind in zip(row[0], kinds, strict=True):
+            self.ids.setdefault(kind, []).append(id)
+
+    def start_worker(self, name: str) -> None:
+        """Start a worker; one whose name begins with `-` tells nobody its name."""
+        shown = "-" if name.startswith("-") else name
+        self.workers[name] = self._start([str(HERE / "ledger.py"), self.dsn, shown, str(self.folder)])
+
+    def start_leader(self, name: str) -> None:
+        self.leaders.append(self._start(["-c", LEADER, self.dsn, name]))
+
+    def kill_worker(self, name: str) -> None:
+        """Kill -9."""
+        self.workers[name].kill()
+        self.workers[name].wait()
+
+    def kill_leader(self, number: int) -> None:
+        """Kill -9."""
+        leader = self.leaders.pop(number)
+        leader.kill()
+        leader.wait()
+
+    def handled(self) -> int:
+        """Messages answered so far; none while the database is away."""
+        return self._number("select coalesce(sum(size), 0) from trunq_data.receipt_1 where outcome = 'a'")
+
+    def expired(self) -> int:
+        """Messages whose lease was reaped or reclaimed."""
+        return self._number("select coalesce(sum(size), 0) from trunq_data.receipt_1 where outcome = 'x'")
+
+    def wait_for(self, handled: int) -> None:
+        wait_until(lambda: self.handled() >= handled, 60, f"{handled} messages handled")
+
+    def wait_for_end(self) -> None:
+        """Wait until nothing waits, runs or is delayed, all processes alive."""
+
+        def is_over() -> bool:
+            dead = [
+                process for process in (*self.workers.values(), *self.leaders) if process.poll() is not None
+            ]
+            assert not dead, "a process of the fleet ended by itself"
+            left = self._number("select sum(ready + leased + delayed) from trunq.status('q')", -1)
+            return left == 0
+
+        wait_until(is_over, 60, "everything is handled")
+
+    def stop(self) -> None:
+        """Stop all in good order."""
+        processes = [*self.workers.values(), *self.leaders]
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            assert process.wait(20) == 0
+        self.workers.clear()
+        self.leaders.clear()
+
+    def kill(self) -> None:
+        """Kill -9 all that still runs."""
+        for process in (*self.workers.values(), *self.leaders):
+            process.kill()
+            process.wait()
+
+    def outside_effects(self) -> list[tuple[int, int]]:
+        """(message, attempt) for each line in the books of all workers, dead ones too."""
+        lines = [line for book in self.folder.glob("effects-*") for line in book.read_text().splitlines()]
+        return [(int(id), int(attempt)) for id, attempt in map(str.split, lines)]
+
+    def check_ledger(self, *, crashed: bool = False) -> None:
+        """Nothing lost; transactional effects exactly once; others doubled only where a lease was lost."""
+        with self.connect() as connection:
+            written = [id for (id,) in connection.execute("select id from effect")]
+            assert sorted(written) == sorted(self.ids["once"] + self.ids["once_sync"])
+            effects = self.outside_effects()
+            times = Counter(id for id, _ in effects)
+            assert set(times) == set(self.ids["outside"])
+            attempts = Counter(effects)
+            for id, count in times.items():
+                if count > 1:
+                    rows = connection.execute(
+                        "select attempts from trunq.show_message('q', %s)", (id,)
+                    ).fetchone()
+                    assert rows is not None
+                    outcomes = [attempt["outcome"] for attempt in rows[0]]
+                    # After a crash of the server, leases that had not reached the disk never were: the very
+                    # same attempt comes again.
+                    again = max(attempts[id, attempt["attempt"]] for attempt in rows[0])
+                    assert outcomes.count("expired") >= count - 1 or (crashed and again > 1), (id, rows[0])
+            dead = connection.execute("select count(*) from trunq.list_dead('q')").fetchone()
+            assert dead == (0,)
+
+    def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
+        log = (self.folder / "log").open("ab")
+        with log:
+            return subprocess.Popen([sys.executable, *arguments], stderr=log, env=dict(os.environ))
+
+    def _number(self, query: str, otherwise: int = 0) -> int:
+        with suppress(psycopg.OperationalError), self.connect() as connection:
+            row = connection.execute(query.encode()).fetchone()
+            return int(row[0]) if row is not None and row[0] is not None else otherwise
+        return otherwise
