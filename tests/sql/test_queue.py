@@ -58,7 +58,7 @@ def test_a_longer_retention_than_the_ring_is_refused_by_the_table_itself(
         session.execute("update trunq.queue set retention = '2 days' where name = %s", (queue,))
 
 
-@pytest.mark.parametrize("name", ["a", "select", "user", "q_1", "a" * 48, "order", "z9", "a__b_"])
+@pytest.mark.parametrize("name", ["a", "select", "a" * 48, "a_1__b_"])
 def test_plain_names_up_to_48_characters_are_queues(sql: Connection, name: str) -> None:
     assert ask(sql, "create_queue", queue=name) is True
     assert publish(sql, name, 2) == [1, 2]
@@ -72,14 +72,12 @@ BAD_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", BAD_NAMES)
-def test_other_names_are_refused_for_queues_and_subscriptions(
-    session: Connection, queue: str, name: str | None
-) -> None:
-    with refused("TQ004", "a name is a lower-case letter"):
-        ask(session, "create_queue", queue=name)
-    with refused("TQ004", "subscription"):
-        ask(session, "subscribe", queue=queue, subscription=name)
+def test_other_names_are_refused_for_queues_and_subscriptions(session: Connection, queue: str) -> None:
+    for name in BAD_NAMES:
+        with refused("TQ004", "a name is a lower-case letter"):
+            ask(session, "create_queue", queue=name)
+        with refused("TQ004", "subscription"):
+            ask(session, "subscribe", queue=queue, subscription=name)
     assert len(call(session, "list_subscriptions", queue=queue)) == 1
 
 
@@ -219,29 +217,18 @@ class TestPublisher:
             ask(publisher, "publish", queue=queue, payload={}, delay=timedelta(seconds=1))
         assert drain(session, queue) == [1, 2, 3, 4, 5]
 
-    @pytest.mark.parametrize(
-        "column", ["txid", "id", "attempt", "segment", "created_at", "subscription_id", "errors"]
-    )
     def test_it_cannot_forge_what_is_the_system_s(
-        self, session: Connection, queue: str, publisher: Connection, column: str
+        self, session: Connection, queue: str, publisher: Connection
     ) -> None:
-        values = {"txid": "1", "created_at": "2000-01-01", "errors": "[]"}
-        insert = sql.SQL("insert into trunq_log.{} (payload, {}) values ('{{}}', {})")
-        with refused("42501"):
-            publisher.execute(
-                insert.format(
-                    sql.Identifier(queue), sql.Identifier(column), sql.Literal(values.get(column, "1"))
-                )
-            )
-        with (
-            refused("42501"),
-            publisher.cursor().copy(
-                sql.SQL("copy trunq_log.{} (payload, {}) from stdin").format(
-                    sql.Identifier(queue), sql.Identifier(column)
-                )
-            ),
-        ):
-            pass
+        values = {"created_at": "2000-01-01", "errors": "[]"}
+        for column in ("txid", "id", "attempt", "segment", "created_at", "subscription_id", "errors"):
+            named = [sql.Identifier("trunq_log", queue), sql.Identifier(column)]
+            insert = sql.SQL("insert into {} (payload, {}) values ('{{}}', {})")
+            with refused("42501"):
+                publisher.execute(insert.format(*named, sql.Literal(values.get(column, "1"))))
+            copied = publisher.cursor().copy(sql.SQL("copy {} (payload, {}) from stdin").format(*named))
+            with refused("42501"), copied:
+                pass
         assert drain(session, queue) == []
 
     def test_it_can_neither_read_nor_lease_nor_answer(
