@@ -113,11 +113,12 @@ create or replace function trunq._backoff(
   p_backoff text, p_base interval, p_cap interval, p_jitter real, p_attempt integer
 ) returns interval
 language sql volatile as $$
-  select least(p_cap, p_base * case p_backoff
+  -- In seconds: an interval overflows long before the cap is asked.
+  select make_interval(secs => least(extract(epoch from p_cap)::double precision, extract(epoch from p_base) * case p_backoff
       when 'constant' then 1
       when 'linear' then p_attempt
       else power(2::double precision, least(p_attempt - 1, 30)) end)
-    * (1 - p_jitter * random())
+    * (1 - p_jitter * random()))
 $$;
 comment on function trunq._backoff(text, interval, interval, real, integer) is
   'How long to wait after a failed attempt: base, base x attempt or base x 2^(attempt - 1), at most the cap, less a random share up to the jitter.';
@@ -153,7 +154,7 @@ begin
         select l.token, l.worker, l.ids, l.txids, l.reaped_at into v_token, v_worker, v_ids, v_txids, v_reaped_at
         from trunq_data.lease_%2$s l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id for share;
       end if;
-      if v_token is distinct from p_token then
+      if (v_token = p_token) is not true then
         return -1;
       end if;
       v_earlier := array(select unnest(r.ids) from trunq_data.receipt_%2$s r where r.lease_id = p_lease_id and r.subscription_id = p_subscription_id and r.outcome <> 'x');

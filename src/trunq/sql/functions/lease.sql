@@ -48,7 +48,7 @@ begin
       coalesce(p_lease_time, v_sub.lease_time), coalesce(p_max_bytes, 16777216);
 end $$;
 comment on function trunq.lease(text, text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes, but at least one) to a worker. Returns: one row a message, all of one lease; none when there is nothing. Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011. Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
+  'Leases up to p_max_messages (and p_max_bytes, payloads as they are stored, but at least one) to a worker. Returns: one row a message, all of one lease; none when there is nothing. Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011. Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq.extend(
   p_queue text,
@@ -61,6 +61,7 @@ language plpgsql as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
   v_lease record;
+  v_batch record;
   v_until timestamptz;
 begin
   perform trunq._require_read_committed('extend');
@@ -68,8 +69,18 @@ begin
     perform trunq._fail('TQ005', format('the time of a lease cannot be negative, not %s', p_lease_time));
   end if;
   perform trunq._lock_lease(p_lease_id);
+  if v_sub.mode = 'exclusive' then
+    -- A batch that ran out is not reaped but taken over, under the subscription's lock, by a newer lease.
+    if not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id) then
+      perform trunq._wait_for_subscription(v_sub.subscription_id, p_queue, p_subscription);
+    end if;
+    v_batch := trunq._newest_batch(v_sub.queue_id, v_sub.subscription_id);
+    if v_batch.finished or v_batch.lease_id <> p_lease_id then
+      perform trunq._fail_lease_lost(p_queue, p_subscription, p_lease_id);
+    end if;
+  end if;
   v_lease := trunq._lease(v_sub.queue_id, v_sub.subscription_id, p_lease_id);
-  if v_lease.token is distinct from p_token or v_lease.reaped_at is not null then
+  if (v_lease.token = p_token) is not true or v_lease.reaped_at is not null then
     perform trunq._fail_lease_lost(p_queue, p_subscription, p_lease_id);
   end if;
   v_until := trunq.clock() + coalesce(p_lease_time, v_sub.lease_time);
@@ -85,7 +96,7 @@ begin
   return v_until;
 end $$;
 comment on function trunq.extend(text, text, bigint, bigint, interval) is
-  'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner. Returns: the new end. Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ007. Locks: the lease.';
+  'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner. Returns: the new end. Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008. Locks: the lease; the subscription too when it gets shorter or is a batch.';
 
 create or replace function trunq._wait_for_subscription(p_subscription_id integer, p_queue text, p_subscription text) returns void
 language plpgsql set lock_timeout = '5s' as $$
@@ -203,7 +214,7 @@ begin
           ),
           total as (
             select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
-              sum(coalesce(pg_column_size(b.payload), 0) + coalesce(pg_column_size(b.body), 0)) bytes
+              sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) bytes
             from batch b
           ),
           taken as materialized (
@@ -211,7 +222,7 @@ begin
               when t.bytes <= p_max_bytes then t.n - t.ended::integer
               else greatest(1, (
                 select count(*)::integer from (
-                  select sum(coalesce(pg_column_size(b.payload), 0) + coalesce(pg_column_size(b.body), 0)) over (rows unbounded preceding) bytes
+                  select sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) over (rows unbounded preceding) bytes
                   from batch b where b.attempt > 0) r
                 where r.bytes <= p_max_bytes)) end as size
             from total t
