@@ -1,4 +1,4 @@
-"""A fleet of worker and leader processes on a server that dies now and then, and the ledger of its effects."""
+"""Worker and leader processes on a server that dies now and then, and the ledger of what they did."""
 
 from __future__ import annotations
 

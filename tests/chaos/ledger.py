@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def main(dsn: str, name: str, folder: str) -> None:
     @worker.handler("once_sync")
     def once_sync(message: Message, connection: psycopg.Connection[Any]) -> None:
         connection.execute("insert into effect values (%s, %s)", (message.id, message.attempt))
-        time.sleep(PAUSE)
+        connection.execute("select pg_sleep(%s)", (PAUSE,))
 
     worker.run()
 

@@ -69,7 +69,7 @@ def test_a_server_restarted_in_an_orderly_way(fleet: Fleet) -> None:
 
 
 def test_a_server_killed_with_all_its_processes(fleet: Fleet) -> None:
-    """Leases do not wait for the disk. Those that had not reached it never were; their answers are refused."""
+    """Leases do not wait for the disk. What had not reached it never was; answers under it are refused."""
     start(fleet)
     for number in range(1, ROUNDS):
         fleet.wait_for(number * 250)

@@ -28,6 +28,7 @@ from datetime import timedelta
 
 from trunq.errors import translated
 from trunq.leader import own_name
+from trunq.settings import load
 from trunq.signals import run_with_signals
 from trunq.worker.lease import Statistics
 from trunq.worker.registry import Function, Registry
@@ -41,15 +42,16 @@ Seconds = float | timedelta
 class Worker:
     """Serves one queue, or several in turn, with handlers by kind.
 
-    `name` is for a worker that is the only one of its name at any time (a StatefulSet's pod, a systemd unit):
-    started again, it gets back at once what its former self had leased. `concurrency` handlers run at a time.
-    `prefetch` messages are leased beyond those at most; when not given, as many as are handled in a quarter
-    of a second. `poll` is how often an idle worker looks without being woken: 5 seconds, or 1 with
-    `notify=False`. `notify` None means: unless a connection pooler is in between; True: behind one in session
-    mode as well. `lease_time` overrules the subscription's. With `reserve`, a handler gets no longer than the
-    lease less that reserve, instead of extensions for as long as it runs. `lead=False` keeps it from standing
-    for election as leader. With `until_empty`, it ends when nothing of its subscription is waiting, running
-    or delayed any more. Times are seconds or timedelta.
+    `dsn` is the database; when not given, that of the settings (TRUNQ_DSN, trunq.toml). `name` is for a
+    worker that is the only one of its name at any time (a StatefulSet's pod, a systemd unit): started again,
+    it gets back at once what its former self had leased. `concurrency` handlers run at a time. `prefetch`
+    messages are leased beyond those at most; when not given, as many as are handled in a quarter of a second.
+    `poll` is how often an idle worker looks without being woken: 5 seconds, or 1 with `notify=False`.
+    `notify` None means: unless a connection pooler is in between; True: behind one in session mode as well.
+    `lease_time` overrules the subscription's. With `reserve`, a handler gets no longer than the lease less
+    that reserve, instead of extensions for as long as it runs. `lead=False` keeps it from standing for
+    election as leader. With `until_empty`, it ends when nothing of its subscription is waiting, running or
+    delayed any more. Times are seconds or timedelta.
     """
 
     def __init__(
@@ -144,13 +146,11 @@ class Worker:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
         if self.prefetch is not None and self.prefetch < 0:
             raise ValueError(f"prefetch cannot be negative, not {self.prefetch}")
-        if self.dsn is None:
-            raise ValueError("this worker has no database: Worker(..., dsn='postgresql://...')")
         poll = _seconds(self.poll, "poll")
         return Options(
             queues=tuple(dict.fromkeys(self.queues)),
             subscription=self.subscription,
-            dsn=self.dsn,
+            dsn=self.dsn if self.dsn is not None else load().dsn or "",
             identity=self.name or own_name(),
             is_named=self.name is not None,
             concurrency=self.concurrency,
