@@ -126,9 +126,8 @@ def test_without_a_delay_the_policy_tells_how_long(
 
 def test_jitter_takes_off_a_random_share(session: Connection) -> None:
     low, high, different = session.execute(
-        "select min(w), max(w), count(distinct w) from (select extract(epoch from"
-        query = "select d.due_at from trunq.delayed d join trunq.queue q using (queue_id) where q.name = %s"
-        due = fetch(session, query, queue)
+        "select min(w), max(w), count(distinct w) from generate_series(1, 500) n, lateral ("
+        "select extract(epoch from trunq._backoff('constant', '100 s', '1 hour', 0.4::real, n)) w) x"
     ).fetchone() or (0, 0, 0)
     assert 60 <= low < 65
     assert 95 < high <= 100
