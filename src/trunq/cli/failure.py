@@ -133,8 +133,6 @@ def _explain_database(error: psycopg.Error) -> str | None:
 
 
 def _explain_file(error: OSError) -> str:
+    reason = sentence(error.strerror or str(error))
     place = f"{error.filename}: " if error.filename else ""
-    reason = error.strerror or str(error)
-    return (
-        f"{place}{sentence(reason if place == '' else reason.lower())} Name another place, or make it usable."
-    )
+    return f"{place}{reason} Name another place, or make it usable."

@@ -38,11 +38,13 @@ def leader(
     log_to_stderr()
     with address(dsn, embedded) as database:
         elected = Leader(database, name)
+        if embedded is not None:
+            err.print(f"The database: {database}", markup=False)
         err.print(f"[bold]{elected.name}[/bold] stands for election. Ctrl-C ends it.")
         elected.run()
     if json:
         write_json(elected.performed.done)
     else:
         err.print(
-            ", ".join(f"{duty} {done:,}" for duty, done in elected.performed.done.items()) or "It never led."
+            ", ".join(f"{duty} {done:,}" for duty, done in elected.performed.done.items()) or "There was nothing to do."
         )

@@ -63,9 +63,8 @@ def write_rows(rows: Iterable[Row], columns: Sequence[str], as_json: bool, empty
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
-    """A table of the rows' columns, numbers to the right; only the column `error` gives way when it is
-    narrow.
-    """
+    """A table of those columns that hold something; only `error` gives way when it is narrow."""
+    columns = [column for column in columns if any(row[column] not in (None, "") for row in rows)]
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     for column in columns:
         is_number = all(isinstance(row[column], int | float | timedelta | None) for row in rows)

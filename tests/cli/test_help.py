@@ -1,0 +1,62 @@
+"""--help teaches: every command says what it does and shows what to type."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from shelling import Shell
+from trunq.cli.command import app
+from trunq.cli.option import ORDER
+
+COMMANDS = [
+    *([name] for name in ("demo", "publish", "worker", "leader", "status")),
+    *(["db", verb] for verb in ("install", "upgrade", "version", "sql")),
+    *(["queue", verb] for verb in ("create", "list", "drop")),
+    *(["message", verb] for verb in ("show", "list")),
+    *(["dead", verb] for verb in ("list", "requeue", "purge")),
+]
+
+
+def registered() -> list[list[str]]:
+    """Every command there is."""
+    plain = [[str(command.name)] for command in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        plain += [
+            [str(group.name), str(command.name)] for command in group.typer_instance.registered_commands
+        ]
+    return plain
+
+
+def test_all_commands_are_there_and_no_others() -> None:
+    assert sorted(registered()) == sorted(COMMANDS)
+    assert {command[0] for command in COMMANDS} == set(ORDER)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_shows_examples_of_the_command_itself(shell: Shell, command: list[str]) -> None:
+    done = shell(*command, "--help")
+    assert done.status == 0
+    before, _, examples = done.out.partition("Examples")
+    assert len(before.split()) > 20
+    assert f"trunq {shlex.join(command)}" in " ".join(examples.split())
+
+
+@pytest.mark.parametrize("command", [*COMMANDS], ids=" ".join)
+def test_commands_that_tell_something_tell_it_to_scripts_too(shell: Shell, command: list[str]) -> None:
+    said = shell(*command, "--help").out
+    if command != ["db", "sql"]:
+        assert "--json" in said
+    if command not in (["db", "sql"], ["demo"]):
+        assert "--dsn" in said
+        assert "--embedded" in said
+
+
+def test_the_whole_has_an_overview_in_the_order_of_use(shell: Shell) -> None:
+    said = shell("--help").out
+    positions = [said.index(f"│ {name} ") for name in ORDER]
+    assert positions == sorted(positions)
+    assert shell().status == 2
+    assert shell("--version").out.startswith("trunq ")

@@ -1,0 +1,171 @@
+"""Commands that run until they are stopped, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shelling import start
+from trunq import Client
+from waiting import wait_until
+
+APP = """
+from trunq.worker import Worker
+
+post = Worker("mail")
+
+
+@post.handler("letter")
+async def deliver(message):
+    return {"delivered": message.payload}
+"""
+
+
+@pytest.fixture
+def office(tmp_path: Path, client: Client) -> Path:
+    """A directory with an application, and the queue it serves."""
+    (tmp_path / "office.py").write_text(APP)
+    client.create_queue("mail")
+    return tmp_path
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes started by a test; none outlives it."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def done(client: Client) -> int:
+    return client.status("mail")[0].done_last_minute
+
+
+def test_a_worker_serves_the_application_until_it_is_told_to_end(
+    office: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    client.publish_many("mail", [1, 2, 3], kinds="letter")
+    worker = start("worker", "office:post", "--name", "clerk", "--json", directory=office, TRUNQ_DSN=database)
+    processes.append(worker)
+    wait_until(lambda: done(client) == 3, what="three letters delivered")
+    worker.send_signal(signal.SIGINT)
+    out, err = worker.communicate(timeout=20)
+    assert worker.returncode == 0, err
+    assert json.loads(out)["handled"] == 3
+    assert "office:post serves mail; kinds: letter." in err
+    assert {message.worker for message in client.list_messages("mail")} == {"clerk"}
+
+
+def test_a_worker_ends_when_nothing_is_left(
+    office: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    client.publish("mail", 1, kind="letter")
+    client.publish("mail", 2, kind="letter", delay=0.2)
+    processes.append(
+        worker := start("worker", "office:post", "--until-empty", directory=office, TRUNQ_DSN=database)
+    )
+    _, err = worker.communicate(timeout=30)
+    assert worker.returncode == 0, err
+    assert "2 handled" in err
+
+
+def test_a_worker_without_its_database_says_so(office: Path, processes: list[subprocess.Popen[str]]) -> None:
+    address = f"postgresql:///x?host={office}"
+    processes.append(worker := start("worker", "office:post", directory=office, TRUNQ_DSN=address))
+    _, err = worker.communicate(timeout=30)
+    assert worker.returncode == 1
+    assert "No Postgres answers on the socket" in err
+    assert "Traceback" not in err
+
+
+def test_a_worker_of_a_queue_that_is_not_there_says_so(
+    tmp_path: Path, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    (tmp_path / "office.py").write_text(APP)
+    processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
+    _, err = worker.communicate(timeout=30)
+    assert worker.returncode == 1
+    assert 'There is no queue "mail". Create it with trunq queue create' in err
+    assert "Traceback" not in err
+
+
+def test_an_application_that_does_not_load_shows_where(
+    tmp_path: Path, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    (tmp_path / "office.py").write_text("import nosuchlibrary\n")
+    processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
+    _, err = worker.communicate(timeout=30)
+    assert worker.returncode == 1
+    assert "office.py" in err
+    assert "No module named 'nosuchlibrary'" in err
+
+
+def test_a_leader_promotes_what_is_due(
+    tmp_path: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    client.create_queue("mail")
+    client.publish("mail", 1, delay=0.01)
+    processes.append(leader := start("leader", "--json", directory=tmp_path, TRUNQ_DSN=database))
+    wait_until(lambda: client.status("mail")[0].ready == 1, timeout=20, what="the message is promoted")
+    leader.send_signal(signal.SIGTERM)
+    out, err = leader.communicate(timeout=20)
+    assert leader.returncode == 0, err
+    assert json.loads(out)["promote"] == 1
+
+
+def test_status_ends_quietly_with_ctrl_c(
+    tmp_path: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    client.create_queue("mail")
+    process = start(
+        "status", "--every", "0.2", directory=tmp_path, TRUNQ_DSN=database, FORCE_COLOR="1", TERM="xterm"
+    )
+    processes.append(process)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "mail" in first + out
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(
+    tmp_path: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    processes.append(process := start("db", "sql", directory=tmp_path))
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    process.wait(timeout=20)
+
+
+def test_a_member_ends_when_the_one_who_started_it_is_gone(
+    office: Path, database: str, client: Client
+) -> None:
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "trunq.cli.member", "worker", "office:post"],
+        stdin=reading,
+        stderr=subprocess.PIPE,
+        cwd=office,
+        env={**os.environ, "TRUNQ_DSN": database},
+        text=True,
+    ) as process:
+        os.close(reading)
+        client.publish("mail", 1, kind="letter")
+        wait_until(lambda: done(client) == 1, timeout=20, what="it works")
+        os.close(writing)
+        process.wait(timeout=20)
+        assert process.returncode == 0
