@@ -30,6 +30,6 @@ DUTIES: Final = (
     Duty("promote", "trunq.promote", 0.5, 1000),  # delayed messages that fell due go into the log
     Duty("reap", "trunq.reap", 1.0, 1),  # leases that ran out: their messages go back, or die
     Duty("tick", "trunq.tick", 1.0),  # cut a tick when the queue's thresholds say so
-    Duty("rotate", "trunq.rotate", 30.0),  # empty segments nobody needs
     Duty("summarize", "trunq.summarize", 60.0),  # keep messages findable by id
+    Duty("rotate", "trunq.rotate", 30.0, 1),  # empty segments nobody needs
 )

@@ -68,7 +68,8 @@ create or replace function trunq.read_batch(p_queue text, p_subscription text, p
 returns table (
   id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz
 )
-language plpgsql as $$
+-- One process, by the index: in order without a sort.
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
@@ -110,8 +111,8 @@ begin
     perform trunq._wait_for_subscription(v_sub.subscription_id, p_queue, p_subscription);
   end if;
   v_newest := trunq._newest_batch(v_sub.queue_id, v_sub.subscription_id);
-  execute format('select exists (select from trunq_data.%I where lease_id = $1 and outcome = ''b'')', 'receipt_' || v_sub.queue_id)
-    into v_finished using p_batch_id;
+  execute format('select exists (select from trunq_data.%I where lease_id = $1 and subscription_id = $2 and outcome = ''b'')',
+    'receipt_' || v_sub.queue_id) into v_finished using p_batch_id, v_sub.subscription_id;
   if v_finished then
     return false;
   end if;

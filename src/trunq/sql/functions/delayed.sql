@@ -10,7 +10,7 @@ declare
   v_mark record;
   v_from timestamptz := '-infinity';
   v_last timestamptz;
-  v_count integer;
+  v_count integer := 0;
   v_full boolean;
 begin
   -- A row that committed late, or was put off less far, lies below the mark: a full look once a minute finds it.
@@ -19,29 +19,34 @@ begin
   where m.queue_id = v_queue_id and m.subscription_id = 0 and m.duty = 'promote';
   v_full := v_mark.full_at is null or v_now - v_mark.full_at not between '0' and '1 minute';
   if not v_full then
-    -- A due time is given by the clock before its row commits: look a little behind.
-    v_from := least(v_mark.at, v_now) - interval '5 seconds';
+    v_from := least(v_mark.at, v_now);
   end if;
-  execute format($q$
-    with due as materialized (
-      select d.ctid, d.due_at from trunq.delayed d
-      where d.queue_id = $1 and d.due_at > $2 and d.due_at <= $3
-      order by d.due_at, d.id limit $4 for update skip locked),
-    gone as (
-      delete from trunq.delayed d using due where d.ctid = due.ctid
-      returning d.*),
-    promoted as (
-      insert into trunq_log.%I (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
-      select g.id, g.subscription_id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors
-      from gone g order by g.due_at, g.id)
-    select count(*), max(g.due_at) from gone g
-  $q$, p_queue) into v_count, v_last using v_queue_id, v_from, v_now, p_max;
-  if v_full or v_count > 0 then
-    -- Less than asked for: everything due by now is promoted.
+  -- Asked first: an insert of no rows rings the bell all the same, and every idle worker would look twice a second.
+  if exists (
+    select from trunq.delayed d where d.queue_id = v_queue_id and d.due_at >= v_from and d.due_at <= v_now
+  ) then
+    execute format($q$
+      with due as materialized (
+        select d.ctid, d.due_at from trunq.delayed d
+        where d.queue_id = $1 and d.due_at >= $2 and d.due_at <= $3
+        order by d.due_at, d.id limit $4 for update skip locked),
+      gone as (
+        delete from trunq.delayed d using due where d.ctid = due.ctid
+        returning d.*),
+      promoted as (
+        insert into trunq_log.%I (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
+        select g.id, g.subscription_id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors
+        from gone g order by g.due_at, g.id)
+      select count(*), max(g.due_at) from gone g
+    $q$, p_queue) into v_count, v_last using v_queue_id, v_from, v_now, p_max;
+  end if;
+  -- As many as asked for: there may be more, go on behind the last. Less: nothing due is left, but a due time is given by the
+  -- clock before its row commits, so look a little behind the next time.
+  v_mark.at := case when v_count < p_max then v_now - interval '5 seconds' else v_last end;
+  if v_full or v_count > 0 or v_mark.at > v_from + interval '5 seconds' then
     insert into trunq.mark (queue_id, duty, at)
-    select v_queue_id, d.duty, d.at from (values
-      ('promote', case when v_count < p_max then v_now else v_last end),
-      ('promote_all', case when v_full and v_count < p_max then v_now end)) d(duty, at)
+    select v_queue_id, d.duty, d.at
+    from (values ('promote', v_mark.at), ('promote_all', case when v_full then v_now end)) d(duty, at)
     where d.at is not null
     on conflict (queue_id, subscription_id, duty) do update set at = excluded.at;
   end if;

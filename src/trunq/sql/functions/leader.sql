@@ -44,12 +44,17 @@ begin
     return query select 'promote', v_queue, trunq.promote(v_queue)::bigint;
     return query select 'reap', v_queue, trunq.reap(v_queue)::bigint;
     return query select 'tick', v_queue, (trunq.tick(v_queue) is not null)::integer::bigint;
-    return query select 'rotate', v_queue, trunq.rotate(v_queue)::bigint;
     return query select 'summarize', v_queue, trunq.summarize(v_queue)::bigint;
+  end loop;
+  -- Last, and one: the lock on what was emptied lasts to the end of this transaction. Whose turn it is, is left to chance.
+  for v_queue in select q.name from trunq.queue q order by random() loop
+    duty := 'rotate'; queue := v_queue; done := trunq.rotate(v_queue);
+    return next;
+    exit when done > 0;
   end loop;
 end $$;
 comment on function trunq.perform_duties() is
-  'Every duty of every queue once, for pg_cron or by hand; beside a leader it does no harm. Returns: one row a duty and queue, done: how many. Raises: TQ007, TQ010.';
+  'Every duty of every queue once (of rotation one segment), for pg_cron or by hand; beside a leader it does no harm. Returns: one row a duty and queue, done: how many. Raises: TQ007, TQ010.';
 
 create or replace function trunq.version() returns integer
 language sql stable as $$ select max(m.number) from trunq.migration m $$;

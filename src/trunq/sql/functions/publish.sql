@@ -100,7 +100,8 @@ begin
   if p_delay is not null and p_due_at is not null then
     perform trunq._fail('TQ005', 'a message has a delay or a time, not both', 'give p_delay or p_due_at');
   end if;
-  return coalesce(p_due_at, trunq.clock() + p_delay);
+  -- Not in the past: promotion looks there only once a minute.
+  return greatest(trunq.clock(), coalesce(p_due_at, trunq.clock() + p_delay));
 end $$;
 
 create or replace function trunq._fail_too_large(p_queue text, p_size integer) returns void

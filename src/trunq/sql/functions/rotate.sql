@@ -49,10 +49,10 @@ comment on function trunq.rotate(text) is
 
 create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) returns bigint
 language sql immutable as $$
-  select date_part('epoch', p_at)::bigint / extract(epoch from p_queue.span)::bigint
+  select floor(date_part('epoch', p_at))::bigint / extract(epoch from p_queue.span)::bigint
 $$;
 comment on function trunq._turn(trunq.queue, timestamptz) is
-  'The number of the span a time lies in, rounded as the segment of a row is (trunq._segment).';
+  'The number of the span a time lies in, by full seconds as the segment of a row is (trunq._segment).';
 
 create or replace function trunq._segment_at(p_queue trunq.queue, p_at timestamptz) returns smallint
 language sql immutable as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
@@ -66,7 +66,7 @@ declare
 begin
   -- Its last turn ended (turn - back + 1) spans after the epoch; the one being written to is never old.
   return v_back > 0
-    and date_part('epoch', v_now)::bigint - (v_turn - v_back + 1) * extract(epoch from p_queue.span)
+    and floor(date_part('epoch', v_now))::bigint - (v_turn - v_back + 1) * extract(epoch from p_queue.span)
       >= extract(epoch from p_queue.retention);
 end $$;
 

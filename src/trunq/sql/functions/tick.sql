@@ -11,7 +11,7 @@ declare
   v_before timestamptz;
   v_seq bigint;
   v_age interval;
-  v_gap interval;
+  v_due interval;
 begin
   perform trunq._require_read_committed('tick');
   select * into v_queue from trunq.queue q where q.queue_id = trunq._queue_id(p_queue);
@@ -21,18 +21,16 @@ begin
   v_seq := trunq._last_message_id(v_queue.queue_id);
   if not p_force then
     v_age := trunq.clock() - v_last.created_at;
-    if v_seq > v_last.last_message_id then
-      if v_seq - v_last.last_message_id < v_queue.tick_max_count and v_age between '0' and v_queue.tick_max_lag then
-        return null;
-      end if;
-    else
+    v_due := v_queue.tick_max_lag;
+    -- Ids are handed out 32 at a time to each session: more of them are gone for sure, but with none gone, look at the log.
+    if v_seq = v_last.last_message_id and not (v_age > v_due and trunq._has_new(v_queue, v_last.snapshot)) then
       -- Idle: wait half the lag, then twice the gap before, up to the idle period.
       select t.created_at into v_before from trunq.tick t
       where t.queue_id = v_queue.queue_id and t.tick_id < v_last.tick_id order by t.tick_id desc limit 1;
-      v_gap := least(v_queue.tick_idle_period, greatest(v_queue.tick_max_lag / 2, 2 * (v_last.created_at - v_before)));
-      if v_age between '0' and v_gap then
-        return null;
-      end if;
+      v_due := least(v_queue.tick_idle_period, greatest(v_queue.tick_max_lag / 2, 2 * (v_last.created_at - v_before)));
+    end if;
+    if v_seq - v_last.last_message_id < v_queue.tick_max_count and v_age between '0' and v_due then
+      return null;
     end if;
   end if;
   return (trunq._cut_tick(v_queue.queue_id)).tick_id;
@@ -62,6 +60,22 @@ begin
   execute format('select case when is_called then last_value else 0 end from trunq_data.%I', 'message_id_' || p_queue_id) into v_id;
   return v_id;
 end $$;
+
+create or replace function trunq._has_new(p_queue trunq.queue, p_snapshot pg_snapshot) returns boolean
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_new boolean;
+begin
+  execute format($q$
+    select exists (
+        select from trunq_log.%1$I g where g.txid >= pg_snapshot_xmax($1) and pg_visible_in_snapshot(g.txid, $2))
+      or exists (
+        select from pg_snapshot_xip($1) late(txid), lateral (select from trunq_log.%1$I g where g.txid = late.txid limit 1) g
+        where pg_visible_in_snapshot(late.txid, $2))
+  $q$, p_queue.name) into v_new using p_snapshot, trunq.snapshot();
+  return v_new;
+end $$;
+comment on function trunq._has_new(trunq.queue, pg_snapshot) is 'Was anything committed since this snapshot?';
 
 create or replace function trunq._cut_tick(p_queue_id integer) returns trunq.tick
 language plpgsql as $$
