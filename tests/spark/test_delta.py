@@ -99,12 +99,13 @@ def test_an_aborted_batch_leaves_nothing_and_a_killed_one_only_what_vacuum_remov
     assert files(tmp_path) == before
     sink.write_files([months(sink, 50, 50)], QUERY, 1, 0)
     assert DeltaTable(tmp_path).count() == 50
-    assert set(vacuum(str(tmp_path), 0)) == files(tmp_path) - before or files(tmp_path) == before
+    assert len(files(tmp_path) - before) == 12
+    assert len(vacuum(str(tmp_path), 0)) == 12
     assert files(tmp_path) == before
 
 
 def at_once(*works: Callable[[], None]) -> None:
-    """Runs pieces of work at the same moment; Delta's library does not hold the interpreter while it commits."""
+    """Runs pieces of work at the same moment: Delta's library lets go of the interpreter to commit."""
     barrier = threading.Barrier(len(works))
 
     def run(work: Callable[[], None]) -> None:
