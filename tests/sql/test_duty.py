@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +14,8 @@ from engine import Engine
 
 
 @pytest.fixture
-def work(connection: psycopg.Connection[Any]) -> Engine:
-    return Engine(connection, next(new_names("duty"))).create()
+def work(session: psycopg.Connection[Any]) -> Engine:
+    return Engine(session, next(new_names("duty"))).create()
 
 
 def test_messages_are_promoted_as_they_fall_due(work: Engine) -> None:
@@ -42,8 +41,8 @@ def test_messages_due_at_one_moment_are_promoted_in_parts_too(work: Engine) -> N
     assert work.drain() == ids
 
 
-def test_what_committed_late_is_found_within_a_minute(work: Engine, connect: Connect) -> None:
-    late = work.on(connect(autocommit=False))
+def test_what_committed_late_is_found_within_a_minute(work: Engine, open_session: Connect) -> None:
+    late = work.on(open_session(autocommit=False))
     (id,) = late.publish(delay="1 second")
     with work.clock("10 seconds"):
         assert work.ask("promote") == 0
@@ -55,8 +54,8 @@ def test_what_committed_late_is_found_within_a_minute(work: Engine, connect: Con
     assert work.drain() == [id]
 
 
-def test_what_committed_a_little_late_is_found_at_once(work: Engine, connect: Connect) -> None:
-    late = work.on(connect(autocommit=False))
+def test_what_committed_a_little_late_is_found_at_once(work: Engine, open_session: Connect) -> None:
+    late = work.on(open_session(autocommit=False))
     (id,) = late.publish(delay="1 second")
     with work.clock("4 seconds"):
         assert work.ask("promote") == 0
@@ -93,8 +92,8 @@ def test_a_queue_with_little_new_is_ticked_after_the_lag(work: Engine) -> None:
         assert work.ask("tick") is None
 
 
-def test_a_queue_with_much_new_is_ticked_at_once(connection: psycopg.Connection[Any]) -> None:
-    work = Engine(connection, next(new_names("duty"))).create(tick_max_count=100)
+def test_a_queue_with_much_new_is_ticked_at_once(session: psycopg.Connection[Any]) -> None:
+    work = Engine(session, next(new_names("duty"))).create(tick_max_count=100)
     work.publish(50)
     assert work.ask("tick") is None
     work.publish(100)
@@ -133,8 +132,8 @@ def test_a_forced_tick_is_always_cut(work: Engine) -> None:
     assert [tick.tick_id for tick in work.call("list_ticks", **{"from": 2, "to": 3})] == [2, 3]
 
 
-def test_all_duties_are_done_in_one_call(new_database: Callable[[], str], connect: Connect) -> None:
-    work = Engine(connect(new_database()), "work").create()
+def test_all_duties_are_done_in_one_call(connection: psycopg.Connection[Any]) -> None:
+    work = Engine(connection, "work").create()
     work.publish(delay="1 second")
     work.publish()
     work.lease()
@@ -145,9 +144,8 @@ def test_all_duties_are_done_in_one_call(new_database: Callable[[], str], connec
     assert len(work.drain()) == 2
 
 
-def test_one_call_empties_one_segment(new_database: Callable[[], str], connect: Connect) -> None:
+def test_one_call_empties_one_segment(connection: psycopg.Connection[Any]) -> None:
     """Its lock lasts to the end of the call: another's segment must not wait for it."""
-    connection = connect(new_database())
     queues = [Engine(connection, name).create(retention="2000 days") for name in ("one", "two", "three")]
     for queue in queues:
         queue.publish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +14,8 @@ from engine import Engine
 
 
 @pytest.fixture
-def work(connection: psycopg.Connection[Any]) -> Engine:
-    return Engine(connection, next(new_names("history"))).create()
+def work(session: psycopg.Connection[Any]) -> Engine:
+    return Engine(session, next(new_names("history"))).create()
 
 
 def outcomes(message: Any) -> list[tuple[int, str | None]]:
@@ -173,10 +172,10 @@ def test_an_unknown_message_or_state_is_refused(work: Engine) -> None:
     assert work.listed() == []
 
 
-def test_a_retry_within_the_txids_of_its_lease_is_ready(work: Engine, connect: Connect) -> None:
+def test_a_retry_within_the_txids_of_its_lease_is_ready(work: Engine, open_session: Connect) -> None:
     """A handler's transaction that got its xid before messages of the lease were published."""
     (first,) = work.publish()
-    handler = work.on(connect(autocommit=False))
+    handler = work.on(open_session(autocommit=False))
     handler.fetch("select pg_current_xact_id()")
     work.publish()
     held = work.lease(2)
@@ -261,8 +260,8 @@ def test_a_message_whose_lease_is_gone_is_done(work: Engine) -> None:
     assert {work.state(id) for id in ids} == {"done"}
 
 
-def test_what_was_done_before_a_rebase_stays_done(new_database: Callable[[], str], connect: Connect) -> None:
-    work = Engine(connect(new_database()), "work").create()
+def test_what_was_done_before_a_rebase_stays_done(connection: psycopg.Connection[Any]) -> None:
+    work = Engine(connection, "work").create()
     done, ready = work.publish(2)
     work.ack(work.lease())
     assert ask(work.connection, "rebase") == 1

@@ -20,8 +20,8 @@ TABLES = ("log", "lease", "receipt")
 
 
 @pytest.fixture
-def work(connection: psycopg.Connection[Any]) -> Engine:
-    return Engine(connection, next(new_names("ring"))).create(retention=RETENTION)
+def work(session: psycopg.Connection[Any]) -> Engine:
+    return Engine(session, next(new_names("ring"))).create(retention=RETENTION)
 
 
 def assert_everything_is_kept(work: Engine) -> None:
