@@ -158,11 +158,10 @@ def server_time(connection: psycopg.Connection[Any], system: System) -> float:
 
 
 def burst(connection: psycopg.Connection[Any], system: System, handled: Any, length: float) -> float:
-    """Messages a second from backlogs that commit at once; the median of five. Gives up on one after a "
-    "while."""
+    """Messages a second from backlogs that commit at once, the median of five; one gets only so long."""
     patience = max(2.0, length / 30)
     time.sleep(1)
-    rates = []
+    rates: list[float] = []
     for _ in range(5):
         before = handled.value
         copy_in(connection, system.table, messages := 50_000, chunk=50_000)

@@ -42,7 +42,7 @@ RUNS = (
 INTRODUCTION = """# Benchmarks: results
 
 What each measures, and how, is the first text of its script; `python benchmarks/run_all.py` writes this page.
-Figures belong to this machine and this day; the ratios are what counts, each to a baseline of the same run, in turn.
+Figures belong to this machine and this day; the ratios are what counts, each to a baseline of the same run.
 """
 
 
