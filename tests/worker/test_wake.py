@@ -133,7 +133,8 @@ async def test_sleepers_share_one_bell_and_poll_about_once_an_interval(queue: Qu
     """
     poll = 2.0
     seen: list[int] = []
-    workers = [noting(queue.worker(poll=poll, concurrency=1), seen) for _ in range(count)]
+    # With a leader among them: a duty that finds nothing to do must not ring.
+    workers = [noting(queue.worker(poll=poll, concurrency=1, lead=True), seen) for _ in range(count)]
     async with running(*workers):
         await asleep(queue, workers)
         before, begun = looks(workers), time.monotonic()

@@ -130,6 +130,7 @@ class Run:
     async def _open(self) -> None:
         """Connect, once and without patience: whoever starts a worker by hand should hear what is wrong."""
         connection = await self._leases.open()
+        self._transactions.is_pooled = self._leases.pooled
         compare(await _schema_version(connection))
         await self._follow_policy(connection)
         if self._options.is_named:
@@ -223,10 +224,14 @@ class Run:
     async def _is_empty(self) -> bool:
         async def left(connection: AsyncConnection[Any]) -> int:
             total = 0
-            for source in self._sources:
-                cursor = await connection.execute(_LEFT, (source.queue, source.subscription))
-                (count,) = await cursor.fetchone() or (0,)
-                total += count
+            async with connection.transaction():
+                # One snapshot for all counts: a delayed message that becomes a ready one between two of them
+                # would be seen in neither place.
+                await connection.execute("set transaction isolation level repeatable read, read only")
+                for source in self._sources:
+                    cursor = await connection.execute(_LEFT, (source.queue, source.subscription))
+                    (count,) = await cursor.fetchone() or (0,)
+                    total += count
             return total
 
         return await self._leases.run(left) == 0

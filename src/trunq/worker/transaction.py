@@ -49,6 +49,8 @@ class Transactions:
     def __init__(self, dsn: str, application_name: str, concurrency: int) -> None:
         self._conninfo = complete(dsn, application_name)
         self._concurrency = concurrency
+        self.is_pooled = False
+        """Whether a connection pooler is in between, where prepared statements would be somebody else's."""
         self._pool: AsyncConnectionPool[Any] | None = None
         self._sync_pool: ConnectionPool[Any] | None = None
         self._opening = asyncio.Lock()
@@ -122,7 +124,7 @@ class Transactions:
                 pool = AsyncConnectionPool(
                     self._conninfo,
                     check=AsyncConnectionPool.check_connection,
-                    **_pool_settings(self._concurrency),
+                    **self._settings(),
                 )
                 await pool.open()
                 self._pool = pool
@@ -134,15 +136,17 @@ class Transactions:
                 pool = ConnectionPool(
                     self._conninfo,
                     check=ConnectionPool.check_connection,
-                    **_pool_settings(self._concurrency),
+                    **self._settings(),
                 )
                 pool.open()
                 self._sync_pool = pool
             return self._sync_pool
 
-
-def _pool_settings(concurrency: int) -> dict[str, Any]:
-    return {"min_size": 0, "max_size": concurrency, "open": False, "reconnect_timeout": 5.0}
+    def _settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"min_size": 0, "max_size": self._concurrency, "open": False}
+        if self.is_pooled:
+            settings["kwargs"] = {"prepare_threshold": None}
+        return settings
 
 
 def _require_held(lease: Lease) -> None:
