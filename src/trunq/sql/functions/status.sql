@@ -25,11 +25,12 @@ begin
       select count(*), v_now - min(u.created_at) into ready, oldest_ready
       from trunq._unread(v.queue_id, v.subscription_id, c_cap) u;
     else
-      ready := greatest(0, trunq._last_message_id(v.queue_id) - coalesce((
-        select t.last_message_id from trunq.tick t where t.queue_id = v.queue_id and t.tick_id = trunq._tick_position(v.sub)), 0));
-      oldest_ready := case when ready > 0 then (
-        select v_now - min(t.created_at) from trunq.tick t
-        where t.queue_id = v.queue_id and t.tick_id = trunq._tick_position(v.sub)) end;
+      -- Once, and not for each tick looked at: it moves meanwhile.
+      v_position := trunq._tick_position(v.sub);
+      select greatest(0, trunq._last_message_id(v.queue_id) - max(t.last_message_id)), v_now - min(t.created_at)
+      into ready, oldest_ready
+      from trunq.tick t where t.queue_id = v.queue_id and t.tick_id = v_position;
+      oldest_ready := case when ready > 0 then oldest_ready end;
     end if;
     ready_is_capped := v.mode = 'shared' and ready >= c_cap;
     select o.leased, o.workers into leased, workers
