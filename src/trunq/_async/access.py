@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
 from trunq import install
-from trunq.argument import adapt_arrays, adapt_raw, check_name, plain
+from trunq.argument import Array, adapt_arrays, adapt_raw, check_name, plain
 from trunq.errors import SchemaMissing, translated
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -193,26 +193,15 @@ class AsyncAccess:
         return pool
 
 
-class _BinaryCursor(AsyncCursor[tuple[Any, ...]]):
-    """A cursor that can send arrays in binary."""
-
-    def __init__(self, connection: AsyncConnection[Any]) -> None:
-        super().__init__(connection, row_factory=tuple_row)
-        adapt_arrays(self)
-
-
-class _RawCursor(AsyncCursor[tuple[Any, ...]]):
-    """A cursor that leaves jsonb and timestamps for `Message` to decode."""
-
-    def __init__(self, connection: AsyncConnection[Any]) -> None:
-        super().__init__(connection, row_factory=tuple_row)
-        adapt_raw(self)
-
-
 async def _execute(
     connection: AsyncConnection[Any], statement: bytes, arguments: dict[str, Any], binary: bool, raw: bool
 ) -> list[tuple[Any, ...]]:
-    async with (_RawCursor if raw else _BinaryCursor)(connection) as cursor:
+    # A cursor of this class whatever the connection makes by default: it may be somebody else's.
+    async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        if raw:
+            adapt_raw(cursor)
+        elif any(isinstance(value, Array) for value in arguments.values()):
+            adapt_arrays(cursor)
         await cursor.execute(statement, arguments, binary=binary or raw)
         return await cursor.fetchall()
 
