@@ -5,12 +5,13 @@ returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
   oldest_ready interval, workers integer, done_last_minute bigint, ready_is_capped boolean
 )
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
   c_cap constant integer := 100000;
   v record;
   v_now timestamptz := trunq.clock();
+  v_position bigint;
 begin
   if p_queue is not null then
     perform trunq._queue_id(p_queue);
