@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -54,3 +55,25 @@ def queue(session: psycopg.Connection[Any]) -> str:
     name = next(new_names("queue"))
     ask(session, "create_queue", queue=name)
     return name
+
+
+Meanwhile = Callable[..., Future[Any]]
+
+
+@pytest.fixture
+def meanwhile(open_session: Connect) -> Iterator[Meanwhile]:
+    """Run a call on a session beside the test: `meanwhile(function, session, ...)` gives its future."""
+    running: list[tuple[Future[Any], psycopg.Connection[Any]]] = []
+    with ThreadPoolExecutor() as pool:
+
+        def start(
+            function: Callable[..., Any], session: psycopg.Connection[Any], *arguments: Any, **named: Any
+        ) -> Any:
+            running.append((pool.submit(function, session, *arguments, **named), session))
+            return running[-1][0]
+
+        yield start
+        for future, session in running:
+            # A test that failed may leave somebody waiting for ever.
+            if not future.done():
+                session.cancel()
