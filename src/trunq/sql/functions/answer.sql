@@ -6,6 +6,9 @@
 -- lease_id. In a handler's transaction the ack is the last statement. Answering twice changes nothing. An answer that comes
 -- after the time ran out but before the reaper is accepted: nobody else holds the message yet.
 --
+-- Above READ COMMITTED a check may see the past. So the reaper updates the lease it ends, and the answers of a lease are
+-- numbered, in an index that knows no snapshots: an answer that does not see what came before it fails (40001).
+--
 -- outcome: a ack, r retry, j reject, l release, x lease expired (reap.sql), b batch finished (batch.sql)
 
 create or replace function trunq.ack(
@@ -141,23 +144,25 @@ begin
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
     as $f$
     declare
-      v_token bigint; v_worker text; v_ids bigint[]; v_txids xid8[]; v_reaped_at timestamptz;
+      v_token bigint; v_worker text; v_ids bigint[]; v_txids xid8[]; v_reaped_at timestamptz; v_segment smallint; v_number smallint;
       v_now timestamptz := trunq.clock();
       v_earlier bigint[]; v_kept integer[]; v_given integer := cardinality(p_ids); v_mine integer; v_unknown integer;
     begin
       -- The lock was taken by the statement before: this one sees what the one who had it did.
       if current_setting('transaction_isolation') = 'read committed' then
-        select l.token, l.worker, l.ids, l.txids, l.reaped_at into v_token, v_worker, v_ids, v_txids, v_reaped_at
+        select l.token, l.worker, l.ids, l.txids, l.reaped_at, l.segment into v_token, v_worker, v_ids, v_txids, v_reaped_at, v_segment
         from trunq_data.lease_%2$s l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
       else
         -- A stale snapshot must fail here: the reaper updates the row it reaps.
-        select l.token, l.worker, l.ids, l.txids, l.reaped_at into v_token, v_worker, v_ids, v_txids, v_reaped_at
+        select l.token, l.worker, l.ids, l.txids, l.reaped_at, l.segment into v_token, v_worker, v_ids, v_txids, v_reaped_at, v_segment
         from trunq_data.lease_%2$s l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id for share;
       end if;
       if (v_token = p_token) is not true then
         return -1;
       end if;
-      v_earlier := array(select unnest(r.ids) from trunq_data.receipt_%2$s r where r.lease_id = p_lease_id and r.subscription_id = p_subscription_id and r.outcome <> 'x');
+      select coalesce(array_agg(e.id), '{}'), coalesce(max(e.number) + 1, 0) into v_earlier, v_number
+      from (select r.number, unnest(r.ids) id from trunq_data.receipt_%2$s r
+            where r.lease_id = p_lease_id and r.subscription_id = p_subscription_id and r.outcome <> 'x') e;
       if v_earlier <> '{}' or p_ids <> v_ids then
         select array_agg(k.at order by k.at) filter (where k.earlier is null),
           count(*) filter (where k.mine is null)
@@ -185,8 +190,15 @@ begin
       if v_reaped_at is not null then
         return -1;
       end if;
-      insert into trunq_data.receipt_%2$s (lease_id, subscription_id, outcome, size, ids, finished_at, took, errors, results)
-      values (p_lease_id, p_subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results);
+      if current_setting('transaction_isolation') = 'read committed' then
+        insert into trunq_data.receipt_%2$s (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+        values (p_lease_id, v_number, v_segment, p_subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results);
+      else
+        -- An answer that the snapshot does not see has this number: 40001, as for the reaper.
+        insert into trunq_data.receipt_%2$s (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+        values (p_lease_id, v_number, v_segment, p_subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results)
+        on conflict do nothing;
+      end if;
       if p_outcome <> 'a' then
         perform trunq_data.give_back_%2$s(p_subscription_id, v_worker, p_ids, v_ids, v_txids, p_outcome, p_errors, p_delays, v_now);
       end if;

@@ -229,6 +229,7 @@ begin
       subscription_id integer not null,
       size integer not null,
       segment smallint not null default %2$s,
+      number smallint not null default 0,
       outcome "char" not null
         constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b')),
       ids bigint[] not null,
@@ -237,7 +238,8 @@ begin
       results jsonb[]
     ) partition by list (segment)
   $q$, 'receipt_' || p_queue_id, v_segment);
-  execute format('create index on trunq_data.%I (lease_id)', 'receipt_' || p_queue_id);
+  -- The answers of a lease are numbered, and lie in its segment: one given under a snapshot that does not see the others fails here.
+  execute format('create unique index on trunq_data.%I (lease_id, number, segment)', 'receipt_' || p_queue_id);
   execute format('create index on trunq_data.%I using brin (finished_at) with (pages_per_range = 16, autosummarize = on)', 'receipt_' || p_queue_id);
 
   for v_n in 0 .. v_queue.segments - 1 loop

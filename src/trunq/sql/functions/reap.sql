@@ -117,10 +117,11 @@ begin
     if cardinality(v_ids) = 0 then
       continue;
     end if;
-    execute format('update trunq_data.%I set reaped_at = $1 where subscription_id = $2 and lease_id = $3', 'lease_' || p_queue_id)
-      using p_now, p_subscription_id, v_lease_id;
-    execute format('insert into trunq_data.%I (lease_id, subscription_id, outcome, size, ids, finished_at) values ($1, $2, ''x'', cardinality($3), $3, $4)', 'receipt_' || p_queue_id)
-      using v_lease_id, p_subscription_id, v_ids, p_now;
+    execute format($q$
+      with ended as (update trunq_data.%I set reaped_at = $4 where subscription_id = $2 and lease_id = $1 returning segment)
+      insert into trunq_data.%I (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+      select $1, -1, e.segment, $2, 'x', cardinality($3), $3, $4 from ended e
+    $q$, 'lease_' || p_queue_id, 'receipt_' || p_queue_id) using v_lease_id, p_subscription_id, v_ids, p_now;
     execute format('select trunq_data.%I($1, $2, $3, $4, $5, ''x'', $6, null, $7)', 'give_back_' || p_queue_id)
       using p_subscription_id, v_lease.worker, v_ids, v_lease.ids, v_lease.txids,
         array_fill(format('lease %s of worker %s expired', v_lease_id, v_lease.worker), array[cardinality(v_ids)]), p_now;
