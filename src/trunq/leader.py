@@ -74,6 +74,7 @@ class Leader:
     def stop(self) -> None:
         """Resign after the duty at hand."""
         self._stopped.set()
+        self._link.hurry()
 
     async def run_async(self) -> None:
         """Run until `stop` is called or the task is cancelled."""
@@ -89,6 +90,9 @@ class Leader:
                     else:
                         await self._perform()
                         await self._pause(self._rest())
+        except psycopg.OperationalError:
+            if not self._stopped.is_set():
+                raise
         finally:
             await self._resign()
             await self._link.close()

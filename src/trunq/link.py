@@ -9,6 +9,7 @@ being done twice: an answer does (the second changes nothing), a lease does (the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -65,6 +66,7 @@ class Link:
         self._settings = dict(settings or {})
         self._prepare = prepare
         self._opening = asyncio.Lock()
+        self._hurried = asyncio.Event()
         self.connection: AsyncConnection[Any] | None = None
         self.pooled = False
 
@@ -74,6 +76,10 @@ class Link:
             if self.connection is None or self.connection.closed:
                 self.connection = await self._connect()
             return self.connection
+
+    def hurry(self) -> None:
+        """Wait for the database no more: from now on `run` tries once, and one that waits gives up."""
+        self._hurried.set()
 
     async def run(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
         """Do `work` on the connection until it was done without losing it; other errors leave at once."""
@@ -85,14 +91,21 @@ class Link:
                 return await work(connection)
             except psycopg.Error as error:
                 lost = connection is None or connection.closed or is_away(error)
-                if not (lost or is_passing(error)):
-                    raise
                 if lost:
                     await self._discard(connection)
+                if not (lost or is_passing(error)):
+                    raise
                 log.warning("trying again in %.1f s: %s", pause, first_line(error))
-            # Half to one and a half: a fleet that lost its server must not come back as one.
-            await asyncio.sleep(pause * (0.5 + random.random()))
+                # Half to one and a half: a fleet that lost its server must not come back as one.
+                if await self._is_hurried_within(pause * (0.5 + random.random())):
+                    raise
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _is_hurried_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
+        return self._hurried.is_set()
 
     async def close(self) -> None:
         """Close the connection; the next `run` or `open` makes a new one."""

@@ -206,6 +206,25 @@ async def test_a_stop_while_the_database_is_away_waits_to_deliver_the_answers(
     assert queue.message(id).state == "done"
 
 
+async def test_a_stop_while_the_database_is_away_ends_at_once_with_nothing_to_deliver(
+    queue: Queue, away: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a whole installation is shut down, the database first."""
+    worker = queue.worker(poll=0.05, lead=True)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    task = asyncio.create_task(worker.run_async())
+    await async_wait_until(lambda: worker.statistics.empty_looks > 1)
+    with away():
+        # Leasing as well as leading keeps trying.
+        await async_wait_until(lambda: caplog.text.count("trying again") > 4)
+        worker.stop()
+        async with asyncio.timeout(10):
+            await task
+
+
 async def test_answers_of_a_queue_dropped_meanwhile_end_the_worker_with_a_sentence(queue: Queue) -> None:
     queue.publish()
     worker = queue.worker(poll=0.05)

@@ -256,7 +256,7 @@ class Outbox:
             )
 
     def _lose(self, lease: Lease, answers: int) -> None:
-        self._statistics.lost += answers + lease.unsent
+        self._statistics.lost += answers + lease.unsent + len(lease.parked)
         if not lease.is_lost:
             log.warning(
                 "lost lease %s of %s/%s with %s messages unanswered",

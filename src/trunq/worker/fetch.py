@@ -115,12 +115,20 @@ class Fetcher:
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Lease no more; what was asked for already still comes."""
+        """Lease no more. What was asked for already still comes, unless the database is away."""
         self.is_stopped = True
+        self._link.hurry()
         self._backlog.changed.set()
 
     async def run(self) -> None:
         """Lease until stopped; with `is_empty`, until nothing is left."""
+        try:
+            await self._serve()
+        except psycopg.Error:
+            if not self.is_stopped:
+                raise
+
+    async def _serve(self) -> None:
         while not self.is_stopped:
             room = self._room()
             if room < 1:
