@@ -165,8 +165,7 @@ def insert_all(dsn: str, length: float, notes: Any, ready: Event) -> None:
 
 
 async def at_moments(length: float, ready: Event, publish: Callable[[], Any]) -> Times:
-    """Publish at each moment; when one took long, the next are published at once. Notes when each "
-    "returned."""
+    """Publish at each moment, those that are late at once; note when each call returned."""
     await asyncio.to_thread(ready.wait)
     committed: Times = {}
     begun = perf_counter()
