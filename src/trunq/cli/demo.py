@@ -85,6 +85,5 @@ def _tell(evidence: Evidence) -> None:
     for what, value in evidence.places.items():
         out.print(f"  [bold]{escape(what):<9}[/bold] {escape(value)}")
     out.print("\n  Look further:")
-    width = max(map(len, evidence.commands))
     for command, what in evidence.commands.items():
-        out.print(f"  {escape(command):<{width}}  [dim]# {escape(what)}[/dim]")
+        out.print(f"\n  [dim]# {escape(what)}[/dim]\n  {escape(command)}")

@@ -46,5 +46,6 @@ def leader(
         write_json(elected.performed.done)
     else:
         err.print(
-            ", ".join(f"{duty} {done:,}" for duty, done in elected.performed.done.items()) or "There was nothing to do."
+            ", ".join(f"{duty} {done:,}" for duty, done in elected.performed.done.items())
+            or "There was nothing to do."
         )

@@ -85,7 +85,10 @@ def cell(column: str, value: Any) -> str:
     if isinstance(value, datetime):
         return moment(value)
     shown = text(value)
-    return shown if len(shown) <= LONGEST or column == "error" else shown[: LONGEST - 1] + "…"
+    if column == "error":
+        # The rest says where in the code it happened; `trunq message show` has all of it.
+        return shown.partition("\n")[0]
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
 def moment(value: datetime) -> str:

@@ -4,7 +4,7 @@ flights   the input: 336,776 flights that left New York in 2013
 job       what a worker does with one of them
 publisher the year replayed into the queue
 pipeline  Spark: the same queue into a lake table and an aggregate
-fleet     the processes of a run: started, watched, ended
+fleet     the processes of a run: started, watched, ended (parent: how they end with it)
 evidence  what the run left behind, counted and compared with the input
 report    the page that shows it
 run       all of it, in order

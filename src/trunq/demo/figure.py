@@ -152,7 +152,7 @@ def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
         )
     figure.update_layout(hovermode="x unified")
     hours = range(5, 24, 2)
-    figure.update_xaxes(tickvals=list(hours), ticktext=[f"{hour}h" for hour in hours])
+    figure.update_xaxes(tickvals=list(hours), ticktext=[f"{hour}h" for hour in hours], range=[4.6, 23.4])
     figure.update_yaxes(rangemode="tozero")
     return figure
 

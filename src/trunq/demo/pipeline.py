@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from trunq import Client
 from trunq.demo.job import QUEUE
+from trunq.demo.parent import Parent
 from trunq.spark import read_delta, session, settle, write_table
 
 SUBSCRIPTION = "lake"
@@ -46,9 +47,10 @@ def main() -> None:
     """Follow the queue until told, finish, aggregate."""
     lake, checkpoint, figures = map(Path, sys.argv[1:4])
     dsn = os.environ["TRUNQ_DSN"]
+    parent = Parent()
     spark = session(app_name="trunq demo")
     query = follow(spark, lake, checkpoint)
-    sys.stdin.readline()
+    parent.told.wait()
     catch_up(query, dsn)
     query.stop()
     settle(query, dsn)

@@ -118,10 +118,8 @@ def _check(check: Check) -> str:
 
 
 def _commands(commands: dict[str, str]) -> str:
-    width = max(map(len, commands), default=0)
-    return "\n".join(
-        f"{escape(command.ljust(width))}  <span class=soft># {escape(what)}</span>"
-        for command, what in commands.items()
+    return "\n\n".join(
+        f"<span class=soft># {escape(what)}</span>\n{escape(command)}" for command, what in commands.items()
     )
 
 

