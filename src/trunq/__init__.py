@@ -1,5 +1,7 @@
 """trunq: a queue and event-stream system that lives inside Postgres."""
 
+from typing import TYPE_CHECKING, Any
+
 from trunq._async import AsyncClient
 from trunq._sync import Client
 from trunq.errors import (
@@ -26,6 +28,9 @@ from trunq.errors import (
 )
 from trunq.message import Message, RawJson, Reject, Retry
 
+if TYPE_CHECKING:
+    from trunq.worker import Worker
+
 __all__ = [
     "AsyncClient",
     "Client",
@@ -51,6 +56,16 @@ __all__ = [
     "SubscriptionNotFound",
     "TickNotFound",
     "TrunqError",
+    "Worker",
     "WrongIsolation",
     "WrongMode",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Who only publishes does not wait for what a worker imports.
+    if name == "Worker":
+        from trunq.worker import Worker  # noqa: PLC0415
+
+        return Worker
+    raise AttributeError(f"module 'trunq' has no attribute {name!r}")
