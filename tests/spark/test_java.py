@@ -21,21 +21,21 @@ def hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatc
     return monkeypatch
 
 
-def install(directory: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
+def install(directory: Path, version: str) -> Path:
     binary = directory / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     binary.chmod(0o755)
-    (directory / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    (directory / "release").write_text(f'JAVA_VERSION="{version}"\nOS_NAME="Linux"\n')
     return directory
 
 
 def test_java_home_comes_first_then_the_path(hidden: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home, other = install(tmp_path / "home", "21.0.8"), install(tmp_path / "other", "17.0.15")
     hidden.setenv("PATH", str(other / "bin"))
-    assert find_java() == Java(other, 17, shimmed=False)
+    assert find_java() == Java(other, 17)
     hidden.setenv("JAVA_HOME", str(home))
-    assert find_java() == Java(home, 21, shimmed=False)
+    assert find_java() == Java(home, 21)
 
 
 def test_too_old_a_java_is_passed_over(hidden: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -44,9 +44,10 @@ def test_too_old_a_java_is_passed_over(hidden: pytest.MonkeyPatch, tmp_path: Pat
     assert find_java().major == 25
 
 
-def test_the_one_from_pypi_is_started_through_the_shim(hidden: pytest.MonkeyPatch) -> None:
+def test_the_one_from_pypi_starts_although_it_lacks_a_module(hidden: pytest.MonkeyPatch) -> None:
     java = find_java()
-    assert java.shimmed
+    refused = [java.home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"]
+    assert subprocess.run(refused, capture_output=True, check=False).returncode != 0
     environment = java.environment()
     assert environment["JAVA_HOME"] == str(SHIM)
     asked = [f"{SHIM}/bin/java", "--add-modules=jdk.incubator.vector", "-version"]
@@ -88,4 +89,4 @@ def test_no_java_at_all_says_what_to_install(hidden: pytest.MonkeyPatch, tmp_pat
 def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     home = install(tmp_path / "home", "17.0.1")
     (home / "release").unlink()
-    assert inspect_java(home) == Java(home, 17, shimmed=False)
+    assert inspect_java(home) == Java(home, 17)

@@ -97,6 +97,8 @@ def connect(dsn: str) -> Connection:
 
 def away(error: Exception, dsn: str) -> DatabaseAway:
     """What to tell when the database does not answer."""
+    if isinstance(error, DatabaseAway):
+        return error
     return DatabaseAway(
         f"the database cannot be reached: {redact(first_line(error), dsn)}",
         "is it running, and is the address (TRUNQ_DSN, or the option service or dsn) right?",

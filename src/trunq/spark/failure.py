@@ -81,7 +81,9 @@ def _sentence(message: str) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """The first line that says something; Spark's own messages begin with their class in brackets."""
-    lines = [line.strip() for line in text.splitlines()]
-    said = [line for line in lines if line and not line.startswith(("at ", "JVM stacktrace", "Traceback"))]
+    """What a Python worker raised, else the first line, which has Spark's class of the error in brackets."""
+    _, traced, trace = text.rpartition("Traceback (most recent call last):\n")
+    lines = trace.splitlines()
+    # A traceback's own lines are indented; the first that is not names the error.
+    said = [line.strip() for line in lines if line.strip() and not (traced and line.startswith(" "))]
     return said[0][:300] if said else ""

@@ -26,7 +26,7 @@ from psycopg import sql
 from trunq.link import FIRST_PAUSE, LONGEST_PAUSE, is_away, is_passing
 from trunq.spark.column import BY_NAME, arrow_schema
 from trunq.spark.connection import APPLICATION, LATER, away, connect
-from trunq.spark.errors import SparkError
+from trunq.spark.errors import DatabaseAway, SparkError
 from trunq.spark.range import ROWS_WORTH_A_TASK, Part
 
 BATCH_BYTES: Final = 8 << 20
@@ -65,21 +65,20 @@ def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[
     deadline = time.monotonic() + LATER
     pause = FIRST_PAUSE
     while True:
-        batches = read(dsn, statement, query.columns)
+        begun = False
         try:
-            first = next(batches, None)
-        except Exception as error:
+            for batch in read(dsn, statement, query.columns):
+                begun = True
+                yield batch
+        except (psycopg.Error, DatabaseAway) as error:
             if not _passes(error):
                 raise
-            if time.monotonic() >= deadline:
+            if begun or time.monotonic() >= deadline:
                 raise away(error, dsn) from error
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
         else:
-            break
-    if first is not None:
-        yield first
-        yield from batches
+            return
 
 
 def choose(engine: str, rows: int) -> Engine:
@@ -118,7 +117,10 @@ def read_psycopg(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[p
 def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """By ADBC, over the connection this process keeps for the address."""
     schema = arrow_schema(columns)
-    connection = _kept(dsn)
+    try:
+        connection = _kept(dsn)
+    except Exception as error:
+        raise away(error, dsn) from error
     try:
         with connection.cursor() as cursor:
             for setting in _PLAN:
@@ -132,8 +134,16 @@ def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.R
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         connection.commit()
-    except BaseException:
+    except GeneratorExit:
+        # Spark wants no more of it, and the rest is still on its way.
         _forget(dsn)
+        raise
+    except Exception as error:
+        lost = not _is_alive(connection)
+        _forget(dsn)
+        if lost:
+            # In the middle of a result ADBC says so with an OSError, as for any other failure.
+            raise away(error, dsn) from error
         raise
 
 
@@ -164,6 +174,14 @@ def _kept(dsn: str) -> Any:
     return _connections[key]
 
 
+def _is_alive(connection: Any) -> bool:
+    try:
+        connection.rollback()
+    except Exception:
+        return False
+    return True
+
+
 def _forget(dsn: str) -> None:
     connection = _connections.pop((os.getpid(), dsn), None)
     if connection is not None:
@@ -179,7 +197,6 @@ def _transpose(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
 
 def _passes(error: Exception) -> bool:
     """Whether the same will do a moment later: the database is away, or asks for patience."""
-    if isinstance(error, psycopg.Error):
-        return is_away(error) or is_passing(error)
-    # ADBC's class of the same name: input and output, that is the connection.
-    return type(error).__name__ == "OperationalError"
+    return isinstance(error, DatabaseAway) or (
+        isinstance(error, psycopg.Error) and (is_away(error) or is_passing(error))
+    )

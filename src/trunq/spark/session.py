@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunq.spark.errors import SparkError
-from trunq.spark.java import find_java
+from trunq.spark.java import SHIM, find_java, make_executable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGING = Path(__file__).parent / "log4j2.properties"
+
+CONNECTION = ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE")
+"""Where libpq finds what an address leaves out."""
 
 PANDAS = "PySpark does not yet fully support pandas"
 """Begins a warning that each process gives; nothing that is read or written here goes through pandas."""
@@ -63,15 +66,33 @@ def session(
 def register(spark: SparkSession) -> SparkSession:
     """Makes the formats `trunq` and `trunq_delta` known to a session that was made elsewhere; returns it.
 
+    The environment variables that say where the database is reach Spark's workers as they are now.
     Such a session should run with `spark.python.unix.domain.socket.enabled`: without it each micro-batch
     takes about 40 ms longer.
     """
     from trunq.spark.delta import TrunqDeltaSink  # noqa: PLC0415 - these need pyspark
     from trunq.spark.source import TrunqSource  # noqa: PLC0415
 
+    _share_environment(spark)
     spark.dataSource.register(TrunqSource)
     spark.dataSource.register(TrunqDeltaSink)
     return spark
+
+
+def _share_environment(spark: SparkSession) -> None:
+    """Spark's Java process has the environment it was started in; its Python workers are given more."""
+    for name, value in os.environ.items():
+        if name == "TRUNQ_DSN" or name in CONNECTION:
+            spark.sparkContext.environment[name] = value
+
+
+def _interpreter() -> dict[str, str]:
+    """Workers run on this interpreter; Spark would take the first python3 on the PATH."""
+    if os.name != "posix":
+        return {"PYSPARK_PYTHON": sys.executable}
+    shim = SHIM / "python"
+    make_executable(shim)
+    return {"PYSPARK_PYTHON": str(shim), "TRUNQ_REAL_PYTHON": sys.executable}
 
 
 def _settings(master: str, memory: str) -> dict[str, str]:
@@ -79,8 +100,6 @@ def _settings(master: str, memory: str) -> dict[str, str]:
     cores = stated.group(1) if stated else str(os.cpu_count() or 1)
     settings = {
         "spark.driver.memory": memory,
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
         # Over loopback TCP each exchange with a Python worker waits some 40 ms.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -102,7 +121,7 @@ def _launch_environment(master: str) -> dict[str, str]:
     import pyspark  # noqa: PLC0415
 
     wanted = find_java().environment()
-    wanted["PYSPARK_PYTHON"] = wanted["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    wanted |= _interpreter()
     # Otherwise Spark's scripts ask the first python3 on the PATH where Spark lies.
     wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent))
     ignored = f"ignore:{PANDAS}:FutureWarning"
