@@ -1,8 +1,7 @@
 -- Lease and receipts together are the history of a message: started, held until, attempts, finished, by whom, why not.
 --
--- From an id to its rows in the log by BRIN; from a row to its lease by its txid, which grows with the position, so that a BRIN
--- over each lease's smallest and largest txid finds it, retries too. Nothing scans the log to find one message. A list goes
--- down the ids, as far as it must to fill a page.
+-- From an id to its rows in the log by BRIN; from a row to its lease by halves, as positions grow with the leases. Nothing
+-- scans the log to find one message. A list goes down the ids, as far as it must to fill a page.
 
 create or replace function trunq.show_message(p_queue text, p_id bigint)
 returns table (
@@ -169,7 +168,10 @@ declare
   v_low bigint;
   v_high bigint;
   v_near boolean;
+  v_first bigint;
 begin
+  execute format('select min(lease_id) from trunq_data.%I where subscription_id = $1', 'lease_' || p_sub.queue_id)
+    into v_first using p_sub.subscription_id;
   select min(u.id), max(u.id) into v_low, v_high from unnest(p_ids) u(id);
   v_near := v_high - v_low < 20 * cardinality(p_ids);
   return query execute format($q$
@@ -185,10 +187,23 @@ begin
         r.outcome, r.finished_at, r.errors[r.at] error, r.results[r.at] result, r.took[r.at] took
       from logged g
       cross join lateral (
+        -- Positions grow with the leases: the first one behind the row holds it, found by halves.
+        with recursive half as (
+          select $12::bigint low, $13::bigint high, null::bigint found
+          union all
+          select case when p.is_behind then h.low else p.lease_id + 1 end,
+            case when p.is_behind then (h.low + h.high) / 2 - 1 else h.high end,
+            case when p.is_behind then p.lease_id else h.found end
+          from half h cross join lateral (
+            select l.lease_id, %7$s is_behind from trunq_data.%2$I l
+            where l.subscription_id = $1 and l.lease_id >= (h.low + h.high) / 2 order by l.lease_id limit 1) p
+          where h.low <= h.high
+        )
+        select l.* from half h join trunq_data.%2$I l on l.subscription_id = $1 and l.lease_id = h.found
+        where h.low > h.high and g.id = any (l.ids) and g.txid <> '3'
+        union all
         select l.* from trunq_data.%2$I l
-        where l.min_txid <= g.txid::text::bigint and l.max_txid >= g.txid::text::bigint and l.subscription_id = $1 and g.id = any (l.ids)
-          -- A retry may have a txid within the lease it comes from.
-          and (l.txids is null or l.txids[array_position(l.ids, g.id)] = g.txid)
+        where g.txid = '3' and l.min_txid = 3 and l.subscription_id = $1 and g.id = any (l.ids)
         offset 0) l
       left join lateral (
         select r.*, array_position(r.ids, g.id) at from trunq_data.%3$I r
@@ -235,8 +250,10 @@ begin
     format(case when v_near
         then 'join (select g.* from trunq_log.%I g where g.id >= $9 and g.id <= $10 offset 0) g on g.id = w.id'
         else 'cross join lateral (select g.* from trunq_log.%I g where g.id = w.id offset 0) g' end, p_queue),
-    trunq._is_for('g', '$4'), trunq._is_read_at('p', '$5', '$6', '$7', '$8'))
-  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v.last_id, v_low, v_high, p_sub.name;
+    trunq._is_for('g', '$4'), trunq._is_read_at('p', '$5', '$6', '$7', '$8'),
+    trunq._is_read_at('g', 'l.lo', 'l.hi', 'l.last_txid', 'l.last_id'))
+  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v.last_id, v_low, v_high, p_sub.name,
+    v_first, v.lease_id;
 end $$;
 comment on function trunq._message(trunq.subscription, text, bigint[]) is
   'The state and story of messages as one shared subscription sees them; no row for an id that is nowhere.';

@@ -220,7 +220,6 @@ begin
   $q$, 'lease_' || p_queue_id, v_segment);
   execute format('create index on trunq_data.%I (subscription_id, lease_id)', 'lease_' || p_queue_id);
   execute format('create index on trunq_data.%I (subscription_id, expires_at) where expires_at is not null', 'lease_' || p_queue_id);
-  execute format('create index on trunq_data.%I using brin (min_txid, max_txid) with (pages_per_range = 16, autosummarize = on)', 'lease_' || p_queue_id);
 
   execute format($q$
     create table trunq_data.%1$I (
