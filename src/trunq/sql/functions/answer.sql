@@ -218,6 +218,9 @@ begin
       v_found integer;
     begin
       select * into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
+      if not found then
+        perform trunq._fail('TQ002', format('a subscription of queue "%%s" has just ended, and its messages with it', %1$L));
+      end if;
       with given as materialized (
         select g.id, g.error, g.delay, g.at from unnest(p_ids, p_errors, p_delays) with ordinality g(id, error, delay, at)
       ),

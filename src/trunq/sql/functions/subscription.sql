@@ -37,6 +37,7 @@ begin
   end if;
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(1953656420, v_queue_id);
+  v_queue_id := trunq._queue_id(p_queue);  -- it may have been dropped meanwhile
   perform trunq._check_cluster();
   select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
   if not found then
