@@ -262,7 +262,7 @@ def test_the_report_draws_in_a_browser(ran: Ran, tmp_path: Path) -> None:
 
 
 def final_answers(database: psycopg.Connection[Any]) -> bytes:
-    """A query over the receipts: what each ack said, and of which line. A second ack would be a second row."""
+    """A query over the receipts: what each ack said, of which line. A second ack would be a second row."""
     row = database.execute("select queue_id from trunq.list_queues() where queue = 'flights'").fetchone()
     assert row is not None
     return f"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,11 +82,10 @@ class Fleet:
             # Spark's Java as well: left alone it takes seconds to notice that Python is gone.
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
-        _, alive = psutil.wait_procs(processes, timeout=GRACE)
-        for process in alive:
+        for process in _wait(processes):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(alive, timeout=GRACE)
+        _wait(processes)
         for member in leaving:
             member.process.wait()
             if member.process.stdin is not None:
@@ -102,6 +102,25 @@ class Fleet:
         self.stop()
 
 
+def _wait(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Wait, for as long as GRACE, until processes have ended; those that have not."""
+    deadline = time.monotonic() + GRACE
+    while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return alive
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs; a dead one that nobody has asked for its status (a zombie) does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _end_of(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-8:]
-    return "\n".join([" The end of its log:", *(f"  {line}" for line in lines)]) if lines else f" See {log}."
+    """What a log says at its end: its last sentence if that is an error, else some lines."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    if lines and lines[-1].startswith("error: "):
+        return f" {lines[-1].removeprefix('error: ')} (Its log: {log})"
+    return "\n".join([f" The end of its log, {log}:", *(f"  {line}" for line in lines[-8:])])

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from trunq import Client
 from trunq.demo.job import QUEUE
 from trunq.demo.parent import Parent
-from trunq.spark import read_delta, session, settle, write_table
+from trunq.spark import explain, read_delta, session, settle, write_table
 
 SUBSCRIPTION = "lake"
 AGGREGATE = "demo.punctuality"
@@ -130,4 +131,9 @@ def java_version(spark: SparkSession) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:
+        traceback.print_exc()
+        # Last, where the one who reads the log, or has it read to them, finds it.
+        sys.exit(f"error: {explain(error)}")
