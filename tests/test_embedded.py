@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -176,3 +177,21 @@ def test_a_version_that_is_not_installed_says_what_to_install() -> None:
 def test_a_server_that_cannot_start_shows_its_log(directory: Path) -> None:
     with pytest.raises(EmbeddedError, match='invalid value for parameter "shared_buffers"'):
         embedded.start(directory, settings={"shared_buffers": "plenty"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up its rights")
+def test_root_can_keep_it_where_others_may_not_look(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    with embedded.start(tmp_path / "private" / "server") as server:
+        with psycopg.connect(server.dsn) as connection:
+            connection.execute("select 1")
+        assert psutil.Process(server.pid).uids().effective != 0
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+
+
+def test_nobody_else_can_connect(directory: Path) -> None:
+    with embedded.start(directory) as server:
+        socket = Path(server.dsn.partition("host=")[2].partition("&")[0])
+        assert socket.stat().st_mode & 0o077 == 0
+        with psycopg.connect(server.dsn) as connection:
+            assert connection.execute("show listen_addresses").fetchone() == ("",)

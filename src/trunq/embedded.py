@@ -80,7 +80,7 @@ def start(
         )
     temporary = directory is None
     place = Path(tempfile.mkdtemp(prefix="trunq-") if directory is None else directory).resolve()
-    server = Embedded(place, binaries, {**_DEFAULTS, **(settings or {})}, temporary=temporary)
+    server = Embedded(place, binaries, major, {**_DEFAULTS, **(settings or {})}, temporary=temporary)
     try:
         server._enter()
     except BaseException:
@@ -93,12 +93,19 @@ class Embedded:
     """A running embedded server. `dsn` is its address, `log_path` what it has to say."""
 
     def __init__(
-        self, directory: Path, binaries: Path, settings: Mapping[str, str | int | bool], *, temporary: bool
+        self,
+        directory: Path,
+        binaries: Path,
+        major: int,
+        settings: Mapping[str, str | int | bool],
+        *,
+        temporary: bool,
     ) -> None:
         self.directory = directory
         self.data = directory / "data"
         self.log_path = directory / "server.log"
         self.binaries = binaries
+        self._wanted = major
         self._settings = settings
         self._temporary = temporary
         self._account = _account()
@@ -215,11 +222,10 @@ class Embedded:
             yield
 
     def _create_cluster(self) -> None:
-        wanted = int(self._run("postgres", "--version").split()[2].split(".")[0])
         if (self.data / "PG_VERSION").exists():
-            if self.major != wanted:
+            if self.major != self._wanted:
                 raise EmbeddedError(
-                    f"{self.directory} holds a database of Postgres {self.major}, not {wanted}",
+                    f"{self.directory} holds a database of Postgres {self.major}, not {self._wanted}",
                     f"start it with major={self.major}, or name another directory",
                 )
             return
@@ -347,11 +353,16 @@ def _as_account(account: pwd.struct_passwd, paths: list[Path]) -> list[str]:
     """Command prefix that drops root for `account`.
 
     Where the account may not even enter the directories of the binaries or the data (a virtual environment
-    below /root), it keeps root's right to do so. Opening up /root for everyone would be the alternative.
+    below /root), it keeps root's right to do so, for access(2) as well (the securebit). Opening /root to
+    everyone would be the alternative.
     """
     prefix = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
     if not all(_open_to_all(path) for path in paths):
-        prefix += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+        prefix += [
+            "--securebits=+no_setuid_fixup",
+            "--inh-caps=+dac_override",
+            "--ambient-caps=+dac_override",
+        ]
     return prefix
 
 
