@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, sql
+from psycopg.abc import AdaptContext
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class Link:
         dsn: str,
         application_name: str,
         settings: Mapping[str, str] | None = None,
-        prepare: Callable[[AsyncConnection[Any]], None] | None = None,
+        prepare: Callable[[AdaptContext], None] | None = None,
     ) -> None:
         self._conninfo = complete(dsn, application_name)
         self._settings = dict(settings or {})

@@ -34,8 +34,7 @@ MOST_UNSENT: Final = 20_000
 
 _LEASE: Final = "p_queue => %s, p_subscription => %s, p_lease_id => %s, p_token => %s"
 _ACK: Final = (
-    f"select trunq.ack({_LEASE}, p_ids => %s::bigint[],"
-    " p_results => %s::text[]::jsonb[], p_took => %s::real[])"
+    f"select trunq.ack({_LEASE}, p_ids => %s::bigint[], p_results => %s::jsonb[], p_took => %s::real[])"
 )
 _RETRY: Final = (
     f"select trunq.retry({_LEASE}, p_ids => %s::bigint[], p_errors => %s::text[],"
@@ -306,19 +305,19 @@ def _calls(lease: Lease) -> list[Call]:
 
 def _ack(lease: Lease, answers: list[Any]) -> Call:
     ids, took, results = zip(*answers, strict=True)
-    given = None if results.count(None) == len(results) else list(results)
+    given = None if results.count(None) == len(results) else _texts(results)
     return Call(lease, _ACK, (_numbers(ids), given, _seconds(took)), answers)
 
 
 def _retry(lease: Lease, answers: list[Retried]) -> Call:
     ids, took, errors, delays = zip(*answers, strict=True)
     waits = "{" + ",".join("NULL" if delay is None else f"{delay:.6f}s" for delay in delays) + "}"
-    return Call(lease, _RETRY, (_numbers(ids), list(errors), waits, _seconds(took)), answers)
+    return Call(lease, _RETRY, (_numbers(ids), _texts(errors), waits, _seconds(took)), answers)
 
 
 def _reject(lease: Lease, answers: list[Rejected]) -> Call:
     ids, took, reasons = zip(*answers, strict=True)
-    return Call(lease, _REJECT, (_numbers(ids), list(reasons), _seconds(took)), answers)
+    return Call(lease, _REJECT, (_numbers(ids), _texts(reasons), _seconds(took)), answers)
 
 
 def _release(lease: Lease, ids: list[int]) -> Call:
@@ -336,8 +335,7 @@ _BUILDERS: Final[dict[str, Callable[[Lease, list[Any]], Call]]] = {
     _RELEASE: _release,
 }
 
-# Arrays as text: psycopg's own list dumper looks at each element several times, a quarter of a message's
-# whole cost.
+# Arrays as text: psycopg's own list dumper looks at each element several times, 13 microseconds for a result.
 
 
 def _numbers(ids: Iterable[int]) -> str:
@@ -346,6 +344,14 @@ def _numbers(ids: Iterable[int]) -> str:
 
 def _seconds(took: Iterable[float]) -> str:
     return "{" + ",".join([f"{seconds:.6f}" for seconds in took]) + "}"
+
+
+def _texts(values: Iterable[str | None]) -> str:
+    quoted = [
+        "NULL" if value is None else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for value in values
+    ]
+    return "{" + ",".join(quoted) + "}"
 
 
 def _clean(text: str | None) -> str | None:

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.types.numeric import Int8BinaryLoader
-from psycopg.types.string import ByteaBinaryLoader
 
 from trunq.link import Link
 from trunq.message import Message
@@ -42,14 +40,6 @@ _LEASE_CALL: Final = (
     f"select {_COLUMNS} from trunq.lease(p_queue => %s, p_subscription => %s, p_worker => %s,"
     " p_max_messages => %s, p_lease_time => make_interval(secs => %s))"
 )
-
-
-def leave_undecoded(connection: AsyncConnection[Any]) -> None:
-    """Make a connection hand over jsonb and timestamps as `Message` wants them: as sent, decoded when asked
-    for.
-    """
-    connection.adapters.register_loader("jsonb", ByteaBinaryLoader)
-    connection.adapters.register_loader("timestamptz", Int8BinaryLoader)
 
 
 class Ahead:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection
 
+from trunq.argument import adapt_raw
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
 from trunq.install import compare
 from trunq.leader import Leader
@@ -16,7 +17,7 @@ from trunq.link import Link
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
-from trunq.worker.fetch import Fetcher, leave_undecoded
+from trunq.worker.fetch import Fetcher
 from trunq.worker.heartbeat import Heartbeat
 from trunq.worker.lease import Lease, Source, Statistics
 from trunq.worker.registry import Registry
@@ -64,7 +65,7 @@ class Run:
         self._statistics = statistics
         title = f"trunq worker {options.identity}"[:63]
         # Losing a lease only redelivers: it need not wait for the disk. An answer must.
-        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"}, leave_undecoded)
+        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"}, adapt_raw)
         self._answers = Link(options.dsn, title)
         self._listening = Link(options.dsn, title)
         self._sources = [Source(queue, options.subscription) for queue in options.queues]
