@@ -6,6 +6,7 @@
 --   1953656419 lease, by lease_id       its answers: ack, retry, reject, release, extend, reap (false sharing is harmless)
 --   1953656420 queue                    its shape: subscribe shared, rotate and drop exclusive
 --   1953656421 tick, by queue           one tick at a time
+--   1953656422 reap, by queue           one reaper at a time
 -- Taken in the order queue, subscription, lease; several leases in order of lease_id.
 
 create or replace function trunq.clock() returns timestamptz

@@ -84,12 +84,15 @@ begin
     perform trunq._fail_lease_lost(p_queue, p_subscription, p_lease_id);
   end if;
   v_until := trunq.clock() + coalesce(p_lease_time, v_sub.lease_time);
-  if v_until < v_lease.expires_at then
-    -- The reaper goes by expiry and never looks behind its mark. An earlier expiry may appear only as a new lease does.
+  if v_until < v_lease.expires_at and v_sub.mode = 'shared' then
+    -- The reaper goes by expiry and never looks behind its mark. An earlier expiry may appear only as a new lease does, and,
+    -- since the clock may have gone back, not behind the mark.
     if not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id) then
       perform trunq._wait_for_subscription(v_sub.subscription_id, p_queue, p_subscription);
     end if;
     v_until := trunq.clock() + coalesce(p_lease_time, v_sub.lease_time);
+    insert into trunq.mark (queue_id, subscription_id, duty, at) values (v_sub.queue_id, v_sub.subscription_id, 'reap', 'epoch')
+    on conflict (queue_id, subscription_id, duty) do update set at = least(mark.at, v_until - interval '1 microsecond');
   end if;
   execute format('update trunq_data.%I set expires_at = $1 where subscription_id = $2 and lease_id = $3', 'lease_' || v_sub.queue_id)
     using v_until, v_sub.subscription_id, p_lease_id;
@@ -105,11 +108,13 @@ declare
 begin
   perform pg_advisory_xact_lock(1953656418, p_subscription_id);
 exception when lock_not_available then
-  select string_agg(l.pid::text, ', ') into v_holder from pg_locks l
-  where l.locktype = 'advisory' and l.granted and l.classid = 1953656418 and l.objid = p_subscription_id;
+  select string_agg(coalesce('process ' || l.pid, 'a prepared transaction, see pg_prepared_xacts'), ', ') into v_holder
+  from pg_locks l
+  where l.locktype = 'advisory' and l.granted and l.classid = 1953656418 and l.objid = p_subscription_id and l.objsubid = 2
+    and l.database = (select d.oid from pg_database d where d.datname = current_database());
   perform trunq._fail('TQ008',
-    format('an open transaction has held subscription "%s" of queue "%s" for 5 seconds (process %s)', p_subscription, p_queue,
-      coalesce(v_holder, 'gone')),
+    format('an open transaction has held subscription "%s" of queue "%s" for 5 seconds (%s)', p_subscription, p_queue,
+      coalesce(v_holder, 'gone by now')),
     'lease in a short transaction of its own; pg_stat_activity shows what that process does');
 end $$;
 

@@ -2,46 +2,53 @@
 -- kills its worker does not loop for ever), or die as lease_expired.
 --
 -- The reaper goes by expiry, from its mark on. No lease with an earlier expiry may be in flight when it reads the clock: so it
--- gets the subscription's lock first, for that moment only. The mark never passes a lease it could not lock, and is set
--- back with the clock. At most 100 leases a transaction: each keeps a lock to its end.
+-- gets the subscription's lock first, for that moment only. The mark never passes a lease it could not lock. A clock that went
+-- back makes leases that end before the mark: so those made since the last look are looked at whatever their expiry.
+-- At most 100 leases a transaction: each keeps a lock to its end.
 
 create or replace function trunq.reap(p_queue text) returns integer
 language plpgsql as $$
 declare
   v_queue_id integer := trunq._queue_id(p_queue);
   v_sub record;
-  v_now timestamptz;
+  v_look record;
   v_from timestamptz;
   v_mark timestamptz;
+  v_newest bigint;
   v_due bigint[];
   v_ended record;
   v_total integer := 0;
 begin
   perform trunq._require_read_committed('reap');
+  if not pg_try_advisory_xact_lock(1953656422, v_queue_id) then
+    return 0;  -- another reaps
+  end if;
   for v_sub in
-    select s.subscription_id, m.at from trunq.subscription s
+    select s.subscription_id, m.at, coalesce(m.lease_id, 0) as newest from trunq.subscription s
     left join trunq.mark m on m.queue_id = s.queue_id and m.subscription_id = s.subscription_id and m.duty = 'reap'
     where s.queue_id = v_queue_id and s.mode = 'shared' order by s.subscription_id
   loop
     exit when v_total >= 100;
-    if not pg_try_advisory_lock(1953656418, v_sub.subscription_id) then
-      continue;  -- somebody leases just now: next time
+    v_look := trunq._look(v_queue_id, v_sub.subscription_id);
+    continue when v_look.at is null;  -- somebody leases just now: next time
+    v_from := least(coalesce(v_sub.at, 'epoch'), v_look.at);
+    v_due := trunq._open_leases(v_queue_id, v_sub.subscription_id, v_from, v_look.at, v_sub.newest, null, 101 - v_total);
+    v_ended := trunq._end_leases(v_queue_id, v_sub.subscription_id, v_due[1:100 - v_total], v_look.at, v_look.at);
+    v_mark := v_from;
+    v_newest := v_sub.newest;
+    if cardinality(v_due) <= 100 - v_total then
+      v_mark := least(v_look.at, v_ended.skipped - interval '1 microsecond');
+      v_newest := v_look.newest;
     end if;
-    v_now := trunq.clock();
-    perform pg_advisory_unlock(1953656418, v_sub.subscription_id);
-    v_from := least(coalesce(v_sub.at, 'epoch'), v_now);
-    v_due := trunq._open_leases(v_queue_id, v_sub.subscription_id, v_from, v_now, null, 101 - v_total);
-    v_ended := trunq._end_leases(v_queue_id, v_sub.subscription_id, v_due[1:100 - v_total], v_now, v_now);
-    v_mark := case
-      when cardinality(v_due) > 100 - v_total then v_from
-      else greatest(v_from, least(v_now, v_ended.skipped - interval '1 microsecond')) end;
     v_total := v_total + v_ended.reaped;
     -- Written seldom, and not at all where nobody leases; a mark too early only costs another look.
     if v_mark < v_sub.at or v_mark > v_from + interval '2 seconds'
-        and trunq._has_leases_after(v_queue_id, v_sub.subscription_id, v_from) then
-      insert into trunq.mark (queue_id, subscription_id, duty, at)
-      values (v_queue_id, v_sub.subscription_id, 'reap', v_mark)
-      on conflict (queue_id, subscription_id, duty) do update set at = excluded.at;
+        and (v_newest > v_sub.newest or trunq._has_leases_after(v_queue_id, v_sub.subscription_id, v_from)) then
+      insert into trunq.mark (queue_id, subscription_id, duty, at, lease_id)
+      values (v_queue_id, v_sub.subscription_id, 'reap', v_mark, v_newest)
+      on conflict (queue_id, subscription_id, duty) do update set lease_id = excluded.lease_id,
+        -- Set back meanwhile, by extend: it stays so.
+        at = case when mark.at is distinct from v_sub.at then least(mark.at, excluded.at) else excluded.at end;
     end if;
   end loop;
   return v_total;
@@ -54,22 +61,40 @@ language plpgsql as $$
 declare
   v_sub trunq.subscription;
   v_now timestamptz := trunq.clock();
-  v_mark timestamptz;
+  v_mark record;
   v_ended integer;
 begin
   perform trunq._require_read_committed('reclaim');
+  if coalesce(p_worker, '') = '' then
+    perform trunq._fail('TQ005', 'a worker reclaims under its name, and gave none');
+  end if;
   v_sub := trunq._subscription(p_queue, p_subscription, 'shared');
-  select m.at into v_mark from trunq.mark m
+  select m.at, m.lease_id into v_mark from trunq.mark m
   where m.queue_id = v_sub.queue_id and m.subscription_id = v_sub.subscription_id and m.duty = 'reap';
   select e.reaped into v_ended from trunq._end_leases(v_sub.queue_id, v_sub.subscription_id,
-    trunq._open_leases(v_sub.queue_id, v_sub.subscription_id, coalesce(v_mark, 'epoch'), 'infinity', p_worker, 10000), 'infinity', v_now) e;
+    trunq._open_leases(v_sub.queue_id, v_sub.subscription_id, coalesce(v_mark.at, 'epoch'), 'infinity', coalesce(v_mark.lease_id, 0),
+      p_worker, 1000), 'infinity', v_now) e;
   return v_ended;
 end $$;
 comment on function trunq.reclaim(text, text, text) is
-  'Ends all open leases of a worker by that name, for one that starts again: its messages go back at once, the attempt counted; answers of its former self are refused. Returns: how many leases. Raises: TQ001, TQ002, TQ007, TQ011. Locks: each lease it ends.';
+  'Ends all open leases of a worker by that name (up to 1000), for one that starts again: its messages go back at once, the attempt counted; answers of its former self are refused. Returns: how many leases. Raises: TQ001, TQ002, TQ005, TQ007, TQ011. Locks: each lease it ends.';
+
+create or replace function trunq._look(p_queue_id integer, p_subscription_id integer, out at timestamptz, out newest bigint)
+language plpgsql as $$
+begin
+  if pg_try_advisory_xact_lock(1953656418, p_subscription_id) then
+    at := trunq.clock();
+    newest := (trunq._position(p_queue_id, p_subscription_id)).lease_id;
+  end if;
+  -- Gives the lock back at once, whatever happens.
+  raise exception using errcode = 'TQ000';
+exception when sqlstate 'TQ000' then
+end $$;
+comment on function trunq._look(integer, integer) is
+  'The time, and the newest lease, when no lease of the subscription was in flight; null when one was.';
 
 create or replace function trunq._open_leases(
-  p_queue_id integer, p_subscription_id integer, p_from timestamptz, p_to timestamptz, p_worker text, p_limit integer
+  p_queue_id integer, p_subscription_id integer, p_from timestamptz, p_to timestamptz, p_newest bigint, p_worker text, p_limit integer
 ) returns bigint[]
 language plpgsql set enable_seqscan = off set jit = off as $$
 declare
@@ -77,18 +102,22 @@ declare
 begin
   execute format($q$
     select array_agg(o.lease_id order by o.expires_at, o.lease_id) from (
-      select l.lease_id, l.expires_at from trunq_data.%1$I l
-      where l.subscription_id = $1 and l.expires_at > $2 and l.expires_at <= $3 and l.reaped_at is null
-        and ($4 is null or l.worker = $4)
+      select l.lease_id, l.expires_at from (
+        (select l.* from trunq_data.%1$I l
+         where l.subscription_id = $1 and l.lease_id > $4 and l.expires_at <= least($2, $3))
+        union all
+        (select l.* from trunq_data.%1$I l
+         where l.subscription_id = $1 and l.expires_at > $2 and l.expires_at <= $3 order by l.expires_at)) l
+      where l.reaped_at is null and ($5 is null or l.worker = $5)
         and l.size > coalesce((
           select sum(r.size) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0)
-      order by l.expires_at limit $5) o
+      limit $6) o
   $q$, 'lease_' || p_queue_id, 'receipt_' || p_queue_id)
-  into v_leases using p_subscription_id, p_from, p_to, p_worker, p_limit;
+  into v_leases using p_subscription_id, p_from, p_to, p_newest, p_worker, p_limit;
   return coalesce(v_leases, '{}');
 end $$;
-comment on function trunq._open_leases(integer, integer, timestamptz, timestamptz, text, integer) is
-  'Leases that expire in (from, to] and hold messages without an answer, the first to expire first.';
+comment on function trunq._open_leases(integer, integer, timestamptz, timestamptz, bigint, text, integer) is
+  'Leases that expire in (from, to], or are newer than p_newest and expire before, and hold messages without an answer, the first to expire first.';
 
 create or replace function trunq._end_leases(
   p_queue_id integer, p_subscription_id integer, p_leases bigint[], p_until timestamptz, p_now timestamptz,
