@@ -228,3 +228,22 @@ async def test_connections_cut_between_messages_cost_nothing(
                 assert message.attempt == 1
                 queue.connection.execute("select pg_terminate_backend(%s, 5000)", (message.result,))
     assert len(effects()) == 4
+
+
+async def test_messages_for_transactions_are_spread_over_leases(
+    queue: Queue, effects: Callable[[], list[int]]
+) -> None:
+    """The transactions of one lease wait for each other from ack to commit; those of several do not."""
+    ids = queue.publish(count=100)
+    worker = queue.worker(concurrency=8, prefetch=8)
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: Any) -> None:
+        await connection.execute("insert into effect values (%s)", (message.id,))
+
+    await drain(worker)
+    assert effects() == ids
+    sizes = [
+        size for (size,) in queue.connection.execute("select size from trunq_data.lease_1 order by lease_id")
+    ]
+    assert max(sizes[1:]) <= 2

@@ -17,6 +17,7 @@ from trunq.worker.answer import MOST_UNSENT, Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
 from trunq.worker.lease import Lease, Source, Statistics
+from trunq.worker.registry import Registry
 
 LARGEST_LEASE: Final = 1000
 MOST_AHEAD: Final = 2000
@@ -26,6 +27,10 @@ WORK_AHEAD: Final = 0.25
 """Without a stated prefetch, so many seconds of work are leased ahead."""
 ENOUGH_A_SLOT: Final = 20
 """When each slot has finished so many, that is a rate to go by."""
+LEASES_AT_LEAST: Final = 4
+"""Handlers' transactions under one lease commit one after the other: such messages are spread over several
+leases.
+"""
 QUICKEST_LOOK: Final = 0.005
 """With a publisher in the way of the bell: the first look after so many seconds, later ones ever more seldom.
 """
@@ -83,6 +88,7 @@ class Fetcher:
         backlog: Backlog,
         outbox: Outbox,
         bell: Bell,
+        registry: Registry,
         statistics: Statistics,
         *,
         worker: str,
@@ -96,6 +102,7 @@ class Fetcher:
         self._backlog = backlog
         self._outbox = outbox
         self._bell = bell
+        self._registry = registry
         self._statistics = statistics
         self._worker = worker
         self._concurrency = concurrency
@@ -186,6 +193,8 @@ class Fetcher:
 
     async def _lease(self, source: Source, room: int) -> bool:
         share = max(1, room // len(self._sources))
+        if source.in_transactions:
+            share = min(share, max(1, self._concurrency // LEASES_AT_LEAST))
         asked_at = monotonic()
         parameters = (source.queue, source.subscription, self._worker, share, source.lease_time)
 
@@ -207,6 +216,7 @@ class Fetcher:
             return False
         queue, subscription = source.queue, source.subscription
         messages = [Message(row, queue, subscription) for row in rows]
+        source.in_transactions = self._registry.wants_transaction(messages)
         first = messages[0]
         held = Lease(
             queue, subscription, first.lease_id, first.token, len(messages), asked_at, source.lease_time

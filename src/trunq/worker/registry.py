@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import threading
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psycopg
+
+from trunq.message import Message
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,6 +42,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.handlers: dict[str | None, Handler] = {}
+        self._has_transactions = False
 
     @property
     def default(self) -> Handler | None:
@@ -59,7 +62,16 @@ class Registry:
             raise ValueError("a handler needs a kind; '*' stands for all others")
         if kind in self.handlers:
             raise ValueError(f"kind {kind!r} has a handler already: {_name(self.handlers[kind].function)}")
-        self.handlers[kind] = inspect_handler(function, transaction)
+        handler = inspect_handler(function, transaction)
+        self.handlers[kind] = handler
+        self._has_transactions |= handler.connection is not None
+
+    def wants_transaction(self, messages: Iterable[Message]) -> bool:
+        """Whether one of the messages is for a handler in a transaction."""
+        if not self._has_transactions:
+            return False
+        handlers = (self.find(message.kind) for message in messages)
+        return any(handler is not None and handler.connection is not None for handler in handlers)
 
     def find(self, kind: str | None) -> Handler | None:
         """The handler of a kind, or the default one."""

@@ -89,6 +89,7 @@ class Run:
             self._backlog,
             self._outbox,
             self._bell,
+            registry,
             statistics,
             worker=options.identity,
             concurrency=options.concurrency,
