@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -26,7 +27,9 @@ import psycopg
 import pytest
 from deltalake import DeltaTable
 
+from running import logs_say, processes_of, started
 from trunq import embedded
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -38,27 +41,32 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Ran:
-    """A finished run: where it was, and what it said."""
+    """A run that ended: where it was, how it ended, what it said, what was left running."""
 
     directory: Path
+    status: int
     said: str
+    left: list[str]
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """The main job, run to its end."""
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A run stopped by Ctrl-C while flights are handled."""
     directory = tmp_path_factory.mktemp("main_job")
-    done = subprocess.run(
-        [sys.executable, "-m", "trunq.cli", "demo", "--replay", REPLAY],
-        cwd=directory,
-        env={name: value for name, value in os.environ.items() if not name.startswith("TRUNQ_")},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return Ran(directory / "demo", done.stdout)
+    with started(directory, "--replay", "60") as run:
+        wait_until(lambda: logs_say(directory, "did not answer"), timeout=200, what="flights are handled")
+        os.killpg(run.pid, signal.SIGINT)
+        said, _ = run.communicate(timeout=60)
+        return Ran(directory / "demo", run.returncode, said, processes_of(directory))
+
+
+@pytest.fixture(scope="module")
+def ran(stopped: Ran) -> Ran:
+    """The main job run to its end, where another was stopped before."""
+    with started(stopped.directory.parent, "--replay", REPLAY) as run:
+        said, _ = run.communicate(timeout=500)
+        assert run.returncode == 0, said[-3000:]
+        return Ran(stopped.directory, run.returncode, said, processes_of(stopped.directory.parent))
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +118,17 @@ def fails_at_first(flight: Row) -> bool:
 def owed(flight: Row) -> int:
     kilometres = float(flight["distance"]) * 1.609344
     return 250 if kilometres <= 1500 else 400 if kilometres <= 3500 else 600
+
+
+def test_ctrl_c_in_the_middle_ends_it_cleanly(stopped: Ran) -> None:
+    assert stopped.status == 130
+    assert "Stopped, and nothing was left running. trunq demo demo starts over." in stopped.said
+    assert "Traceback" not in stopped.said
+    assert stopped.left == []
+
+
+def test_nothing_is_left_running_at_the_end(ran: Ran) -> None:
+    assert ran.left == []
 
 
 def test_every_flight_is_published_once(database: psycopg.Connection[Any], year: list[Row]) -> None:

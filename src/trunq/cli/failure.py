@@ -126,6 +126,8 @@ def _explain_database(error: psycopg.Error) -> str | None:
             return f"{first_line} Connect as the owner of the trunq schema, or ask them for the right."
         case psycopg.errors.ReadOnlySqlTransaction():
             return "This database is read-only (a standby, or set so). Connect to the primary."
+        case psycopg.errors.DiskFull():
+            return "The database's disk is full. Free some space and try again; what was committed is there."
         case psycopg.ProgrammingError() if error.sqlstate is None:
             return f"The address of the database cannot be read: {first_line} {WAYS_TO_A_DATABASE}"
         case _:

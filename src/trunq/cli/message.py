@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -9,7 +10,7 @@ from rich.markup import escape
 
 from trunq.cli import option
 from trunq.cli.database import client
-from trunq.cli.output import Row, out, text, write_json, write_rows
+from trunq.cli.output import Row, moment, out, text, write_json, write_rows
 
 app = option.noun(
     "Messages: where each one is, and what became of it.",
@@ -93,8 +94,10 @@ def _print_progress(row: Row) -> None:
 
 def _tell(attempt: dict[str, Any]) -> str:
     said = f"{attempt.get('outcome') or 'running'}, by {attempt.get('worker')}"
+    if attempt.get("leased_at"):
+        said += f" at {moment(datetime.fromisoformat(attempt['leased_at']))}"
     if attempt.get("took") is not None:
-        said += f", in {attempt['took'] * 1000:,.1f} ms"
+        said += f", in {attempt['took'] * 1000:,.3g} ms"
     return f"{said}: {attempt['error']}" if attempt.get("error") else said
 
 

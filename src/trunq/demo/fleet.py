@@ -50,7 +50,8 @@ class Fleet:
         log = self.directory / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                # -P: what lies in the directory one happens to be in is not imported.
+                [sys.executable, "-P", "-m", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -119,8 +120,9 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def _end_of(log: Path) -> str:
-    """What a log says at its end: its last sentence if that is an error, else some lines."""
+    """What a log says at its end: its last error, if a program has told one, else some lines."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    if lines and lines[-1].startswith("error: "):
-        return f" {lines[-1].removeprefix('error: ')} (Its log: {log})"
+    told = [line for line in lines if line.startswith("error: ")]
+    if told:
+        return f" {told[-1].removeprefix('error: ')} (Its log: {log})"
     return "\n".join([f" The end of its log, {log}:", *(f"  {line}" for line in lines[-8:])])
