@@ -73,8 +73,8 @@ def measure(options: Options) -> Iterator[Table]:
 def many(options: Options, dsn: str, connection: psycopg.Connection[Any]) -> Table:
     """COPY and publish_many."""
     messages, chunk = options.size(100_000, 5_000), 1_000
-    for table in ("bare", LOG):
-        copy_in(connection, table, messages)
+    for name in ("bare", LOG):
+        copy_in(connection, name, messages)
     payloads = [RawJson(payload(number)) for number in range(chunk)]
     with Client(dsn) as client:
 
@@ -92,7 +92,8 @@ def many(options: Options, dsn: str, connection: psycopg.Connection[Any]) -> Tab
     table = Table(
         f"publish, many at a time, Postgres {options.postgres}",
         f"{messages:,} messages of 200 bytes in transactions of {chunk:,}, one connection; median of "
-        f"{len(figures['bare COPY'])} rounds in turn, a checkpoint before each; both tables had {messages:,} before.",
+        f"{len(figures['bare COPY'])} rounds in turn, a checkpoint before each; both tables had "
+        f"{messages:,} before.",
         ["way", "messages/s", "ratio", "target"],
     )
     add_rows(table, figures, "bare COPY")
