@@ -35,6 +35,13 @@ _HOPELESS: Final = 64 * 1024 * 1024
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
+def unreadable(error: psycopg.DataError) -> InvalidArgument:
+    """What the database cannot read as the type it wants: RawJson that is no JSON, a number too large."""
+    diagnosis = error.diag
+    parts = [diagnosis.message_primary or str(error), diagnosis.message_detail, diagnosis.context]
+    return InvalidArgument(". ".join(part.rstrip(".").partition("\n")[0] for part in parts if part))
+
+
 @lru_cache(maxsize=1024)
 def check_name(what: str, name: str) -> None:
     """Refuse what cannot be the name of a queue or subscription."""

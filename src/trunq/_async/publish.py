@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,7 @@ from trunq.argument import (
     jsonb_array,
     moment,
     text_array,
+    unreadable,
 )
 from trunq.errors import QueueNotFound, translated
 
@@ -65,7 +66,7 @@ class AsyncPublishing(AsyncAccess):
     async def publish_many(
         self,
         queue: str,
-        payloads: Sequence[Any] | None = None,
+        payloads: Iterable[Any] | None = None,
         *,
         kinds: Sequence[str | None] | str | None = None,
         keys: Sequence[str | None] | str | None = None,
@@ -81,6 +82,9 @@ class AsyncPublishing(AsyncAccess):
         one, or one value, stands for all. Some thousands at a time are quick; `copy` is quicker still, and
         gives no ids.
         """
+        if isinstance(payloads, Mapping | str | bytes):
+            raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
+        payloads = list(payloads or [])
         if not payloads and not bodies:
             return []
         arguments = {
@@ -129,6 +133,8 @@ async def _copy_writer(
             writer = AsyncCopyWriter(copy)
             yield writer
             await writer.flush()
+    except psycopg.DataError as error:
+        raise unreadable(error) from error
     except psycopg.errors.UndefinedTable as error:
         raise QueueNotFound(f'queue "{queue}" does not exist', "create it: trunq queue create") from error
 

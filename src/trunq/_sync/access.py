@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from trunq import install
-from trunq.argument import Array, adapt_arrays, adapt_raw, check_name, plain
+from trunq.argument import Array, adapt_arrays, adapt_raw, check_name, plain, unreadable
 from trunq.errors import SchemaMissing, translated
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -133,6 +133,8 @@ class Access:
                     return _execute(connection, statement, given, binary, raw)
                 with self._borrow() as own:
                     return _execute(own, statement, given, binary, raw)
+        except psycopg.DataError as error:
+            raise unreadable(error) from error
         except _ABSENT as error:
             raise SchemaMissing(
                 f"trunq.{function} is not in this database: {error.diag.message_primary}",

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,7 @@ from trunq.argument import (
     jsonb_array,
     moment,
     text_array,
+    unreadable,
 )
 from trunq.errors import QueueNotFound, translated
 
@@ -67,7 +68,7 @@ class Publishing(Access):
     def publish_many(
         self,
         queue: str,
-        payloads: Sequence[Any] | None = None,
+        payloads: Iterable[Any] | None = None,
         *,
         kinds: Sequence[str | None] | str | None = None,
         keys: Sequence[str | None] | str | None = None,
@@ -83,6 +84,9 @@ class Publishing(Access):
         one, or one value, stands for all. Some thousands at a time are quick; `copy` is quicker still, and
         gives no ids.
         """
+        if isinstance(payloads, Mapping | str | bytes):
+            raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
+        payloads = list(payloads or [])
         if not payloads and not bodies:
             return []
         arguments = {
@@ -127,6 +131,8 @@ def _copy_writer(connection: Connection[Any], queue: str, statement: sql.Compose
             writer = CopyWriter(copy)
             yield writer
             writer.flush()
+    except psycopg.DataError as error:
+        raise unreadable(error) from error
     except psycopg.errors.UndefinedTable as error:
         raise QueueNotFound(f'queue "{queue}" does not exist', "create it: trunq queue create") from error
 

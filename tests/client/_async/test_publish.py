@@ -183,7 +183,25 @@ async def test_wrong_arguments_are_refused_before_the_database_is_asked() -> Non
         await client.publish("orders", 1, due_at=datetime(2026, 1, 1))
     with pytest.raises(InvalidArgument, match="kind has a NUL character"):
         await client.publish("orders", 1, kind="a\0b")
-    with pytest.raises(TypeError, match="payloads is a list"):
-        await client.publish_many("orders", "text")
+    for one in ("text", b"bytes", {"a": 1}):
+        with pytest.raises(TypeError, match="payloads is a list of payloads, not one"):
+            await client.publish_many("orders", one)
     with pytest.raises(TypeError, match=r"kinds\[1\] is a str or None"):
         await client.publish_many("orders", [1, 2], kinds=["a", 2])  # type: ignore[list-item]
+
+
+async def test_what_the_database_cannot_read_is_a_wrong_argument(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        broken = RawJson('{"a": nothing}')
+        with pytest.raises(InvalidArgument, match=r"invalid input syntax for type json.*nothing"):
+            await client.publish("orders", broken)
+        with pytest.raises(InvalidArgument, match=r"invalid input syntax for type json.*nothing"):
+            await client.publish_many("orders", [1, broken])
+        with pytest.raises(InvalidArgument, match=r"invalid input syntax for type json.*nothing"):
+            async with client.copy("orders") as orders:
+                await orders.write(broken)
+        with pytest.raises(InvalidArgument, match="out of range for type smallint"):
+            await client.publish("orders", 1, priority=40_000)
+        assert await client.publish_many("orders", (n for n in range(3)))
+        assert [message.payload for message in await leased(client)] == [0, 1, 2]
