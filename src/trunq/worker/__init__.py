@@ -9,15 +9,15 @@
     worker.run()
 
 A handler's answer is a value. What it returns is the result (JSON), `Retry(after=30)` runs the message again,
-`Reject("why")` makes it a dead one; what it raises is retried by the subscription's policy, with the error
-kept. A handler with a parameter `connection` gets a transaction: its writes and the ack commit together, or
-not at all.
+`Reject("why")` makes it a dead one; what it raises is retried by the subscription's policy, the error kept. A
+handler with a parameter `connection` gets a transaction: its writes and the ack commit together, or neither.
 
-    fetch      leases in batches, sleeps when there is nothing   (bell: how it is woken)
+    fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
     backlog    leased, not started
-    slot       runs handlers                                     (thread, transaction: how, when it is no
-    plain coroutine) answer     sends answers in groups heartbeat  extends the leases of what still runs run
-    the order of life of all these
+    slot       runs handlers (thread, transaction: those that are no plain coroutines)
+    answer     sends answers in groups
+    heartbeat  extends the leases of what still runs
+    run        the order of life of all these
 """
 
 from __future__ import annotations

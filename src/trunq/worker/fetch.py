@@ -28,12 +28,9 @@ WORK_AHEAD: Final = 0.25
 ENOUGH_A_SLOT: Final = 20
 """When each slot has finished so many, that is a rate to go by."""
 LEASES_AT_LEAST: Final = 4
-"""Handlers' transactions under one lease commit one after the other: such messages are spread over several
-leases.
-"""
+"""Handlers' transactions under one lease commit one by one: their messages are spread over several leases."""
 QUICKEST_LOOK: Final = 0.005
-"""With a publisher in the way of the bell: the first look after so many seconds, later ones ever more seldom.
-"""
+"""With a publisher in the way of the bell: the first look after so many seconds, later ones more seldom."""
 EMPTY_CHECK: Final = 0.1
 """Serving until empty: look so often while the rest is leased to others, or delayed."""
 

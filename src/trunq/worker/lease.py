@@ -8,9 +8,7 @@ from typing import NamedTuple
 from trunq.message import Message
 
 Acked = tuple[int, float, str | None]
-"""A handled message: its id, how many seconds it took, and its result as JSON. A bare tuple: it is the hot
-path's.
-"""
+"""A handled message: its id, the seconds it took, its result as JSON. A bare tuple: there are many."""
 
 
 class Retried(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,8 @@ from trunq.worker.lease import Lease, Source, Statistics
 from trunq.worker.registry import Registry
 from trunq.worker.slot import Slot
 from trunq.worker.transaction import Transactions
+
+log = logging.getLogger("trunq.worker")
 
 _POLICY_EVERY: Final = 60.0
 """Seconds between looks at the subscriptions' policy, which may be changed while we run."""
@@ -111,6 +114,8 @@ class Run:
         slots: set[asyncio.Task[None]] = set()
         try:
             await self._open()
+            about = {"worker": self._options.identity, "queues": self._options.queues}
+            log.info("serving %s as %s", ", ".join(self._options.queues), self._options.identity, extra=about)
             self._start_background()
             slots = {asyncio.create_task(slot.run()) for slot in self._slots}
             try:
@@ -120,6 +125,7 @@ class Run:
                 await self._drain(slots)
                 raise
             await self._drain(slots)
+            log.info("ended: %s", self._statistics, extra=about)
         finally:
             await self._close(slots)
 
