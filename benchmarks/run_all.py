@@ -60,7 +60,8 @@ def main() -> None:
     if unknown := names - {Path(run[0]).stem for run in RUNS}:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
     runs = [run for run in RUNS if not names or Path(run[0]).stem in names]
-    wait_for_quiet()
+    if not given.quick:
+        wait_for_quiet()
     machine = environment()
     sections, failed = [], []
     for run in runs:
