@@ -293,7 +293,7 @@ def test_a_reader_older_than_the_truncate_is_told_by_nobody_but_itself(
 
 
 def publish_in_every_way(session: Connection, queue: str, seconds: float, number: int) -> list[int]:
-    """Publish for so long, in transactions short and longer than the ring, some rolled back in part or whole."""
+    """Publish for so long, in transactions short and longer than the ring, rolled back in part or whole."""
     kept: list[int] = []
     table = sql.Identifier("trunq_log", queue)
     session.execute("set trunq.notify = off")

@@ -20,7 +20,7 @@ begin
   return 'sleeper';
 end $$;
 comment on function trunq.take_bell(text) is
-  'Takes the bell for this session before it sleeps. Returns: held (look once more, then sleep), publisher (one is in the way: poll quickly for a while), sleeper (another session holds it: sleep). Raises: TQ001. Locks: the queue''s bell, for the session.';
+  'Takes the bell for this session before it sleeps. Returns: held (look once more, then sleep), publisher (one is in the way: poll quickly for a while), sleeper (another session holds it: sleep). Raises: TQ001. Locks: the queue''s bell, for the session; taken twice it is to be given twice.';
 
 create or replace function trunq.give_bell(p_queue text) returns boolean
 language plpgsql as $$
