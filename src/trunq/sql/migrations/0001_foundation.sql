@@ -85,6 +85,8 @@ create table trunq.mark (
   subscription_id integer not null default 0,
   duty text not null,
   at timestamptz not null,
+  -- reap: the newest lease when it looked. What is newer it has not seen, whatever its expiry: a clock may go back.
+  lease_id bigint not null default 0,
   primary key (queue_id, subscription_id, duty)
 ) with (fillfactor = 50);
 comment on table trunq.mark is 'How far a duty has looked; it may always be set back, never lost work for it.';
