@@ -53,15 +53,19 @@ declare
   v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue, 'lease_' || v_queue_id, 'receipt_' || v_queue_id);
 begin
   perform trunq._require_read_committed('drop_queue');
-  if not p_force then
-    perform trunq._check_unused(v_queue_id, p_queue);
-  end if;
   -- Behind one open publisher all others would queue up after the DROP: wait in short turns, letting them pass.
   for v_try in 1..10 loop
     begin
       perform pg_advisory_xact_lock(1953656420, v_queue_id);
       perform trunq._queue_id(p_queue);
+      if not p_force then
+        perform trunq._check_unused(v_queue_id, p_queue);
+      end if;
       execute format('lock table %s in access exclusive mode', v_tables);
+      if not p_force then
+        -- Again: whoever stood in the way may have published.
+        perform trunq._check_unused(v_queue_id, p_queue);
+      end if;
       exit;
     exception when lock_not_available then
       if v_try = 10 then
@@ -71,10 +75,6 @@ begin
       perform pg_sleep(0.05);
     end;
   end loop;
-  if not p_force then
-    -- Again: whoever stood in the way may have published.
-    perform trunq._check_unused(v_queue_id, p_queue);
-  end if;
   execute format('drop table %s', v_tables);
   execute format('drop sequence trunq_data.%I, trunq_data.%I', 'message_id_' || v_queue_id, 'lease_id_' || v_queue_id);
   perform trunq._drop_functions(v_queue_id);
