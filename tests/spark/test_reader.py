@@ -62,6 +62,16 @@ def test_several_partitions_are_together_the_whole(queue: Queue, engine: str) ->
     assert sorted(read(reader)["id"].to_pylist()) == queue.ids()
 
 
+def test_partitions_are_even_when_older_messages_are_gone(queue: Queue) -> None:
+    queue.connection.execute("select setval('trunq_data.message_id_1', 1000000)")
+    for _ in range(300):
+        queue.publish(10)
+    reader = BatchReader(queue.options(minPartitions="3"), ("id",))
+    sizes = [sum(batch.num_rows for batch in reader.read(each)) for each in reader.partitions()]
+    assert sum(sizes) == 3000
+    assert min(sizes) > 500
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_batches_are_bounded_in_bytes(queue: Queue, engine: str) -> None:
     queue.connection.execute(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from trunq.spark.connection import Database
 from trunq.spark.fetch import Query, fetch
 from trunq.spark.log import QueueLog, Tick
 from trunq.spark.option import Options
-from trunq.spark.range import BEGINNING, Part, Split, split
+from trunq.spark.range import BEGINNING, Part, Snapshot, Split, split
 
 START = Tick(0, f"{BEGINNING.xmin}:{BEGINNING.xmax}:", 0)
 """Before everything that is still in the log."""
@@ -39,7 +39,12 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[LogPart]:
         try:
-            return plan(self._log, self._start(), self._end(), self._options)
+            start, end = self._start(), self._end()
+            if start is START:
+                # Long-read messages are gone: ids begin somewhere.
+                first = self._log.first_id(BEGINNING.xmax, Snapshot.parse(end.snapshot).xmax)
+                start = replace(START, last_message_id=(first or 1) - 1)
+            return plan(self._log, start, end, self._options)
         finally:
             self._database.close()
 
