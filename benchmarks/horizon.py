@@ -4,7 +4,7 @@ While a transaction holds an xid, vacuum removes nothing that died since: where 
 deleted, every claim walks over the dead ones. Messages are published at a steady rate and handled by one
 worker process, first without such a transaction, then with one, then without again, each on a fresh
 database; beside it the classic queue, a table claimed from by UPDATE ... FOR UPDATE SKIP LOCKED and deleted
-from (its plan pinned to its index, as trunq's is), for as long with the open transaction as trunq. Shown:
+from (its plan pinned to its indexes, as trunq's is), for as long with the open transaction as trunq. Shown:
 messages handled a second over time, the time the server spent in lease and ack for each (track_functions),
 and at the end, with the transaction still open, how quickly a backlog is handled, and how many dead rows
 there are.
@@ -61,10 +61,9 @@ language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
   return query
-    with chosen as materialized (
-      select c.id from classic c where c.state = 0 order by c.id limit p_max for update skip locked)
-    update classic set state = 1 from chosen where classic.id = chosen.id
-    returning classic.id, classic.kind, classic.payload;
+    update classic set state = 1 where ctid = any(array(
+      select c.ctid from classic c where c.state = 0 order by c.id limit p_max for update skip locked))
+    returning id, kind, payload;
 end $$;
 create function classic_finish(p_ids bigint[]) returns void language plpgsql set enable_seqscan = off as $$
 begin

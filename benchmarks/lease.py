@@ -51,10 +51,9 @@ create table classic (id bigserial primary key, state smallint not null default 
 create index classic_waiting on classic (id) where state = 0;
 """
 CLAIM = """
-with chosen as materialized (
-  select id from classic where state = 0 order by id limit %s for update skip locked)
-update classic set state = 1 from chosen where classic.id = chosen.id
-returning classic.id, classic.kind, classic.payload
+update classic set state = 1 where ctid = any(array(
+  select ctid from classic where state = 0 order by id limit %s for update skip locked))
+returning id, kind, payload
 """
 FINISH = "delete from classic where id = any(%s::bigint[])"
 
