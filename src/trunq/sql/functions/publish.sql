@@ -116,10 +116,15 @@ language plpgsql as $$
 begin
   execute format($q$
     create or replace function trunq_data.publish_%2$s(p_payload jsonb, p_kind text, p_key text, p_headers jsonb, p_body bytea)
-    returns bigint language sql volatile as $f$
+    returns bigint language plpgsql volatile as $f$
+    declare
+      v_id bigint;
+    begin
+      -- In plpgsql for its plan: before Postgres 18 a function in SQL is planned at each call.
       insert into trunq_log.%1$I (kind, key, payload, headers, body)
-      values (p_kind, p_key, p_payload, p_headers, p_body) returning id
-    $f$
+      values (p_kind, p_key, p_payload, p_headers, p_body) returning id into v_id;
+      return v_id;
+    end $f$
   $q$, p_queue, p_queue_id);
   execute format($q$
     create or replace function trunq_data.publish_many_%2$s(

@@ -174,7 +174,7 @@ begin
     create table trunq_log.%1$I (
       id bigint not null default nextval('trunq_data.message_id_%2$s'),
       txid xid8 not null default pg_current_xact_id(),
-      created_at timestamptz not null default clock_timestamp(),
+      created_at timestamptz not null default statement_timestamp(),
       subscription_id integer,
       segment smallint not null default %3$s,
       attempt smallint not null default 1,
