@@ -24,9 +24,10 @@ from trunq.demo.expectation import Expectation
 from trunq.demo.fleet import Fleet, Member
 from trunq.demo.flights import Flight
 from trunq.demo.job import MAX_ATTEMPTS, QUEUE
-from trunq.demo.place import Place
+from trunq.demo.place import ELSEWHERE, Place, PlaceUnusable
 from trunq.demo.publisher import Replay
 from trunq.demo.screen import Bars, Screen
+from trunq.errors import SchemaNewer
 
 WORKERS = 2
 LOOK = 0.7
@@ -88,7 +89,12 @@ def work(job: Run, started_at: datetime) -> Evidence:
 def prepare(job: Run) -> None:
     """Install trunq, make the queue and its subscriptions anew, and the table the handlers write to."""
     with job.screen.step("Making the queue") as facts:
-        install.install(job.dsn)
+        try:
+            install.install(job.dsn)
+        except SchemaNewer as error:
+            raise PlaceUnusable(
+                f"{job.place.directory} was made by a newer trunq. Remove it, or {ELSEWHERE}."
+            ) from error
         with psycopg.connect(job.dsn, autocommit=True) as connection:
             connection.execute(files("trunq.demo").joinpath("tables.sql").read_bytes())
         if QUEUE in {queue.queue for queue in job.client.list_queues()}:
@@ -221,7 +227,7 @@ def versions(connection: psycopg.Connection[Any], figures: dict[str, Any]) -> di
 def commands(place: Place) -> dict[str, str]:
     """How to look at what the run left: a command, as it works here, and what it shows."""
     programs = Path(sys.executable).parent
-    trunq, python = (name if shutil.which(name) else short(programs / name) for name in ("trunq", "python"))
+    trunq, python = (_typed(programs / name) for name in ("trunq", "python"))
     database = short(place.database)
     lake = f"from deltalake import DeltaTable; print(DeltaTable('{short(place.lake)}').to_pyarrow_table())"
     return {
@@ -232,11 +238,17 @@ def commands(place: Place) -> dict[str, str]:
     }
 
 
+def _typed(program: Path) -> str:
+    """What one types here to start a program: its name, if that finds this one and no other."""
+    return program.name if shutil.which(program.name) == str(program) else short(program)
+
+
 def short(path: Path) -> str:
     """The path as one would type it here."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def span(waited: timedelta | None) -> str:
+    """How long the first of the waiting messages has waited, for people."""
     seconds = waited.total_seconds() if waited is not None else 0.0
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0) * 1000:.0f} ms"
