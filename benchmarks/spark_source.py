@@ -1,8 +1,8 @@
 """Spark reading a queue: format("trunq") against Spark's own JDBC source over the same rows.
 
-Both read 1,000,000 messages of 200 bytes in the same Spark session, in two partitions with the same bounds, all
-nine columns, over TCP; JDBC with a fetch size of 10,000. Into no sink, and into Parquet files. JDBC needs the
-driver: Debian's package libpostgresql-jdbc-java, or --jar.
+Both read 1,000,000 messages of 200 bytes in the same Spark session, in two partitions with the same bounds,
+all nine columns, over TCP; JDBC with a fetch size of 10,000. Into no sink, and into Parquet files. JDBC needs
+the driver: Debian's package libpostgresql-jdbc-java, or --jar.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def measure(options: Options) -> Iterator[Table]:
         sources = {"trunq": lambda: _ours(session, dsn), "JDBC": lambda: _jdbc(session, dsn)}
         table = Table(
             f"Spark source, {messages:,} messages, rows/s",
-            f"{PARTITIONS} cores and partitions, best of {rounds} runs in turn, Spark {session.version}, over TCP.",
+            f"{PARTITIONS} cores and partitions, best of {rounds} runs in turn,"
+            f" Spark {session.version}, over TCP.",
             ("sink", *sources, "ratio", "target"),
         )
         for sink, write in (("none", _discard), ("Parquet files", _write_parquet)):
