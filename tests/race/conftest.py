@@ -11,6 +11,7 @@ import pytest
 
 from calling import ask, named, new_names
 from conftest import TEMPLATE, Connect
+from trunq import embedded
 from trunq.embedded import Embedded
 
 
@@ -77,3 +78,17 @@ def meanwhile(open_session: Connect) -> Iterator[Meanwhile]:
             # A test that failed may leave somebody waiting for ever.
             if not future.done():
                 session.cancel()
+
+
+@pytest.fixture(scope="session")
+def spare(server: Embedded) -> Iterator[Embedded]:
+    """Another server of the same version: its transaction ids are lower, and it may be killed."""
+    settings = {
+        "fsync": "off",
+        "max_prepared_transactions": "10",
+        # What is not waited for reaches the disk only when a test says so.
+        "wal_writer_delay": "10s",
+        "autovacuum": "off",
+    }
+    with embedded.start(major=server.major, settings=settings) as spare:
+        yield spare

@@ -1,0 +1,368 @@
+"""A database dumped and restored: into a cluster with lower or higher transaction ids, or beside itself."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import (
+    Lease,
+    answer,
+    ask,
+    burn,
+    call,
+    drain,
+    fetch,
+    lease,
+    move_clock,
+    named,
+    new_names,
+    publish,
+    refused,
+    state,
+)
+from trunq import install
+from trunq.embedded import Embedded
+
+Connection = psycopg.Connection[Any]
+
+STREAM = {"queue": "q", "subscription": "stream"}
+
+
+@dataclass
+class Story:
+    """What has happened to queue `q` before it is dumped, and what its readers have still to get."""
+
+    open: Lease
+    done: list[int]
+    dead: list[int]
+    delayed: list[int]
+    due: dict[str, list[int]] = field(default_factory=dict)
+
+
+def tell(session: Connection) -> Story:
+    """Have messages in every state."""
+    ask(session, "create_queue", queue="q")
+    done = publish(session, "q", 2)
+    answer(session, "ack", lease(session, "q", 2))
+    ask(session, "subscribe", queue="q", subscription="late")
+    ids = publish(session, "q", 8)
+    ask(session, "subscribe", **STREAM, mode="exclusive")
+    more = publish(session, "q", 4)
+    ask(session, "tick", queue="q", force=True)
+    (batch,) = call(session, "next_batch", **STREAM, worker="w")
+    ask(session, "finish_batch", **STREAM, batch_id=batch.batch_id, token=batch.token)
+    unread = publish(session, "q", 2)
+    answer(session, "ack", lease(session, "q", 2))
+    answer(session, "retry", lease(session, "q"), delays=["0"], errors=["again"])
+    answer(session, "retry", lease(session, "q"), delays=[timedelta(hours=1)])
+    answer(session, "reject", lease(session, "q"), errors=["no"])
+    delayed = ask(session, "publish", queue="q", delay=timedelta(hours=1))
+    open_lease = lease(session, "q", 2)
+    assert open_lease.ids == ids[5:7]
+    answer(session, "ack", open_lease, open_lease.ids[:1])
+    answer(session, "ack", lease(session, "q", 3, subscription="late"))
+    return Story(
+        open=open_lease,
+        done=[*done, *ids[:2], ids[5]],
+        dead=[ids[4]],
+        delayed=[ids[3], delayed],
+        due={
+            "default": sorted([ids[2], ids[6], ids[7], *more, *unread]),
+            "late": sorted([*ids[3:], *more, *unread]),
+            "stream": unread,
+        },
+    )
+
+
+def read(session: Connection, subscription: str) -> list[int]:
+    """All that a subscription gets, in the order of ids."""
+    if subscription != "stream":
+        return sorted(drain(session, "q", subscription))
+    ask(session, "tick", queue="q", force=True)
+    found = []
+    while rows := call(session, "next_batch", **STREAM, worker="w"):
+        found += [row.id for row in call(session, "read_batch", **STREAM, batch_id=rows[0].batch_id)]
+        ask(session, "finish_batch", **STREAM, batch_id=rows[0].batch_id, token=rows[0].token)
+    return sorted(found)
+
+
+Copy = Callable[[Embedded, str, Embedded], str]
+
+
+@pytest.fixture
+def new_name(server: Embedded, spare: Embedded) -> Iterator[Callable[[], str]]:
+    """Names of databases, dropped in the end on both servers."""
+    made: list[str] = []
+
+    def name() -> str:
+        made.append(next(new_names("restore")))
+        return made[-1]
+
+    yield name
+    for each in (server, spare):
+        with psycopg.connect(each.dsn, autocommit=True) as connection:
+            for database in made:
+                connection.execute(f"drop database if exists {database} with (force)".encode())
+
+
+@pytest.fixture
+def copy(new_name: Callable[[], str], tmp_path: Path) -> Copy:
+    """Dump a database of one server and restore it on another; its address there."""
+
+    def run(at: Embedded, program: str, *arguments: str) -> None:
+        subprocess.run([at.binaries / program, *arguments], check=True, capture_output=True, timeout=60)
+
+    def copy_one(source: Embedded, dsn: str, target: Embedded) -> str:
+        name = new_name()
+        with psycopg.connect(target.dsn, autocommit=True) as connection:
+            connection.execute(f"create database {name} template template0".encode())
+        file = str(tmp_path / name)
+        run(source, "pg_dump", "--format=custom", f"--file={file}", f"--dbname={dsn}")
+        run(target, "pg_restore", "--exit-on-error", f"--dbname={named(target.dsn, name)}", file)
+        return named(target.dsn, name)
+
+    return copy_one
+
+
+@pytest.fixture
+def original(new_name: Callable[[], str]) -> Callable[[Embedded], str]:
+    """Make a database with trunq in it; its address."""
+
+    def make(server: Embedded) -> str:
+        name = new_name()
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"create database {name}".encode())
+        install.install(named(server.dsn, name))
+        return named(server.dsn, name)
+
+    return make
+
+
+def next_xid(dsn: str) -> int:
+    """Where the cluster's transaction ids stand."""
+    with psycopg.connect(dsn) as connection:
+        return int(fetch(connection, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"))
+
+
+def get_ahead(dsn: str, other: str) -> None:
+    """Bring the transaction ids of one cluster well above those of another."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        burn(connection, max(0, next_xid(other) - next_xid(dsn)) + 3000)
+
+
+@pytest.fixture(params=["lower", "higher"])
+def clusters(request: pytest.FixtureRequest, server: Embedded, spare: Embedded) -> tuple[Embedded, Embedded]:
+    """Two servers: from the first to the second, transaction ids get lower or higher."""
+    source, target = (server, spare) if request.param == "lower" else (spare, server)
+    get_ahead(*((source.dsn, target.dsn) if request.param == "lower" else (target.dsn, source.dsn)))
+    return source, target
+
+
+@pytest.fixture
+def moved(
+    clusters: tuple[Embedded, Embedded], original: Any, copy: Copy
+) -> Iterator[tuple[Connection, Story]]:
+    """A session in the restored database, and what happened before."""
+    source, target = clusters
+    dsn = original(source)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        # In the middle of its life, as far as ids go.
+        burn(session, 100)
+        story = tell(session)
+    with psycopg.connect(copy(source, dsn, target), autocommit=True) as session:
+        yield session, story
+
+
+def test_positions_are_refused_and_the_way_out_is_named(moved: tuple[Connection, Story]) -> None:
+    session, story = moved
+    for attempt in (
+        lambda: lease(session, "q"),
+        lambda: call(session, "next_batch", **STREAM, worker="w"),
+        lambda: ask(session, "subscribe", queue="q", subscription="new"),
+        lambda: ask(session, "tick", queue="q", force=True),
+        lambda: ask(session, "elect", name="leader"),
+    ):
+        with refused("TQ010", "trunq.rebase()"):
+            attempt()
+    assert publish(session, "q")
+    assert [row.id for row in call(session, "list_dead", queue="q")] == story.dead
+
+
+def test_after_rebase_nothing_unanswered_is_lost_and_nothing_answered_doubled(
+    moved: tuple[Connection, Story],
+) -> None:
+    session, story = moved
+    # Publishers may have been quicker than whoever noticed.
+    early = publish(session, "q", 2)
+    sum_due = sum(map(len, story.due.values()))
+    assert ask(session, "rebase") == sum_due + 3 * len(early)
+    new = publish(session, "q", 2)
+    for subscription, due in story.due.items():
+        assert read(session, subscription) == sorted([*due, *early, *new])
+        assert read(session, subscription) == []
+    move_clock(session, "2 hours")
+    assert ask(session, "promote", queue="q") == 2
+    assert read(session, "default") == sorted(story.delayed)
+    assert read(session, "late") == [story.delayed[1]]
+    assert [row.id for row in call(session, "list_dead", queue="q")] == story.dead
+
+
+def test_attempts_errors_and_history_come_along(moved: tuple[Connection, Story]) -> None:
+    session, story = moved
+    ask(session, "rebase")
+    assert {state(session, "q", id).state for id in story.done} == {"done"}
+    held = lease(session, "q", 100)
+    assert {message.id: message.attempt for message in held.messages if message.attempt > 1} == {
+        story.due["default"][0]: 2
+    }
+    again = state(session, "q", story.due["default"][0])
+    assert (again.state, [each["error"] for each in again.attempts]) == ("leased", ["again", None])
+    assert state(session, "q", story.dead[0]).state == "dead"
+    answer(session, "ack", held)
+    ask(session, "rebase")
+    again = state(session, "q", story.due["default"][0])
+    assert (again.state, [each["outcome"] for each in again.attempts]) == ("done", ["retry", "ack"])
+
+
+def test_answers_to_leases_of_the_old_cluster_are_refused(moved: tuple[Connection, Story]) -> None:
+    session, story = moved
+    ask(session, "rebase")
+    with refused("TQ003"):
+        answer(session, "ack", story.open)
+    with refused("TQ003"):
+        ask(session, "extend", **story.open.named)
+    assert answer(session, "ack", story.open, story.open.ids[:1]) == 0
+    move_clock(session, "1 day")
+    assert ask(session, "reap", queue="q") == 0
+
+
+def test_new_subscriptions_are_right_after_rebase(moved: tuple[Connection, Story]) -> None:
+    session, story = moved
+    ask(session, "rebase")
+    ask(session, "subscribe", queue="q", subscription="latest")
+    ask(session, "subscribe", queue="q", subscription="earliest", start="earliest")
+    everything = sorted({*story.done, *story.dead, *story.due["default"], story.delayed[0]})
+    new = publish(session, "q", 2)
+    assert read(session, "latest") == new
+    assert read(session, "earliest") == [*everything, *new]
+
+
+def test_rebasing_again_doubles_nothing(moved: tuple[Connection, Story]) -> None:
+    session, story = moved
+    ask(session, "rebase")
+    ask(session, "subscribe", queue="q", subscription="earliest", start="earliest")
+    answer(session, "ack", lease(session, "q", 3, subscription="earliest"))
+    answer(session, "ack", lease(session, "q", 3))
+    left = {name: due[3:] if name == "default" else due for name, due in story.due.items()}
+    everything = sorted({*story.done, *story.dead, *story.due["default"], story.delayed[0]})
+    left["earliest"] = everything[3:]
+    for _ in range(2):
+        assert ask(session, "rebase") == sum(map(len, left.values()))
+    new = publish(session, "q")
+    for subscription, due in left.items():
+        assert read(session, subscription) == [*due, *new]
+
+
+def test_restored_a_second_time_nothing_is_lost_or_doubled(
+    moved: tuple[Connection, Story], clusters: tuple[Embedded, Embedded], copy: Copy
+) -> None:
+    session, story = moved
+    ask(session, "rebase")
+    answer(session, "ack", lease(session, "q", 3))
+    new = publish(session, "q", 2)
+    source, target = clusters
+    back = copy(target, session.info.dsn, source)
+    with psycopg.connect(back, autocommit=True) as session:
+        with refused("TQ010", "trunq.rebase()"):
+            lease(session, "q")
+        early = publish(session, "q")
+        ask(session, "rebase")
+        for subscription, due in story.due.items():
+            assert read(session, subscription) == [
+                *(due[3:] if subscription == "default" else due),
+                *new,
+                *early,
+            ]
+
+
+def test_a_rebase_rolled_back_has_not_been(moved: tuple[Connection, Story]) -> None:
+    session, story = moved
+    with session.transaction(force_rollback=True):
+        ask(session, "rebase")
+    with refused("TQ010"):
+        lease(session, "q")
+    ask(session, "rebase")
+    assert read(session, "default") == story.due["default"]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_rebase_needs_read_committed(session: Connection, level: str) -> None:
+    with refused("TQ007", level.upper()), session.transaction():
+        session.execute(f"set transaction isolation level {level}".encode())
+        ask(session, "rebase")
+
+
+def test_positions_ahead_of_the_cluster_are_refused_even_if_it_calls_itself_the_same(
+    server: Embedded, spare: Embedded, original: Any, copy: Copy
+) -> None:
+    get_ahead(server.dsn, spare.dsn)
+    dsn = original(server)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        story = tell(session)
+        answer(session, "ack", lease(session, "q", 100))
+    with psycopg.connect(copy(server, dsn, spare), autocommit=True) as session:
+        session.execute(
+            "update trunq.cluster set system_identifier = (select system_identifier from pg_control_system())"
+        )
+        publish(session, "q")
+        with refused("TQ010", "ahead", "trunq.rebase()"):
+            lease(session, "q", 100)
+            lease(session, "q", 100)
+        ask(session, "rebase")
+        assert set(read(session, "late")) > set(story.due["late"])
+
+
+def test_a_copy_beside_the_original_goes_on_by_itself(server: Embedded, original: Any, copy: Copy) -> None:
+    dsn = original(server)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        story = tell(session)
+    with psycopg.connect(copy(server, dsn, server), autocommit=True) as session:
+        assert answer(session, "ack", story.open, story.open.ids[1:]) == 1
+        new = publish(session, "q", 2)
+        due = {**story.due, "default": [id for id in story.due["default"] if id not in story.open.ids]}
+        for subscription, ids in due.items():
+            assert read(session, subscription) == [*ids, *new]
+
+
+def test_a_queue_that_never_had_a_reader_is_rebased_too(moved: tuple[Connection, Story]) -> None:
+    session, _ = moved
+    ask(session, "create_queue", queue="fresh")
+    ids = publish(session, "fresh", 2)
+    ask(session, "rebase")
+    assert drain(session, "fresh") == ids
+
+
+def test_an_unnecessary_rebase_changes_nothing_for_readers(session: Connection, queue: str) -> None:
+    ids = publish(session, queue, 5)
+    answer(session, "ack", lease(session, queue, 2))
+    ask(session, "rebase")
+    ids += publish(session, queue)
+    assert drain(session, queue) == ids[2:]
+
+
+def test_what_is_open_while_rebasing_is_delivered(session: Connection, open_session: Any, queue: str) -> None:
+    other = open_session(autocommit=False)
+    fetch(other, "select pg_current_xact_id()::text")
+    burn(session, 2)
+    ask(session, "rebase")
+    ids = publish(other, queue)
+    other.commit()
+    assert drain(session, queue) == ids
