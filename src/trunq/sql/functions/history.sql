@@ -144,8 +144,8 @@ end $$;
 
 create or replace function trunq._is_for(p_row text, p_start text) returns text
 language sql immutable as $$
-  -- After trunq.rebase() every older row has txid 3.
-  select format('(%1$s.txid = ''3'' or not pg_visible_in_snapshot(%1$s.txid, %2$s))', p_row, p_start)
+  -- After trunq.rebase() every older row has a txid below 500.
+  select format('(%1$s.txid < ''500'' or not pg_visible_in_snapshot(%1$s.txid, %2$s))', p_row, p_start)
 $$;
 comment on function trunq._is_for(text, text) is
   'The condition that a row of the log, for everyone, was not there before a subscription started.';
@@ -200,10 +200,10 @@ begin
           where h.low <= h.high
         )
         select l.* from half h join trunq_data.%2$I l on l.subscription_id = $1 and l.lease_id = h.found
-        where h.low > h.high and g.id = any (l.ids) and g.txid <> '3'
+        where h.low > h.high and g.id = any (l.ids) and g.txid >= '500'
         union all
         select l.* from trunq_data.%2$I l
-        where g.txid = '3' and l.min_txid = 3 and l.subscription_id = $1 and g.id = any (l.ids)
+        where g.txid < '500' and l.max_txid < 500 and l.subscription_id = $1 and l.txids[array_position(l.ids, g.id)] = g.txid
         offset 0) l
       left join lateral (
         select r.*, array_position(r.ids, g.id) at from trunq_data.%3$I r

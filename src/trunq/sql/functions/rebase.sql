@@ -1,5 +1,10 @@
--- After a logical restore into another cluster the transaction ids of log and positions mean nothing. rebase() gives every row
--- the oldest id there is, so that all of them are read, and publishes again, for each subscription, what it had not answered.
+-- After a logical restore into another cluster the transaction ids of log and positions mean nothing. rebase() publishes again,
+-- for each subscription, what it had not answered or read, and starts the positions afresh. The rows that were there get ids
+-- below all that a cluster ever gives out, so that they count as read long ago, except by an "earliest" subscription yet to
+-- come; those of one message different ones, in their order, so that its history stays apart.
+--
+-- Messages may have been published here before anybody noticed. Their ids are of this cluster, so positions of the other one
+-- cannot tell them from old ones; but they were created after the position was taken.
 
 create or replace function trunq.rebase() returns bigint
 language plpgsql as $$
@@ -15,31 +20,49 @@ begin
     execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I in access exclusive mode', v_queue.name,
       'lease_' || v_queue.queue_id, 'receipt_' || v_queue.queue_id);
     v_tick := trunq._cut_tick(v_queue.queue_id);
-    for v_sub in select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id order by s.subscription_id loop
+    for v_sub in
+      select s.subscription_id, p.since,
+        case s.mode when 'exclusive' then trunq._floor(s.queue_id, s.subscription_id) else s.start end as floor
+      from trunq.subscription s cross join lateral (
+        select coalesce(max(t.created_at), s.created_at) since from trunq.tick t
+        where s.mode = 'exclusive' and t.queue_id = s.queue_id and t.tick_id = trunq._tick_position(s)) p
+      where s.queue_id = v_queue.queue_id order by s.subscription_id
+    loop
+      -- Transaction id 2 marks what is published again, until the old rows are out of the way.
       execute format($q$
         with answered as (
-          select l.subscription_id, u.txid, u.id from trunq_data.%2$I l
+          select u.txid, u.id from trunq_data.%2$I l
           cross join lateral unnest(l.txids, l.ids) u(txid, id)
           join trunq_data.%3$I r on r.lease_id = l.lease_id and r.subscription_id = l.subscription_id and u.id = any (r.ids)
-          where l.subscription_id = $1),
-        unanswered as (
-          select g.* from trunq_log.%1$I g
-          where (g.subscription_id is null or g.subscription_id = $1) and g.txid <> pg_current_xact_id())
-        insert into trunq_log.%1$I (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
-        select g.id, $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors
-        from unanswered g
-        where case $2 when 'shared' then not exists (select from answered a where a.txid = g.txid and a.id = g.id)
-          -- Its position is a snapshot of the old cluster; it still tells which of the old ids were read.
-          else not pg_visible_in_snapshot(g.txid, $3) end
-        order by g.txid, g.id
+          where l.subscription_id = $1)
+        insert into trunq_log.%1$I (id, txid, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
+        select g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors
+        from trunq_log.%1$I g
+        where g.txid <> '2' and (g.subscription_id is null or g.subscription_id = $1)
+          and not (pg_visible_in_snapshot(g.txid, $2) and (g.txid < '500' or g.created_at < $3))
+          and not exists (select from answered a where a.txid = g.txid and a.id = g.id)
       $q$, v_queue.name, 'lease_' || v_queue.queue_id, 'receipt_' || v_queue.queue_id)
-      using v_sub.subscription_id, v_sub.mode, trunq._floor(v_queue.queue_id, v_sub.subscription_id);
+      using v_sub.subscription_id, v_sub.floor, v_sub.since;
       get diagnostics v_count = row_count;
       v_total := v_total + v_count;
     end loop;
-    execute format('update trunq_log.%I set txid = ''3'' where txid <> pg_current_xact_id()', v_queue.name);
-    execute format('update trunq_data.%I set txids = null, min_txid = 3, max_txid = 3, reaped_at = coalesce(reaped_at, trunq.clock())',
-      'lease_' || v_queue.queue_id);
+    execute format($q$
+      with old as materialized (
+        select distinct g.id, g.txid, (2 + least(dense_rank() over (partition by g.id order by g.txid), 400))::text::xid8 low
+        from trunq_log.%1$I g where g.txid <> '2'),
+      logged as (
+        update trunq_log.%1$I g set txid = o.low from old o where o.id = g.id and o.txid = g.txid),
+      held as (
+        select l.lease_id, array_agg(coalesce(o.low, '3') order by u.at) filter (where u.at is not null) txids,
+          min(coalesce(o.low, '3')::text::bigint) min_txid, max(coalesce(o.low, '3')::text::bigint) max_txid
+        from trunq_data.%2$I l left join lateral unnest(l.ids, l.txids) with ordinality u(id, txid, at) on true
+        left join old o on o.id = u.id and o.txid = u.txid
+        group by l.lease_id)
+      update trunq_data.%2$I l set txids = h.txids, min_txid = h.min_txid, max_txid = h.max_txid,
+        lo = '3:3:', hi = '3:3:', last_txid = '3', last_id = 0, reaped_at = coalesce(l.reaped_at, trunq.clock())
+      from held h where h.lease_id = l.lease_id
+    $q$, v_queue.name, 'lease_' || v_queue.queue_id);
+    execute format($q$ update trunq_log.%I set txid = pg_current_xact_id() where txid = '2' $q$, v_queue.name);
     delete from trunq.tick t where t.queue_id = v_queue.queue_id and t.tick_id < v_tick.tick_id;
     update trunq.subscription s set start = v_tick.snapshot, start_tick_id = case s.mode when 'exclusive' then v_tick.tick_id end
     where s.queue_id = v_queue.queue_id;
