@@ -5,18 +5,21 @@ python follow.py DSN DIRECTORY
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trunq import spark as trunq_spark
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def main(dsn: str, directory: Path) -> None:
-    os.environ["TRUNQ_DSN"] = dsn
-    session = trunq_spark.session("follow", "local[2,4]", "768m")
+
+def follow(session: SparkSession, dsn: str, directory: Path) -> None:
+    """Reads all there is, some 700 messages a batch, in two tasks each."""
     messages = (
         session.readStream.format("trunq")
+        .option("dsn", dsn)
         .option("queue", "q")
         .option("subscription", "lake")
         .option("startingOffsets", "earliest")
@@ -31,9 +34,8 @@ def main(dsn: str, directory: Path) -> None:
         .trigger(availableNow=True)
         .start(str(directory / "lake"))
     )
-    trunq_spark.finish(query)
-    session.stop()
+    trunq_spark.finish(query, dsn)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    follow(trunq_spark.session("follow", "local[2,4]", "768m"), sys.argv[1], Path(sys.argv[2]))

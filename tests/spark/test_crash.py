@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark.conftest import Queue
+from spark.follow import follow
 from trunq import spark as trunq_spark
 from waiting import wait_until
 
@@ -71,7 +72,7 @@ def test_a_killed_query_goes_on_and_each_message_is_in_the_lake_once(
     for _ in range(2):
         kill_in_a_batch(command, offsets, commits, tmp_path / "driver.log")
         assert last(offsets) > last(commits)
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    follow(spark, queue.dsn, tmp_path)
 
     lake = tmp_path / "lake"
     table = DeltaTable(lake)
