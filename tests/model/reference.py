@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 2
 LEASE_TIME = 50
 BACKOFF = 50
 

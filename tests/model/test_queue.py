@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
+    initialize,
     invariant,
-    multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -29,12 +27,12 @@ subscriptions = st.sampled_from(SUBSCRIPTIONS)
 workers = st.sampled_from(WORKERS)
 writers = st.sampled_from(WRITERS)
 # Steps of time are hundreds of seconds, and what waits lasts fifty more or less: real seconds do not matter.
+any_lease = st.integers(0, 5)
 spans = st.sampled_from([50, 150])
+which = st.sets(st.integers(0, 3), min_size=1)
 
 
 class QueueMachine(RuleBasedStateMachine):
-    leases = Bundle("leases")
-
     def __init__(self, connect: Connect) -> None:
         super().__init__()
         self.work = Engine(connect(), next(new_names("model"))).create(retention="2000 days")
@@ -43,17 +41,25 @@ class QueueMachine(RuleBasedStateMachine):
                 "subscribe", subscription=subscription, max_attempts=MAX_ATTEMPTS,
                 lease_time=f"{LEASE_TIME} s", backoff="constant", backoff_base=f"{BACKOFF} s", jitter=0,
             )  # fmt: skip
+        self.other = self.work.on(connect())
         self.writers = [self.work.on(connect(autocommit=False)) for _ in WRITERS]
         self.written: list[list[int]] = [[] for _ in WRITERS]
+        self.leases: list[Lease] = []
         self.readers = {subscription: Reader() for subscription in SUBSCRIPTIONS}
         self.scheduled: dict[int, int] = {}
+        self.logged: set[int] = set()
         self.now = 0
 
     # Publishing
 
     def arrive(self, ids: list[int]) -> None:
+        self.logged |= set(ids)
         for reader in self.readers.values():
             reader.ready |= dict.fromkeys(ids, 1)
+
+    @initialize()
+    def begin(self) -> None:
+        self.publish(8)
 
     @rule(count=some)
     def publish(self, count: int) -> None:
@@ -80,43 +86,65 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Leases and answers
 
-    def took(self, held: Lease, worker: str) -> Any:
+    def took(self, held: Lease, worker: str) -> None:
         reader = self.readers[held.subscription]
         if not held:
             assert not reader.ready
-            return multiple()
+            return
         assert {row.id: row.attempt for row in held.messages}.items() <= reader.ready.items()
         assert len(set(held.ids)) == len(held.ids)
         assert len({(row.lease_id, row.token) for row in held.messages}) == 1
         reader.take(held.lease_id, worker, held.ids, self.now + LEASE_TIME)
-        return held
+        self.leases.insert(0, held)
 
-    @rule(target=leases, subscription=subscriptions, worker=workers, count=some)
-    def lease(self, subscription: str, worker: str, count: int) -> Any:
-        return self.took(self.work.lease(count, subscription=subscription, worker=worker), worker)
+    def known(self, held: Lease) -> Held | None:
+        return self.readers[held.subscription].leases.get(held.lease_id)
 
-    @rule(target=leases, subscription=subscriptions, count=some, commits=st.booleans())
-    def write_and_lease(self, subscription: str, count: int, commits: bool) -> Any:
+    def chosen(self, at: int) -> Lease:
+        """One of the leases: those that still hold messages come first."""
+        order = sorted(self.leases, key=lambda held: not ((known := self.known(held)) and known.open))
+        return order[at % len(order)]
+
+    @rule(subscription=subscriptions, worker=workers, count=some)
+    def lease(self, subscription: str, worker: str, count: int) -> None:
+        self.took(self.work.lease(count, subscription=subscription, worker=worker), worker)
+
+    @rule(subscription=subscriptions, count=some, commits=st.booleans())
+    def write_and_lease(self, subscription: str, count: int, commits: bool) -> None:
         """All in one transaction: what it publishes comes later, to everyone."""
         with self.work.connection.transaction(force_rollback=not commits):
             ids = self.work.publish()
+            # Somebody with a later transaction id, so that the own one lies below the snapshot's end.
+            self.arrive(self.other.publish())
             held = self.work.lease(count, subscription=subscription, worker="ada")
             ids += self.work.publish()
-        if not commits:
-            return multiple()
-        took = self.took(held, "ada")
-        self.arrive(ids)
-        return took
+        if commits:
+            self.took(held, "ada")
+            self.arrive(ids)
 
-    @rule(
-        held=leases,
-        verb=st.sampled_from(["ack", "ack", "ack", "retry", "reject", "release"]),
-        delay=st.sampled_from([None, 0, 50, 150]),
-        which=st.sets(st.integers(0, 3), min_size=1),
-    )
-    def answer(self, held: Lease, verb: str, delay: int | None, which: set[int]) -> None:
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease, which=which)
+    def ack(self, at: int, which: set[int]) -> None:
+        self.answer(self.chosen(at), "ack", which)
+
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease, which=which)
+    def release(self, at: int, which: set[int]) -> None:
+        self.answer(self.chosen(at), "release", which)
+
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease, which=which)
+    def reject(self, at: int, which: set[int]) -> None:
+        self.answer(self.chosen(at), "reject", which)
+
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease, which=which, delay=st.sampled_from([0, 50, None, 150]))
+    def retry(self, at: int, which: set[int], delay: int | None) -> None:
+        self.answer(self.chosen(at), "retry", which, delay)
+
+    def answer(self, held: Lease, verb: str, which: set[int], delay: int | None = None) -> None:
         ids = [id for at, id in enumerate(held.ids) if at in which] or held.ids
-        more = {"delays": None if delay is None else [f"{delay} s"] * len(ids)} if verb == "retry" else {}
+        more = {} if delay is None else {"delays": [f"{delay} s"] * len(ids)}
         reader = self.readers[held.subscription]
         known = reader.leases.get(held.lease_id)
         if known is None or (known.lost and not known.answered.issuperset(ids)):
@@ -127,30 +155,44 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.work.answer(verb, held, ids, **more) == len(fresh)
         reader.answer(held.lease_id, fresh, verb, BACKOFF if delay is None else delay, self.now)
 
-    @rule(held=leases, other=leases)
-    def answer_for_another(self, held: Lease, other: Lease) -> None:
-        if other.token == held.token:
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease, other=any_lease)
+    def answer_for_another(self, at: int, other: int) -> None:
+        held, foreign = self.chosen(at), self.chosen(other)
+        if foreign.token == held.token:
             return
         with refused("TQ003"):
-            call(self.work.connection, "ack", **held.named | {"token": other.token}, ids=held.ids)
+            call(self.work.connection, "ack", **held.named | {"token": foreign.token}, ids=held.ids)
 
-    @rule(held=leases, span=spans)
-    def extend(self, held: Lease, span: int) -> None:
-        known = self.readers[held.subscription].leases.get(held.lease_id)
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease, span=spans, waits=st.booleans())
+    def extend(self, at: int, span: int, waits: bool) -> None:
+        held = self.chosen(at)
+        known = self.known(held)
         if known is None or known.lost:
             with refused("TQ003"):
                 call(self.work.connection, "extend", **held.named, lease_time=f"{span} s")
             return
         call(self.work.connection, "extend", **held.named, lease_time=f"{span} s")
         known.expires_at = self.now + span
+        if waits:
+            self.move_time(1)
+            self.reap()
 
     # Duties
 
     @rule(steps=st.sampled_from([-1, 1, 1, 1, 2]))
     def move_time(self, steps: int) -> None:
         self.now += 100 * steps
-        for engine in (self.work, *self.writers):
+        for engine in (self.work, self.other, *self.writers):
             move_clock(engine.connection, f"{self.now} s")
+
+    @rule(steps=st.sampled_from([1, -1]))
+    def time_passes_and_duties_are_done(self, steps: int) -> None:
+        self.move_time(steps)
+        self.reap()
+        self.promote()
+        self.work.ask("tick")
 
     @rule()
     def reap(self) -> None:
@@ -180,18 +222,16 @@ class QueueMachine(RuleBasedStateMachine):
             for id, (attempt, due_at) in list(reader.retrying.items()):
                 if due_at <= self.now:
                     reader.ready[id] = attempt
+                    self.logged.add(id)
                     del reader.retrying[id]
                     count += 1
         assert self.work.ask("promote") == count
 
-    @rule(subscription=subscriptions | st.none(), which=st.none() | st.sets(st.integers(0, 3), min_size=1))
-    def requeue(self, subscription: str | None, which: set[int] | None) -> None:
-        self.raise_dead("requeue", subscription, which)
-
-    @rule(subscription=subscriptions | st.none(), which=st.none() | st.sets(st.integers(0, 3), min_size=1))
-    def purge(self, subscription: str | None, which: set[int] | None) -> None:
-        self.raise_dead("purge", subscription, which)
-
+    @rule(
+        verb=st.sampled_from(["requeue", "purge"]),
+        subscription=subscriptions | st.none(),
+        which=st.none() | which,
+    )
     def raise_dead(self, verb: str, subscription: str | None, which: set[int] | None) -> None:
         readers = [reader for name, reader in self.readers.items() if subscription in (name, None)]
         dead = sorted({id for reader in readers for id in reader.dead})
@@ -203,26 +243,35 @@ class QueueMachine(RuleBasedStateMachine):
                     attempt = reader.dead.pop(id)
                     if verb == "requeue":
                         reader.ready[id] = 1
-                    else:
+                        self.logged.add(id)
+                    elif id in self.logged:
                         reader.purged[id] = attempt
                     count += 1
         assert self.work.ask(verb, subscription=subscription, ids=ids) == count
 
-    @rule(force=st.booleans())
-    def tick(self, force: bool) -> None:
-        assert self.work.ask("tick", force=force) or not force
-
-    @rule()
-    def rotate(self) -> None:
+    @rule(how=st.sampled_from(["as it is", "held", "done"]))
+    def rotate(self, how: str) -> None:
         """When three spans have passed: everything goes, if nobody needs anything."""
         self.reap()
+        if how != "as it is":
+            for writer in WRITERS:
+                self.end_writing(writer, commits=True)
+            for subscription in SUBSCRIPTIONS:
+                self.take_everything(subscription, acks=how == "done")
         self.work.rotate("3000 days")
         if any(self.written) or any(reader.ready or reader.leased() for reader in self.readers.values()):
             return
         assert self.work.is_empty("log")
+        self.logged = set()
         for reader in self.readers.values():
-            reader.done, reader.purged = {}, {}
-            reader.leases = {}
+            reader.done, reader.purged, reader.leases = {}, {}, {}
+
+    def take_everything(self, subscription: str, *, acks: bool) -> None:
+        while held := self.work.lease(4, subscription=subscription):
+            self.took(held, "eve")
+            if acks:
+                self.answer(held, "ack", {0, 1, 2, 3})
+        assert not self.readers[subscription].ready
 
     # What must be so
 
@@ -233,7 +282,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert (row.ready, row.leased) == (len(reader.ready), len(reader.leased()))
             assert (row.delayed, row.dead) == (len(self.scheduled) + len(reader.retrying), len(reader.dead))
 
-    @rule(subscription=subscriptions)
+    @invariant()
+    def lists_agree(self) -> None:
+        for subscription in SUBSCRIPTIONS:
+            self.every_message_is_where_it_should_be(subscription)
+
     def every_message_is_where_it_should_be(self, subscription: str) -> None:
         rows = self.work.call("list_messages", subscription=subscription, limit=1000)
         scheduled = dict.fromkeys(self.scheduled, ("scheduled", 1))
@@ -241,9 +294,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert {row.id: (row.state, row.attempt) for row in rows} == expected
         assert [row.id for row in rows] == sorted(expected, reverse=True)
 
-    @rule(held=leases)
-    def a_message_is_shown_where_it_is(self, held: Lease) -> None:
-        id = held.ids[0]
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease)
+    def a_message_is_shown_where_it_is(self, at: int) -> None:
+        id = self.chosen(at).ids[0]
         expected = {name: state for name in SUBSCRIPTIONS if (state := self.readers[name].states().get(id))}
         if expected:
             rows = self.work.call("show_message", id=id)
@@ -262,13 +316,10 @@ class QueueMachine(RuleBasedStateMachine):
             self.promote()
         for subscription in SUBSCRIPTIONS:
             self.every_message_is_where_it_should_be(subscription)
-            while held := self.work.lease(4, subscription=subscription):
-                self.took(held, "w")
-                self.answer(held, "ack", None, {0, 1, 2, 3})
-            assert not self.readers[subscription].ready
+            self.take_everything(subscription, acks=True)
             self.every_message_is_where_it_should_be(subscription)
         self.work.ask("drop_queue", force=True)
-        for engine in (self.work, *self.writers):
+        for engine in (self.work, self.other, *self.writers):
             engine.connection.close()
 
 
@@ -276,7 +327,7 @@ def test_a_queue_does_what_its_model_does(connect: Connect) -> None:
     run_state_machine_as_test(
         lambda: QueueMachine(connect),
         settings=settings(
-            max_examples=30,
+            max_examples=40,
             stateful_step_count=40,
             derandomize=True,
             database=None,

@@ -73,6 +73,7 @@ class StreamMachine(RuleBasedStateMachine):
                 start="earliest",
                 lease_time=f"{LEASE_TIME} s",
             )
+        self.other = self.work.on(connect())
         self.writers = [self.work.on(connect(autocommit=False)) for _ in WRITERS]
         self.written: list[list[int]] = [[] for _ in WRITERS]
         self.stream = Stream()
@@ -115,6 +116,8 @@ class StreamMachine(RuleBasedStateMachine):
         """A tick in a transaction that publishes: what it publishes comes after it."""
         with self.work.connection.transaction():
             ids = self.work.publish(count)
+            # Somebody with a later transaction id, so that the own one lies below the snapshot's end.
+            self.stream.since |= set(self.other.publish())
             tick = self.work.ask("tick", force=True)
         self.stream.cut(tick)
         self.stream.since |= set(ids)
@@ -221,7 +224,7 @@ class StreamMachine(RuleBasedStateMachine):
                 self.finish_batch(reader)
             assert_once(self.read[reader], self.stream.between(0, max(self.stream.ticks)))
         self.work.ask("drop_queue", force=True)
-        for engine in (self.work, *self.writers):
+        for engine in (self.work, self.other, *self.writers):
             engine.connection.close()
 
 

@@ -195,7 +195,12 @@ begin
       return false;
     end if;
   end if;
-  for v_sub in select s.subscription_id, s.mode from trunq.subscription s where s.queue_id = p_queue_id loop
+  for v_sub in
+    select s.subscription_id, s.mode, m.at, coalesce((p_newest ->> s.subscription_id::text)::bigint, m.lease_id, 0) newest
+    from trunq.subscription s
+    left join trunq.mark m on m.queue_id = s.queue_id and m.subscription_id = s.subscription_id and m.duty = 'reap'
+    where s.queue_id = p_queue_id
+  loop
     if p_table = 'receipt' then
       execute format($q$
         select exists (
@@ -205,18 +210,19 @@ begin
             and exists (select from trunq_data.%2$I l where l.subscription_id = $1 and l.lease_id = r.lease_id))
       $q$, v_name, 'lease_' || p_queue_id) into v_held using v_sub.subscription_id;
     elsif v_sub.mode = 'shared' then
+      -- Open are those that expire behind the reaper's mark, or were made since its last look.
       execute format($q$
+        with open as (
+          select l.* from trunq_data.%1$I l where l.subscription_id = $1 and l.lease_id > $4
+          union all
+          select l.* from trunq_data.%1$I l where $6 and l.subscription_id = $1 and l.expires_at > $5)
         select exists (
-          select from trunq_data.%1$I l
-          where l.subscription_id = $1 and %2$s and l.size > 0 and l.reaped_at is null
-            and l.min_txid <= $2 and l.max_txid >= $3
+          select from open l
+          where l.size > 0 and l.reaped_at is null and l.min_txid <= $2 and l.max_txid >= $3
             and l.size > coalesce((
-              select sum(r.size) from trunq_data.%3$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0))
-      $q$, case p_table when 'log' then 'lease_' || p_queue_id else v_name end,
-        case when p_newest is null then 'l.expires_at > $4' else 'l.lease_id > $5' end, 'receipt_' || p_queue_id)
-      into v_held
-      using v_sub.subscription_id, v_high, v_low, trunq._reaped_until(p_queue_id, v_sub.subscription_id),
-        coalesce((p_newest ->> v_sub.subscription_id::text)::bigint, 0);
+              select sum(r.size) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0))
+      $q$, case p_table when 'log' then 'lease_' || p_queue_id else v_name end, 'receipt_' || p_queue_id)
+      into v_held using v_sub.subscription_id, v_high, v_low, v_sub.newest, coalesce(v_sub.at, 'epoch'), p_newest is null;
     end if;
     if v_held then
       return true;
@@ -233,7 +239,7 @@ language sql volatile as $$
     where m.queue_id = p_queue_id and m.subscription_id = p_subscription_id and m.duty = 'reap'), 'epoch'))
 $$;
 comment on function trunq._reaped_until(integer, integer) is
-  'No lease that expired before this is open. An open lease may have expired since, or not yet.';
+  'What expired before this is no longer held, as status and history see it.';
 
 -- Before a segment of leases is emptied, each cursor in it is inserted again as an empty lease, under its subscription's lock:
 -- read without it, a worker's lease in between would be followed by an older position.
