@@ -24,7 +24,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'a', null, null, p_results, p_took)
 $$;
 comment on function trunq.ack(text, text, bigint, bigint, bigint[], jsonb[], real[]) is
-  'Says that messages of a lease are done, with a result each where the subscription keeps results; p_took: seconds each ran. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ013 for a message of another lease. Locks: the lease.';
+  'Says that messages of a lease are done, with a result each where the subscription keeps results; p_took: seconds each ran. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ011, TQ013 for a message of another lease. Locks: the lease.';
 
 create or replace function trunq.retry(
   p_queue text,
@@ -40,7 +40,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'r', p_errors, p_delays, null, p_took)
 $$;
 comment on function trunq.retry(text, text, bigint, bigint, bigint[], text[], interval[], real[]) is
-  'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003, TQ005, TQ013. Locks: the lease.';
+  'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013. Locks: the lease.';
 
 create or replace function trunq.reject(
   p_queue text,
@@ -55,7 +55,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'j', p_errors, null, null, p_took)
 $$;
 comment on function trunq.reject(text, text, bigint, bigint, bigint[], text[], real[]) is
-  'Gives messages of a lease up at once: dead, reason rejected. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003, TQ005, TQ013. Locks: the lease.';
+  'Gives messages of a lease up at once: dead, reason rejected. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013. Locks: the lease.';
 
 create or replace function trunq.release(
   p_queue text,
@@ -68,7 +68,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', null, null, null, null)
 $$;
 comment on function trunq.release(text, text, bigint, bigint, bigint[]) is
-  'Gives back messages of a lease that were not started: handed out again at once, the attempt not counted. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003, TQ005, TQ013. Locks: the lease.';
+  'Gives back messages of a lease that were not started: handed out again at once, the attempt not counted. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013. Locks: the lease.';
 
 create or replace function trunq._answer(
   p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
