@@ -133,6 +133,7 @@ begin
     declare
       v_ids bigint[];
       v_kind text; v_key text; v_payload jsonb; v_body bytea; v_headers jsonb;
+      v_txid xid8 := pg_current_xact_id(); v_segment smallint := %3$s;
     begin
       -- An array of one stands for all: take it out, so that every row falls back to it.
       if p_count > 1 then
@@ -143,11 +144,10 @@ begin
         if cardinality(p_headers) = 1 then v_headers := p_headers[1]; p_headers := null; end if;
       end if;
       if cardinality(p_payloads) = p_count and p_keys is null and p_headers is null and p_bodies is null and p_kinds is null then
-        with published as (
-          insert into trunq_log.%1$I (kind, key, payload, headers, body)
-          select v_kind, v_key, u.payload, v_headers, v_body from unnest(p_payloads) u(payload)
-          returning id)
-        select array_agg(id) into v_ids from published;
+        -- The common case. What is the same for all is worked out once, and ids are drawn before: 0.87 of the time.
+        v_ids := array(select nextval('trunq_data.message_id_%2$s') from generate_series(1, p_count));
+        insert into trunq_log.%1$I (id, txid, created_at, segment, kind, key, payload, headers, body)
+        select unnest(v_ids), v_txid, statement_timestamp(), v_segment, v_kind, v_key, unnest(p_payloads), v_headers, v_body;
       else
         with published as (
           insert into trunq_log.%1$I (kind, key, payload, headers, body)
@@ -159,5 +159,5 @@ begin
       end if;
       return v_ids;
     end $f$
-  $q$, p_queue, p_queue_id);
+  $q$, p_queue, p_queue_id, (select trunq._segment(q.span, q.segments) from trunq.queue q where q.queue_id = p_queue_id));
 end $$;
