@@ -93,14 +93,21 @@ begin
     where s.queue_id = p_queue.queue_id and s.mode = 'shared' order by s.subscription_id
   loop
     continue when not trunq._is_needed(p_queue.queue_id, p_segment, v_sub.subscription_id)
-      or not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id);
-    v := trunq._position(p_queue.queue_id, v_sub.subscription_id);
-    v_hi := trunq.snapshot();
-    -- What is unread is read by a later statement than v_hi: whatever v_hi sees was looked at.
-    continue when exists (select from trunq._unread(p_queue.queue_id, v_sub.subscription_id, 1));
-    perform trunq._carry_cursor(p_queue.queue_id, v_sub.subscription_id, trunq._segment_at(p_queue, trunq.clock()),
-      v.hi, v_hi, pg_snapshot_xmax(v_hi), 0);
-    v_moved := true;
+      or exists (select from trunq._unread(p_queue.queue_id, v_sub.subscription_id, 1));
+    begin
+      continue when not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id);
+      v := trunq._position(p_queue.queue_id, v_sub.subscription_id);
+      v_hi := trunq.snapshot();
+      -- What is unread is read by a later statement than v_hi: whatever v_hi sees was looked at.
+      if exists (select from trunq._unread(p_queue.queue_id, v_sub.subscription_id, 1)) then
+        raise exception using errcode = 'object_in_use';
+      end if;
+      perform trunq._carry_cursor(p_queue.queue_id, v_sub.subscription_id, trunq._segment_at(p_queue, trunq.clock()),
+        v.hi, v_hi, pg_snapshot_xmax(v_hi), 0);
+      v_moved := true;
+    exception when object_in_use then
+      null;  -- the subscription's lock is given back
+    end;
   end loop;
   return v_moved;
 end $$;
