@@ -1,0 +1,139 @@
+"""What status counts: functions/status.sql."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import call, new_names, refused
+from conftest import Connect
+from engine import Engine
+
+
+@pytest.fixture
+def work(session: psycopg.Connection[Any]) -> Engine:
+    work = Engine(session, next(new_names("status"))).create()
+    work.ask("subscribe", subscription="mail")
+    return work
+
+
+def test_an_empty_queue_has_nothing_of_anything(work: Engine) -> None:
+    for row in work.call("status"):
+        assert (row.queue, row.mode) == (work.queue, "shared")
+        assert (row.ready, row.leased, row.delayed, row.dead, row.workers, row.done_last_minute) == (0,) * 6
+        assert (row.oldest_ready, row.ready_is_capped) == (None, False)
+    assert [row.subscription for row in work.call("status")] == ["default", "mail"]
+
+
+def test_every_message_is_counted_where_it_is(work: Engine) -> None:
+    ids = work.publish(20)
+    work.publish(2, delay="1 hour")
+    held = work.lease(10, worker="ada")
+    work.ack(held, ids[:3])
+    work.answer("retry", held, ids[3:5], delays=["1 hour"] * 2)
+    work.answer("reject", held, ids[5:6])
+    work.answer("release", held, ids[6:8])
+    work.lease(4, worker="bob")
+    row = work.status()
+    assert (row.ready, row.leased, row.delayed, row.dead) == (8, 6, 4, 1)
+    assert (row.workers, row.done_last_minute) == (2, 3)
+    row = work.status("mail")
+    assert (row.ready, row.leased, row.delayed, row.dead) == (20, 0, 2, 0)
+    assert (row.workers, row.done_last_minute) == (0, 0)
+
+
+def test_a_lease_counts_until_it_is_reaped(work: Engine) -> None:
+    work.publish(3)
+    held = work.lease(3)
+    work.ack(held, held.ids[:1])
+    with work.clock("2 minutes"):
+        assert work.status().leased == 2
+        work.ask("reap")
+        row = work.status()
+        assert (row.ready, row.leased) == (2, 0)
+
+
+def test_a_worker_counts_for_a_minute_and_while_it_holds_something(work: Engine) -> None:
+    work.publish(3)
+    work.ack(work.lease(worker="quick"))
+    work.lease(worker="slow", lease_time="10 minutes")
+    assert work.status().workers == 2
+    with work.clock("2 minutes"):
+        assert work.status().workers == 1
+    with work.clock("20 minutes"):
+        assert work.status().workers == 0
+
+
+def test_what_was_done_counts_for_a_minute(work: Engine) -> None:
+    work.publish(5)
+    work.drain()
+    assert work.status().done_last_minute == 5
+    with work.clock("61 seconds"):
+        assert work.status().done_last_minute == 0
+
+
+def test_the_oldest_waiting_tells_for_how_long(work: Engine) -> None:
+    work.publish()
+    with work.clock("1 hour"):
+        waiting = work.status().oldest_ready
+    assert timedelta(hours=1) <= waiting < timedelta(hours=1, minutes=1)
+    work.drain()
+    assert work.status().oldest_ready is None
+
+
+def test_what_is_not_committed_is_not_there(work: Engine, open_session: Connect) -> None:
+    other = work.on(open_session(autocommit=False))
+    other.publish(5)
+    assert work.status().ready == 0
+    other.connection.commit()
+    assert work.status().ready == 5
+
+
+def test_late_ones_are_counted_once(work: Engine, open_session: Connect) -> None:
+    late = work.on(open_session(autocommit=False))
+    late.publish(5)
+    work.publish(10)
+    work.ack(work.lease(4))
+    late.connection.commit()
+    assert work.status().ready == 11
+    work.ack(work.lease(4))
+    work.publish()
+    assert work.status().ready == 8
+    assert len(work.drain()) == 8
+
+
+def test_counting_stops_at_a_hundred_thousand(work: Engine) -> None:
+    work.run("insert into {log} (kind) select 'k' from generate_series(1, 99999)")
+    row = work.status()
+    assert (row.ready, row.ready_is_capped) == (99_999, False)
+    work.publish(2)
+    row = work.status()
+    assert (row.ready, row.ready_is_capped) == (100_000, True)
+    work.ack(work.lease(10_000))
+    row = work.status()
+    assert (row.ready, row.ready_is_capped) == (90_001, False)
+
+
+def test_a_stream_estimates_what_lies_behind_its_position(work: Engine) -> None:
+    work.ask("subscribe", subscription="lake", mode="exclusive")
+    row = work.status("lake")
+    assert (row.mode, row.ready, row.oldest_ready) == ("exclusive", 0, None)
+    work.publish(100)
+    row = work.status("lake")
+    assert 100 <= row.ready < 132
+    assert row.oldest_ready is not None
+    tick = work.ask("tick", force=True)
+    work.ask("advance", subscription="lake", tick_id=tick)
+    assert work.status("lake").ready == 0
+
+
+def test_all_queues_are_told_of_unless_one_is_named(work: Engine) -> None:
+    other = Engine(work.connection, next(new_names("status"))).create()
+    names = [row.queue for row in call(work.connection, "status")]
+    assert {work.queue, other.queue} <= set(names)
+    assert names == sorted(names)
+    with refused("TQ001", "nowhere"):
+        call(work.connection, "status", queue="nowhere")
