@@ -209,3 +209,15 @@ def undocumented(path: Path) -> list[str]:
 def test_what_is_public_has_a_docstring() -> None:
     sources = [path for path in PYTHON if path.is_relative_to(ROOT / "src")]
     assert [name for path in sources for name in undocumented(path)] == []
+
+
+def test_each_promise_names_tests_that_exist() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text().partition("## Promises")[2]
+    named = set(re.findall(r"`(test_\w+)`", page))
+    written = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^\s*(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    assert len(named) >= 20
+    assert named <= written, sorted(named - written)
