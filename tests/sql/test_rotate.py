@@ -273,6 +273,8 @@ def test_history_is_right_at_every_step_of_the_way(work: Engine) -> None:
             assert work.state(dead) == "dead"
             assert all(row.state == "done" for row in work.call("list_messages", subscription="mail"))
             assert work.ask("rotate") == (step < 3)
+    assert work.drain("mail") == [], "its lease is gone, its position is not"
+    assert work.drain() == [later]
 
 
 def test_rotating_needs_read_committed(work: Engine) -> None:
