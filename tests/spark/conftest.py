@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,5 +64,10 @@ def queue(
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = trunq_spark.session("tests", "local[2,4]", "768m")
+    java: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[attr-defined,union-attr]
     yield session
     session.stop()
+    # It would end a moment after us; a run of the tests leaves no process behind.
+    assert java.stdin is not None
+    java.stdin.close()
+    java.wait(30)
