@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, call, drain, fetch, lease, publish, refused
+from calling import answer, ask, call, drain, fetch, lease, new_names, publish, refused
 from conftest import Connect
 from waiting import wait_until_blocked
 
@@ -156,6 +156,51 @@ def test_readers_do_not_wait_for_publishers_nor_publishers_for_each_other(
     for each in publishers:
         each.commit()
     assert sorted(drain(session, queue)) == sorted(open_ids)
+
+
+def test_an_application_s_own_advisory_locks_are_in_nobody_s_way(
+    session: Connection, open_session: Connect, queue: str
+) -> None:
+    """Ours have the form of two numbers, its own that of one: the same bits are another lock."""
+    user = open_session()
+    ids = publish(session, queue, 2)
+    for purpose in range(1953656416, 1953656423):
+        for number in range(1, 50):
+            user.execute("select pg_advisory_lock((%s::bigint << 32) | %s)", (purpose, number))
+    session.execute("set lock_timeout = '50 ms'")
+    held = lease(session, queue)
+    assert answer(session, "ack", held) == 1
+    assert ask(session, "take_bell", queue=queue) == "held"
+    publish(open_session(), queue)
+    assert ask(session, "subscribe", queue=queue, subscription="s") is True
+    assert drain(session, queue)[0] == ids[1]
+
+
+def test_two_who_make_the_same_queue_make_one(
+    session: Connection, open_session: Connect, meanwhile: Any
+) -> None:
+    name = next(new_names("twice"))
+    first = open_session(autocommit=False)
+    assert ask(first, "create_queue", queue=name) is True
+    (id,) = publish(first, name)
+    second = meanwhile(ask, session, "create_queue", queue=name)
+    wait_until_blocked(open_session(), session)
+    first.commit()
+    assert second.result(10) is False
+    assert drain(session, name) == [id]
+
+
+def test_a_queue_whose_maker_rolls_back_is_made_by_the_next(
+    session: Connection, open_session: Connect, meanwhile: Any
+) -> None:
+    name = next(new_names("twice"))
+    first = open_session(autocommit=False)
+    ask(first, "create_queue", queue=name)
+    second = meanwhile(ask, session, "create_queue", queue=name)
+    wait_until_blocked(open_session(), session)
+    first.rollback()
+    assert second.result(10) is True
+    assert publish(session, name) == [1]
 
 
 class TestDrop:
