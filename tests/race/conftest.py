@@ -16,18 +16,12 @@ from trunq.embedded import Embedded
 
 
 @pytest.fixture(scope="session")
-def shared_database(server: Embedded) -> Iterator[str]:
-    """Address of a database that many tests share. Only their own queues are theirs."""
+def shared_database(server: Embedded) -> str:
+    """Address of a database that many tests share: only their own queues are theirs."""
     name = next(new_names("shared"))
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f"create database {name} template {TEMPLATE}")
-        yield named(server.dsn, name)
-        with psycopg.connect(named(server.dsn, name), autocommit=True) as inside:
-            for (prepared,) in inside.execute(
-                "select gid from pg_prepared_xacts where database = current_database()"
-            ).fetchall():
-                inside.execute(f"rollback prepared '{prepared}'")
-        connection.execute(f"drop database {name} with (force)")
+        connection.execute(f"create database {name} template {TEMPLATE}".encode())
+    return named(server.dsn, name)
 
 
 @pytest.fixture
