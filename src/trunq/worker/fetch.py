@@ -31,6 +31,11 @@ LEASES_AT_LEAST: Final = 4
 """Handlers' transactions under one lease commit one by one: their messages are spread over several leases."""
 QUICKEST_LOOK: Final = 0.005
 """With a publisher in the way of the bell: the first look after so many seconds, later ones more seldom."""
+LOOKS_APART: Final = 4
+"""Having caught up, the next look comes after so many times what the last took: on a busy server looks are
+fewer and find more, instead of taking from the publishers what they need.
+"""
+LONGEST_APART: Final = 0.02
 EMPTY_CHECK: Final = 0.1
 """Serving until empty: look so often while the rest is leased to others, or delayed."""
 
@@ -174,24 +179,26 @@ class Fetcher:
             await self._rest(source)
             return
         was_rung, source.is_rung, source.is_freed = source.is_rung, False, False
+        share, begun = max(1, room // len(self._sources)), monotonic()
+        if source.in_transactions:
+            share = min(share, max(1, self._concurrency // LEASES_AT_LEAST))
         if was_rung and source.holds_bell:
             giving = asyncio.create_task(self._bell.give(source))
-            found = await self._lease(source, room)
+            found = await self._lease(source, share)
             await giving
         else:
-            found = await self._lease(source, room)
+            found = await self._lease(source, share)
             if found:
                 await self._bell.give(source)
         if found:
-            source.next_look = 0.0
+            now = monotonic()
+            caught_up = found < share
+            source.next_look = now + min(LONGEST_APART, (now - begun) * LOOKS_APART) if caught_up else 0.0
             source.waits_since = None
         elif not source.is_rung:
             await self._rest(source)
 
-    async def _lease(self, source: Source, room: int) -> bool:
-        share = max(1, room // len(self._sources))
-        if source.in_transactions:
-            share = min(share, max(1, self._concurrency // LEASES_AT_LEAST))
+    async def _lease(self, source: Source, share: int) -> int:
         asked_at = monotonic()
         parameters = (source.queue, source.subscription, self._worker, share, source.lease_time)
 
@@ -210,7 +217,7 @@ class Fetcher:
         self._statistics.looks += 1
         if not rows:
             self._statistics.empty_looks += 1
-            return False
+            return 0
         queue, subscription = source.queue, source.subscription
         messages = [Message(row, queue, subscription) for row in rows]
         source.in_transactions = self._registry.wants_transaction(messages)
@@ -221,7 +228,7 @@ class Fetcher:
         self._outbox.open[held.token] = held
         self._statistics.leased += len(messages)
         self._backlog.add([(held, message) for message in messages])
-        return True
+        return len(messages)
 
     # Sleeping
 

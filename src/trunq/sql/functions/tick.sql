@@ -4,7 +4,7 @@
 -- be in a checkpoint elsewhere before the next crash.
 
 create or replace function trunq.tick(p_queue text, p_force boolean default false) returns bigint
-language plpgsql set synchronous_commit = on as $$
+language plpgsql as $$
 declare
   v_queue trunq.queue;
   v_last trunq.tick;
@@ -14,6 +14,10 @@ declare
   v_due interval;
 begin
   perform trunq._require_read_committed('tick');
+  if current_setting('synchronous_commit') = 'off' then
+    -- For the transaction: a setting of the function would be gone before its commit.
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
   select * into v_queue from trunq.queue q where q.queue_id = trunq._queue_id(p_queue);
   perform trunq._check_cluster();
   perform pg_advisory_xact_lock(1953656421, v_queue.queue_id);
