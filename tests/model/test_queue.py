@@ -181,13 +181,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Duties
 
-    @rule(steps=st.sampled_from([-1, 1, 1, 1, 2]))
+    @rule(steps=st.sampled_from([1, 1, 1, 2]))
     def move_time(self, steps: int) -> None:
         self.now += 100 * steps
         for engine in (self.work, self.other, *self.writers):
             move_clock(engine.connection, f"{self.now} s")
 
-    @rule(steps=st.sampled_from([1, -1]))
+    @rule(steps=st.sampled_from([1, 2]))
     def time_passes_and_duties_are_done(self, steps: int) -> None:
         self.move_time(steps)
         self.reap()
