@@ -214,10 +214,10 @@ begin
       select h.id, jsonb_agg(jsonb_build_object(
           'attempt', h.attempt, 'worker', h.worker, 'leased_at', h.leased_at, 'expires_at', h.expires_at, 'finished_at', h.finished_at,
           'outcome', case h.outcome when 'a' then 'ack' when 'r' then 'retry' when 'j' then 'reject' when 'l' then 'release' when 'x' then 'expired' end,
-          'error', h.error, 'took', h.took) order by h.leased_at, h.lease_id) attempts
+          'error', h.error, 'took', h.took) order by h.lease_id) attempts
       from held h group by h.id
     ),
-    newest as (select distinct on (h.id) h.* from held h order by h.id, h.leased_at desc, h.lease_id desc),
+    newest as (select distinct on (h.id) h.* from held h order by h.id, h.lease_id desc),
     -- The newest row in the log, or what lies in delayed or dead.
     place as (
       select distinct on (p.id) p.* from (
