@@ -49,6 +49,17 @@ def test_a_delayed_message_is_scheduled_until_it_is_promoted(work: Engine) -> No
     assert work.message(id).published_at == told.published_at
 
 
+def test_after_a_clock_that_went_back_the_newest_lease_still_counts(work: Engine) -> None:
+    (id,) = work.publish()
+    with work.clock("1 hour"):
+        work.answer("release", work.lease(worker="anna"))
+    held = work.lease(worker="bob")
+    assert (work.state(id), work.message(id).worker) == ("leased", "bob")
+    work.ack(held)
+    assert work.state(id) == "done"
+    assert outcomes(work.message(id)) == [(1, "release"), (1, "ack")]
+
+
 def test_a_leased_message_tells_who_holds_it_until_when(work: Engine) -> None:
     (id,) = work.publish()
     held = work.lease(worker="anna")

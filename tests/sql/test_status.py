@@ -56,6 +56,18 @@ def test_a_lease_counts_until_it_is_reaped(work: Engine) -> None:
         assert (row.ready, row.leased) == (2, 0)
 
 
+def test_a_lease_from_before_the_clock_went_forth_again_counts_too(work: Engine) -> None:
+    """It ended behind the reaper's mark, and was not there when that was made."""
+    (id,) = work.publish()
+    assert work.ask("reap") == 0
+    with work.clock("-1 hour"):
+        work.lease()
+    assert work.status().leased == 1
+    assert work.listed(state="leased") == [id]
+    assert work.ask("reap") == 1
+    assert work.status().leased == 0
+
+
 def test_a_worker_counts_for_a_minute_and_while_it_holds_something(work: Engine) -> None:
     work.publish(3)
     work.ack(work.lease(worker="quick"))

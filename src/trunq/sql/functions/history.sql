@@ -63,6 +63,7 @@ create or replace function trunq._candidates(
 language plpgsql set enable_seqscan = off set jit = off as $$
 declare
   c_many constant integer := 100000;
+  v_mark record;
   v_ids bigint[];
 begin
   case
@@ -78,15 +79,16 @@ begin
         where d.queue_id = p_sub.queue_id and d.subscription_id = p_sub.subscription_id and d.id < p_before
         order by d.id desc limit p_limit);
     when p_state = 'leased' then
+      v_mark := trunq._reaped(p_sub.queue_id, p_sub.subscription_id);
       execute format($q$
         select array(
           select u.id from trunq_data.%1$I l cross join lateral unnest(l.ids) u(id)
-          where l.subscription_id = $1 and l.expires_at > $2 and l.reaped_at is null and u.id < $3
+          where l.subscription_id = $1 and (l.expires_at > $2 or l.lease_id > $5) and l.reaped_at is null and u.id < $3
             and not exists (
               select from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1 and u.id = any (r.ids))
           order by u.id desc limit $4)
       $q$, 'lease_' || p_sub.queue_id, 'receipt_' || p_sub.queue_id) into v_ids
-      using p_sub.subscription_id, trunq._reaped_until(p_sub.queue_id, p_sub.subscription_id), p_before, p_limit;
+      using p_sub.subscription_id, v_mark.until, p_before, p_limit, v_mark.newest;
     when p_state = 'ready' then
       -- They are where the position is, unless there are so many that the newest are elsewhere.
       v_ids := array(select u.id from trunq._unread(p_sub.queue_id, p_sub.subscription_id, c_many) u);

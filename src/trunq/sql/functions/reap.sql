@@ -69,11 +69,10 @@ begin
     perform trunq._fail('TQ005', 'a worker reclaims under its name, and gave none');
   end if;
   v_sub := trunq._subscription(p_queue, p_subscription, 'shared');
-  select m.at, m.lease_id into v_mark from trunq.mark m
-  where m.queue_id = v_sub.queue_id and m.subscription_id = v_sub.subscription_id and m.duty = 'reap';
+  v_mark := trunq._reaped(v_sub.queue_id, v_sub.subscription_id);
   select e.reaped into v_ended from trunq._end_leases(v_sub.queue_id, v_sub.subscription_id,
-    trunq._open_leases(v_sub.queue_id, v_sub.subscription_id, coalesce(v_mark.at, 'epoch'), 'infinity', coalesce(v_mark.lease_id, 0),
-      p_worker, 1000), 'infinity', v_now) e;
+    trunq._open_leases(v_sub.queue_id, v_sub.subscription_id, v_mark.until, 'infinity', v_mark.newest, p_worker, 1000),
+    'infinity', v_now) e;
   return v_ended;
 end $$;
 comment on function trunq.reclaim(text, text, text) is
@@ -92,6 +91,14 @@ exception when sqlstate 'TQ000' then
 end $$;
 comment on function trunq._look(integer, integer) is
   'The time, and the newest lease, when no lease of the subscription was in flight; null when one was.';
+
+create or replace function trunq._reaped(p_queue_id integer, p_subscription_id integer, out until timestamptz, out newest bigint)
+language sql volatile as $$
+  select coalesce(max(m.at), 'epoch'), coalesce(max(m.lease_id), 0) from trunq.mark m
+  where m.queue_id = p_queue_id and m.subscription_id = p_subscription_id and m.duty = 'reap'
+$$;
+comment on function trunq._reaped(integer, integer) is
+  'How far the reaper looked: what expires later, or is newer, may still be held.';
 
 create or replace function trunq._open_leases(
   p_queue_id integer, p_subscription_id integer, p_from timestamptz, p_to timestamptz, p_newest bigint, p_worker text, p_limit integer

@@ -238,16 +238,6 @@ begin
   return false;
 end $$;
 
-create or replace function trunq._reaped_until(p_queue_id integer, p_subscription_id integer) returns timestamptz
-language sql volatile as $$
-  -- The clock may have gone back since the mark was made.
-  select least(trunq.clock(), coalesce((
-    select m.at from trunq.mark m
-    where m.queue_id = p_queue_id and m.subscription_id = p_subscription_id and m.duty = 'reap'), 'epoch'))
-$$;
-comment on function trunq._reaped_until(integer, integer) is
-  'What expired before this is no longer held, as status and history see it.';
-
 -- Before a segment of leases is emptied, each cursor in it is inserted again as an empty lease, under its subscription's lock:
 -- read without it, a worker's lease in between would be followed by an older position.
 create or replace function trunq._carry_cursors(p_queue trunq.queue, p_segment integer) returns boolean

@@ -35,7 +35,7 @@ begin
     end if;
     ready_is_capped := v.mode = 'shared' and ready >= c_cap;
     select o.leased, o.workers into leased, workers
-    from trunq._leased(v.queue_id, v.subscription_id, trunq._reaped_until(v.queue_id, v.subscription_id), v_now) o;
+    from trunq._leased(v.queue_id, v.subscription_id, v_now) o;
     select count(*) into delayed from trunq.delayed d
     where d.queue_id = v.queue_id and (d.subscription_id is null or d.subscription_id = v.subscription_id);
     select count(*) into dead from trunq.dead d where d.queue_id = v.queue_id and d.subscription_id = v.subscription_id;
@@ -50,16 +50,19 @@ comment on function trunq.status(text) is
   'One row a subscription. ready: waiting now, counted up to 100,000 (ready_is_capped); for exclusive ones an estimate from ids; leased: held; delayed: put off; workers: that hold or held a lease within a minute. Raises: TQ001.';
 
 create or replace function trunq._leased(
-  p_queue_id integer, p_subscription_id integer, p_mark timestamptz, p_now timestamptz, out leased bigint, out workers integer
+  p_queue_id integer, p_subscription_id integer, p_now timestamptz, out leased bigint, out workers integer
 )
 language plpgsql as $$
+declare
+  v_mark record := trunq._reaped(p_queue_id, p_subscription_id);
 begin
   execute format($q$
     select coalesce(sum(l.size - coalesce((
         select sum(r.size) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0))
-        filter (where l.expires_at > $2 and l.reaped_at is null), 0),
+        filter (where (l.expires_at > $2 or l.lease_id > $4) and l.reaped_at is null), 0),
       count(distinct l.worker) filter (where l.leased_at > $3 - interval '1 minute' or l.expires_at > $3 and l.reaped_at is null)
     from trunq_data.%1$I l
-    where l.subscription_id = $1 and l.size > 0 and l.expires_at > least($2, $3 - interval '1 minute')
-  $q$, 'lease_' || p_queue_id, 'receipt_' || p_queue_id) into leased, workers using p_subscription_id, p_mark, p_now;
+    where l.subscription_id = $1 and l.size > 0 and (l.expires_at > least($2, $3 - interval '1 minute') or l.lease_id > $4)
+  $q$, 'lease_' || p_queue_id, 'receipt_' || p_queue_id) into leased, workers
+  using p_subscription_id, v_mark.until, p_now, v_mark.newest;
 end $$;
