@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = {"src/trunq/_async": "src/trunq/_sync", "tests/client/_async": "tests/client/_sync"}
 
 RULES = [
-    (r"\bAsync([A-Z]\w*)", r"\1"),
+    (r"\b(Abstract)?Async([A-Z]\w*)", r"\1\2"),
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),

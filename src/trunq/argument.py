@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, Final
 
@@ -227,8 +227,51 @@ def _array(element_oid: int, count: int, parts: list[bytes]) -> bytes:
     return _header(1, 1, element_oid, count, 1) + b"".join(parts)
 
 
-def jsonb_array(name: str, values: Sequence[Any] | Mapping[str, Any] | None) -> JsonbArray | None:
-    """A jsonb[]: values to be encoded, RawJson, or None. A mapping is one element, for all."""
+_PART: Final = 500
+"""Messages sent at a time: with 5,000 the server takes half as long again for each, out of its caches."""
+
+
+def message_arrays(
+    payloads: Sequence[Any],
+    kinds: Sequence[str | None] | str | None,
+    keys: Sequence[str | None] | str | None,
+    headers: Sequence[Any] | Mapping[str, Any] | None,
+    bodies: Sequence[bytes | None] | None,
+) -> list[Callable[[], dict[str, Array | None]]]:
+    """What makes the arrays that publish_many takes, for some of the messages each."""
+    columns: list[tuple[str, Callable[..., Array | None], Any]] = [
+        ("payloads", jsonb_array, payloads),
+        ("kinds", text_array, kinds),
+        ("keys", text_array, keys),
+        ("headers", jsonb_array, headers),
+        ("bodies", bytea_array, bodies),
+    ]
+    # What is one is for all; other lengths that differ are for the database to refuse.
+    lengths = {len(values) for _, _, values in columns if values is not None and not _is_one(values)}
+    step = _PART if len(lengths) == 1 else max(lengths, default=1)
+
+    def part(first: int) -> dict[str, Array | None]:
+        return {
+            name: array(
+                name, values if values is None or _is_one(values) else values[first : first + step], first
+            )
+            for name, array, values in columns
+        }
+
+    return [partial(part, first) for first in range(0, max(lengths, default=1), step)]
+
+
+def _is_one(values: Any) -> bool:
+    return isinstance(values, str | bytes | Mapping) or len(values) == 1
+
+
+def jsonb_array(
+    name: str, values: Sequence[Any] | Mapping[str, Any] | None, first: int = 0
+) -> JsonbArray | None:
+    """A jsonb[]: values to be encoded, RawJson, or None. A mapping is one element, for all.
+
+    `first` is the position of the first value in what the caller gave, for errors.
+    """
     if values is None:
         return None
     if isinstance(values, str | bytes):
@@ -236,32 +279,34 @@ def jsonb_array(name: str, values: Sequence[Any] | Mapping[str, Any] | None) -> 
     if isinstance(values, Mapping):
         values = [values]
     parts: list[bytes] = []
-    for position, value in enumerate(values):
+    for position, value in enumerate(values, first):
         raw = _json_bytes(value, name, position)
         # The first byte of a jsonb is the version of its format.
         parts += (_NULL,) if raw is None else (_jsonb_length(len(raw) + 1, 1), raw)
     return JsonbArray(_array(3802, len(values), parts))
 
 
-def text_array(name: str, values: Sequence[str | None] | str | None) -> TextArray | None:
+def text_array(name: str, values: Sequence[str | None] | str | None, first: int = 0) -> TextArray | None:
     """A text[]. One string is one element, for all."""
-    raw = _elements(name, [values] if isinstance(values, str) else values, str, str.encode)
+    raw = _elements(name, [values] if isinstance(values, str) else values, str, str.encode, first)
     return None if raw is None else TextArray(_array(25, *raw))
 
 
-def bytea_array(name: str, values: Sequence[bytes | None] | bytes | None) -> ByteaArray | None:
+def bytea_array(
+    name: str, values: Sequence[bytes | None] | bytes | None, first: int = 0
+) -> ByteaArray | None:
     """A bytea[]. One bytes is one element, for all."""
-    raw = _elements(name, [values] if isinstance(values, bytes) else values, bytes, bytes)
+    raw = _elements(name, [values] if isinstance(values, bytes) else values, bytes, bytes, first)
     return None if raw is None else ByteaArray(_array(17, *raw))
 
 
 def _elements(
-    name: str, values: Sequence[Any] | None, kind: type, encode: Callable[[Any], bytes]
+    name: str, values: Sequence[Any] | None, kind: type, encode: Callable[[Any], bytes], first: int
 ) -> tuple[int, list[bytes]] | None:
     if values is None:
         return None
     parts: list[bytes] = []
-    for position, value in enumerate(values):
+    for position, value in enumerate(values, first):
         if value is None:
             parts.append(_NULL)
             continue

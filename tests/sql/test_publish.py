@@ -40,6 +40,22 @@ def test_a_message_arrives_as_it_was_published(session: Connection, queue: str) 
     assert abs(message.created_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
+@pytest.mark.parametrize("id", [1, 8, 9, 64, 65, 1000])
+def test_it_arrives_in_its_own_queue_whatever_the_number_of_that(connect: Connect, id: int) -> None:
+    """Up to 64 the function of the queue is called by name, above that by a statement put together."""
+    session = connect()
+    session.execute(f"alter table trunq.queue alter queue_id restart with {id}".encode())
+    ask(session, "create_queue", queue="mine")
+    assert fetch(session, "select queue_id from trunq.queue") == id
+    ask(session, "create_queue", queue="other")
+    message = ask(session, "publish", queue="mine", payload={"n": 1})
+    assert lease(session, "mine").ids == [message]
+    assert not lease(session, "other")
+    ask(session, "drop_queue", queue="mine", force=True)
+    with refused("TQ001", "mine"):
+        ask(session, "publish", queue="mine")
+
+
 def test_a_message_may_be_empty(session: Connection, queue: str) -> None:
     ask(session, "publish", queue=queue)
     (message,) = lease(session, queue).messages

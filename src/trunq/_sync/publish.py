@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -15,14 +16,12 @@ from psycopg import Connection, sql
 from trunq._sync.access import Access
 from trunq.argument import (
     Interval,
-    bytea_array,
     check_name,
     copy_line,
     interval,
     json_text,
-    jsonb_array,
+    message_arrays,
     moment,
-    text_array,
     unreadable,
 )
 from trunq.errors import QueueNotFound, translated
@@ -81,27 +80,22 @@ class Publishing(Access):
         """Publish many messages at once and return their ids, in the order given.
 
         `payloads`, or `bodies`, say how many there are. Of the others, a list is as long, and a list of
-        one, or one value, stands for all. Some thousands at a time are quick; `copy` is quicker still, and
-        gives no ids.
+        one, or one value, stands for all. It is all of them or none. Some thousands at a time are quick: they
+        are sent in parts, each worked on by the server while the next is made. `copy` gives no ids.
         """
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
         payloads = list(payloads or [])
         if not payloads and not bodies:
             return []
-        arguments = {
+        rest: dict[str, Any] = {
             "queue": queue,
-            "payloads": jsonb_array("payloads", payloads or [None]),
-            "kinds": text_array("kinds", kinds),
-            "keys": text_array("keys", keys),
-            "headers": jsonb_array("headers", headers),
-            "bodies": bytea_array("bodies", bodies),
             "delay": interval("delay", delay),
             "due_at": moment("due_at", due_at),
         }
-        rows = self._call(connection, "publish_many", (), arguments, binary=True)
-        ids: list[int] = rows[0][0]
-        return ids
+        parts = message_arrays(payloads or [None], kinds, keys, headers, bodies)
+        ids = self._calls(connection, "publish_many", rest, parts)
+        return list(chain.from_iterable(ids))
 
     @contextmanager
     def copy(self, queue: str, *, connection: Connection[Any] | None = None) -> Iterator[CopyWriter]:

@@ -66,6 +66,64 @@ async def test_ids_come_in_the_order_given(database: str) -> None:
         )
 
 
+async def test_very_many_are_sent_in_parts_and_published_as_one(
+    database: str, async_connect: AsyncConnect
+) -> None:
+    count = 1700
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        own = await async_connect()
+        for connection in (None, own):
+            ids = await client.publish_many(
+                "orders", range(count), kinds="new", keys=list(map(str, range(count))), connection=connection
+            )
+            assert ids == sorted(set(ids))
+            messages = await client.lease("orders", "default", "w", 10_000)
+            assert [(m.id, m.payload, m.kind, m.key) for m in messages] == [
+                (id, n, "new", str(n)) for n, id in enumerate(ids)
+            ]
+            cursor = await own.execute(
+                "select distinct txid::text from trunq_log.orders where id = any (%s)", (ids,)
+            )
+            assert len(await cursor.fetchall()) == 1
+
+
+TOO_LATE = 1200
+
+
+@pytest.mark.parametrize("autocommit", [None, True, False])
+@pytest.mark.parametrize(
+    ("payload", "trouble"),
+    [(math.inf, rf"payloads\[{TOO_LATE}\] is inf"), (RawJson("{"), "invalid input syntax for type json")],
+)
+async def test_of_very_many_with_a_wrong_one_none_is_published(
+    database: str, async_connect: AsyncConnect, autocommit: bool | None, payload: Any, trouble: str
+) -> None:
+    payloads: list[Any] = [0] * 1700
+    payloads[TOO_LATE] = payload
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        connection = None if autocommit is None else await async_connect(autocommit=autocommit)
+        with pytest.raises(InvalidArgument, match=trouble):
+            await client.publish_many("orders", payloads, connection=connection)
+        if connection is not None:
+            await connection.commit()
+        assert await leased(client) == []
+        assert len(await client.publish_many("orders", [1], connection=connection)) == 1
+
+
+async def test_very_many_join_the_callers_transaction(database: str, async_connect: AsyncConnect) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        connection = await async_connect(autocommit=False)
+        await client.publish_many("orders", range(1700), connection=connection)
+        await connection.rollback()
+        async with connection.transaction():
+            await client.publish_many("orders", ["x"] * 600, connection=connection)
+            assert await leased(client) == []
+        assert [message.payload for message in await leased(client)] == ["x"] * 600
+
+
 async def test_one_value_stands_for_all(database: str) -> None:
     async with AsyncClient(database) as client:
         await client.create_queue("orders")

@@ -66,6 +66,62 @@ def test_ids_come_in_the_order_given(database: str) -> None:
         )
 
 
+def test_very_many_are_sent_in_parts_and_published_as_one(database: str, connect: Connect) -> None:
+    count = 1700
+    with Client(database) as client:
+        client.create_queue("orders")
+        own = connect()
+        for connection in (None, own):
+            ids = client.publish_many(
+                "orders", range(count), kinds="new", keys=list(map(str, range(count))), connection=connection
+            )
+            assert ids == sorted(set(ids))
+            messages = client.lease("orders", "default", "w", 10_000)
+            assert [(m.id, m.payload, m.kind, m.key) for m in messages] == [
+                (id, n, "new", str(n)) for n, id in enumerate(ids)
+            ]
+            cursor = own.execute(
+                "select distinct txid::text from trunq_log.orders where id = any (%s)", (ids,)
+            )
+            assert len(cursor.fetchall()) == 1
+
+
+TOO_LATE = 1200
+
+
+@pytest.mark.parametrize("autocommit", [None, True, False])
+@pytest.mark.parametrize(
+    ("payload", "trouble"),
+    [(math.inf, rf"payloads\[{TOO_LATE}\] is inf"), (RawJson("{"), "invalid input syntax for type json")],
+)
+def test_of_very_many_with_a_wrong_one_none_is_published(
+    database: str, connect: Connect, autocommit: bool | None, payload: Any, trouble: str
+) -> None:
+    payloads: list[Any] = [0] * 1700
+    payloads[TOO_LATE] = payload
+    with Client(database) as client:
+        client.create_queue("orders")
+        connection = None if autocommit is None else connect(autocommit=autocommit)
+        with pytest.raises(InvalidArgument, match=trouble):
+            client.publish_many("orders", payloads, connection=connection)
+        if connection is not None:
+            connection.commit()
+        assert leased(client) == []
+        assert len(client.publish_many("orders", [1], connection=connection)) == 1
+
+
+def test_very_many_join_the_callers_transaction(database: str, connect: Connect) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        connection = connect(autocommit=False)
+        client.publish_many("orders", range(1700), connection=connection)
+        connection.rollback()
+        with connection.transaction():
+            client.publish_many("orders", ["x"] * 600, connection=connection)
+            assert leased(client) == []
+        assert [message.payload for message in leased(client)] == ["x"] * 600
+
+
 def test_one_value_stands_for_all(database: str) -> None:
     with Client(database) as client:
         client.create_queue("orders")

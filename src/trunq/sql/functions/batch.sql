@@ -76,6 +76,7 @@ declare
   v_lo pg_snapshot;
   v_hi pg_snapshot;
 begin
+  perform trunq._check_cluster();
   execute format('select lo, hi from trunq_data.%I where subscription_id = $1 and lease_id = $2', 'lease_' || v_sub.queue_id)
     into v_lo, v_hi using v_sub.subscription_id, p_batch_id;
   if v_lo is null then
@@ -83,12 +84,12 @@ begin
       'next_batch opens one');
   end if;
   return query execute format($q$
-    (select g.id, g.kind, g.key, g.payload, g.body, g.headers, g.priority, g.attempt, g.created_at
+    (select g.id, g.kind, g.key, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
      from pg_snapshot_xip($1) late(txid) cross join lateral (
        select g.* from trunq_log.%1$I g where g.txid = late.txid order by g.id) g
      where pg_visible_in_snapshot(late.txid, $2) and (g.subscription_id is null or g.subscription_id = $3))
     union all
-    (select g.id, g.kind, g.key, g.payload, g.body, g.headers, g.priority, g.attempt, g.created_at
+    (select g.id, g.kind, g.key, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
      from trunq_log.%1$I g
      where g.txid >= pg_snapshot_xmax($1) and g.txid < pg_snapshot_xmax($2) and pg_visible_in_snapshot(g.txid, $2)
        and (g.subscription_id is null or g.subscription_id = $3)
@@ -96,7 +97,7 @@ begin
   $q$, p_queue) using v_lo, v_hi, v_sub.subscription_id;
 end $$;
 comment on function trunq.read_batch(text, text, bigint) is
-  'The messages of a batch, in (txid, id) order, the same every time. Raises: TQ001, TQ002, TQ011, TQ012 for a batch this subscription never had.';
+  'The messages of a batch, in (txid, id) order, the same every time. Raises: TQ001, TQ002, TQ010, TQ011, TQ012 for a batch this subscription never had.';
 
 create or replace function trunq.finish_batch(p_queue text, p_subscription text, p_batch_id bigint, p_token bigint) returns boolean
 language plpgsql as $$
@@ -128,10 +129,11 @@ comment on function trunq.finish_batch(text, text, bigint, bigint) is
 create or replace function trunq.position(p_queue text, p_subscription text) returns bigint
 language plpgsql as $$
 begin
+  perform trunq._check_cluster();
   return trunq._tick_position(trunq._subscription(p_queue, p_subscription, 'exclusive'));
 end $$;
 comment on function trunq.position(text, text) is
-  'The tick up to which an exclusive subscription has read and finished. Raises: TQ001, TQ002, TQ011.';
+  'The tick up to which an exclusive subscription has read and finished. Raises: TQ001, TQ002, TQ010, TQ011.';
 
 create or replace function trunq.advance(p_queue text, p_subscription text, p_tick_id bigint) returns bigint
 language plpgsql as $$
@@ -142,6 +144,7 @@ declare
   v_batch_id bigint;
 begin
   perform trunq._require_read_committed('advance');
+  perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   if not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id) then
     perform trunq._wait_for_subscription(v_sub.subscription_id, p_queue, p_subscription);
@@ -166,7 +169,7 @@ begin
   return v_tick.tick_id;
 end $$;
 comment on function trunq.advance(text, text, bigint) is
-  'Moves the position of an exclusive subscription forward to a tick, for readers that keep their own (Spark): never back. Returns: the position. Raises: TQ001, TQ002, TQ007, TQ011; TQ012 when the tick is not kept. Locks: the subscription.';
+  'Moves the position of an exclusive subscription forward to a tick, for readers that keep their own (Spark): never back. Returns: the position. Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept. Locks: the subscription.';
 
 create or replace function trunq._newest_batch(
   p_queue_id integer, p_subscription_id integer,

@@ -2,40 +2,59 @@
 -- ids in input order, delays, and clear refusals; plain INSERT and COPY into trunq_log.<queue> do the same work.
 -- Publishers take no lock that another publisher, a reader or rotation would wait for.
 
-create or replace function trunq.publish(
-  p_queue text,
-  p_payload jsonb default null,
-  p_kind text default null,
-  p_key text default null,
-  p_headers jsonb default null,
-  p_body bytea default null,
-  p_priority smallint default 0,
-  p_delay interval default null,
-  p_due_at timestamptz default null
-) returns bigint
-language plpgsql as $$
-declare
-  v_queue_id integer := trunq._queue_id(p_queue);
-  v_id bigint;
+-- The function that names a queue's table is called by its name, written out for the first 64 queues: a call put together
+-- while running is parsed and planned each time, which took as long as all the rest. A branch is first looked at when taken.
+do $do$
 begin
-  if greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 then
-    perform trunq._fail_too_large(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
-  end if;
-  if p_priority is distinct from 0 then
-    perform trunq._fail('TQ005', format('queue "%s" is a plain queue: it has no priorities', p_queue),
-      'publish with priority 0');
-  end if;
-  if p_delay is null and p_due_at is null then
-    execute format('select trunq_data.%I($1, $2, $3, $4, $5)', 'publish_' || v_queue_id)
-      into v_id using p_payload, p_kind, p_key, p_headers, p_body;
-    return v_id;
-  end if;
-  insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
-  values (v_queue_id, nextval(format('trunq_data.%I', 'message_id_' || v_queue_id)::regclass),
-    trunq._due_at(p_delay, p_due_at), clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers)
-  returning id into v_id;
-  return v_id;
-end $$;
+  execute format($q$
+    create or replace function trunq.publish(
+      p_queue text,
+      p_payload jsonb default null,
+      p_kind text default null,
+      p_key text default null,
+      p_headers jsonb default null,
+      p_body bytea default null,
+      p_priority smallint default 0,
+      p_delay interval default null,
+      p_due_at timestamptz default null
+    ) returns bigint
+    language plpgsql as $f$
+    declare
+      v_queue_id integer;
+      v_id bigint;
+    begin
+      select q.queue_id into v_queue_id from trunq.queue q where q.name = p_queue;
+      if v_queue_id is null then
+        v_queue_id := trunq._queue_id(p_queue);  -- which says so
+      end if;
+      if greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 then
+        perform trunq._fail_too_large(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
+      end if;
+      if p_priority is distinct from 0 then
+        perform trunq._fail('TQ005', format('queue "%%s" is a plain queue: it has no priorities', p_queue),
+          'publish with priority 0');
+      end if;
+      if p_delay is not null or p_due_at is not null then
+        insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
+        values (v_queue_id, nextval(format('trunq_data.%%I', 'message_id_' || v_queue_id)::regclass),
+          trunq._due_at(p_delay, p_due_at), clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers)
+        returning id into v_id;
+        return v_id;
+      end if;
+      case (v_queue_id - 1) / 8
+        %s
+        else
+          execute format('select trunq_data.%%I($1, $2, $3, $4, $5)', 'publish_' || v_queue_id)
+            into v_id using p_payload, p_kind, p_key, p_headers, p_body;
+          return v_id;
+      end case;
+    end $f$
+  $q$, (
+    select string_agg(format('when %s then case v_queue_id %s end case;', eight,
+      (select string_agg(format('when %1$s then return trunq_data.publish_%1$s(p_payload, p_kind, p_key, p_headers, p_body);',
+        eight * 8 + n), ' ' order by n) from generate_series(1, 8) n)), E'\n        ' order by eight)
+    from generate_series(0, 7) eight));
+end $do$;
 comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
   'Publishes one message in the caller''s transaction, now, after p_delay or at p_due_at. Returns: its id. Raises: TQ001; TQ005 for both a delay and a time, or a priority; TQ006 over 16 MB. Locks: none.';
 

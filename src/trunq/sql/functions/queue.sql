@@ -178,16 +178,12 @@ begin
       subscription_id integer,
       segment smallint not null default %3$s,
       attempt smallint not null default 1,
-      priority smallint not null default 0
-        constraint plain_queue_has_no_priority check (priority = 0),
+      priority trunq.no_priority not null default 0,
       kind text,
       key text,
-      payload jsonb
-        constraint payload_at_most_16_mb check (pg_column_size(payload) <= 16777216),
-      body bytea
-        constraint body_at_most_16_mb check (pg_column_size(body) <= 16777216),
-      headers jsonb
-        constraint headers_at_most_16_mb check (pg_column_size(headers) <= 16777216),
+      payload trunq.payload,
+      body trunq.body,
+      headers trunq.headers,
       errors jsonb
     ) partition by list (segment)
   $q$, v_queue.name, p_queue_id, v_segment);

@@ -14,6 +14,17 @@ comment on schema trunq is 'trunq: rules and functions of the queue system';
 comment on schema trunq_log is 'trunq: one append-only table a queue; publish by INSERT or COPY';
 comment on schema trunq_data is 'trunq: segments, leases and receipts; internal';
 
+-- What the log's columns hold. As domains, checked by what a session has ready: a CHECK of the table is made ready again for
+-- every statement, and four of them made an INSERT take 20 instead of 13 microseconds.
+create domain trunq.payload as jsonb
+  constraint payload_at_most_16_mb check (pg_column_size(value) <= 16777216);
+create domain trunq.body as bytea
+  constraint body_at_most_16_mb check (pg_column_size(value) <= 16777216);
+create domain trunq.headers as jsonb
+  constraint headers_at_most_16_mb check (pg_column_size(value) <= 16777216);
+create domain trunq.no_priority as smallint
+  constraint plain_queue_has_no_priority check (value = 0);
+
 create table trunq.migration (
   number integer primary key,
   name text not null,
