@@ -44,17 +44,18 @@ comment on function trunq.tick(text, boolean) is
 
 create or replace function trunq.list_ticks(p_queue text, p_from bigint default null, p_to bigint default null)
 returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz)
-language plpgsql stable as $$
+language plpgsql as $$
 declare
   v_queue_id integer := trunq._queue_id(p_queue);
 begin
+  perform trunq._check_cluster();
   return query
     select t.tick_id, t.snapshot, t.last_message_id, t.created_at from trunq.tick t
     where t.queue_id = v_queue_id and t.tick_id >= coalesce(p_from, 0) and t.tick_id <= coalesce(p_to, 9223372036854775807)
     order by t.tick_id;
 end $$;
 comment on function trunq.list_ticks(text, bigint, bigint) is
-  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes. Raises: TQ001.';
+  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes. Raises: TQ001, TQ010.';
 
 create or replace function trunq._last_message_id(p_queue_id integer) returns bigint
 language plpgsql as $$
