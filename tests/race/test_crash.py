@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +37,14 @@ def open_one(spare: Embedded) -> Iterator[Open]:
         connection.close()
 
 
+def write_no_more(session: Connection) -> None:
+    """Nothing reaches the disk any more: commits do not wait for it, and the process that writes is held."""
+    session.execute("set synchronous_commit = off")
+    os.kill(
+        fetch(session, "select pid from pg_stat_activity where backend_type = 'walwriter'"), signal.SIGSTOP
+    )
+
+
 def crash(spare: Embedded) -> None:
     """Kill every process of the server and start it again."""
     spare.kill()
@@ -49,7 +59,7 @@ def test_a_lease_id_that_comes_again_with_the_same_messages_is_not_the_same_leas
     # A sequence is logged 32 ahead: after so many, the next lease begins a new stretch.
     for _ in range(33):
         answer(session, "ack", lease(session, "q"))
-    session.execute("set synchronous_commit = off")
+    write_no_more(session)
     stale = [lease(session, "q") for _ in range(5)]
     crash(spare)
     session = open_one()
@@ -72,7 +82,7 @@ def test_a_handler_s_transaction_under_a_lost_lease_does_not_commit(spare: Embed
     session = open_one()
     (id,) = publish(session, "q")
     session.execute("create table effect (message bigint)")
-    session.execute("set synchronous_commit = off")
+    write_no_more(session)
     stale = lease(session, "q")
     crash(spare)
     session = open_one()
@@ -99,7 +109,7 @@ def test_what_was_committed_is_there_and_nothing_is_lost_or_doubled(spare: Embed
     publish(open_publisher, "q", 3)
     # On the disk up to here.
     publish(session, "q")
-    session.execute("set synchronous_commit = off")
+    write_no_more(session)
     not_on_disk = publish(session, "q")
     lost = lease(session, "q", 2)
     crash(spare)
