@@ -19,7 +19,7 @@ demo: $(READY) ## the main job: 336,776 flights through queue, workers, Spark an
 
 .PHONY: test
 test: $(READY) ## all tests (ARGS="tests/sql -k lease" for some)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 2 --dist loadfile --no-loadscope-reorder)
 
 .PHONY: check
 check: $(READY) ## style, types, layers, generated files

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from calling import ask, named, new_names
 from trunq import embedded, install
 from trunq.embedded import Embedded
 
@@ -127,6 +128,43 @@ def connect(database: str) -> Iterator[Connect]:
 def connection(connect: Connect) -> psycopg.Connection[Any]:
     """One connection to `database`, in autocommit."""
     return connect()
+
+
+@pytest.fixture(scope="session")
+def shared_database(server: Embedded) -> str:
+    """Address of a database that many tests share, each with queues of its own: databases are dear."""
+    name = next(new_names("shared"))
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"create database {name} template {TEMPLATE}".encode())
+    return named(server.dsn, name)
+
+
+@pytest.fixture
+def open_session(shared_database: str) -> Iterator[Connect]:
+    """Open connections to the shared database, in autocommit unless told otherwise."""
+    opened: list[psycopg.Connection[Any]] = []
+
+    def open_one(*, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
+        opened.append(psycopg.connect(shared_database, autocommit=autocommit, **options))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def session(open_session: Connect) -> psycopg.Connection[Any]:
+    """A connection to the shared database, in autocommit."""
+    return open_session()
+
+
+@pytest.fixture
+def queue(session: psycopg.Connection[Any]) -> str:
+    """Name of a queue nobody else has."""
+    name = next(new_names("queue"))
+    ask(session, "create_queue", queue=name)
+    return name
 
 
 @pytest.fixture

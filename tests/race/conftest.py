@@ -1,4 +1,4 @@
-"""One database for many tests of a server, a queue for each of them: databases are dear, queues are not."""
+"""What tests of races need: calls beside the test, and a server that may be killed."""
 
 from __future__ import annotations
 
@@ -9,48 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import ask, named, new_names
-from conftest import TEMPLATE, Connect
+from conftest import Connect
 from trunq import embedded
 from trunq.embedded import Embedded
-
-
-@pytest.fixture(scope="session")
-def shared_database(server: Embedded) -> str:
-    """Address of a database that many tests share: only their own queues are theirs."""
-    name = next(new_names("shared"))
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f"create database {name} template {TEMPLATE}".encode())
-    return named(server.dsn, name)
-
-
-@pytest.fixture
-def open_session(shared_database: str) -> Iterator[Connect]:
-    """Open connections to the shared database, in autocommit unless told otherwise."""
-    opened: list[psycopg.Connection[Any]] = []
-
-    def open_one(*, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
-        opened.append(psycopg.connect(shared_database, autocommit=autocommit, **options))
-        return opened[-1]
-
-    yield open_one
-    for connection in opened:
-        connection.close()
-
-
-@pytest.fixture
-def session(open_session: Connect) -> psycopg.Connection[Any]:
-    """A connection to the shared database, in autocommit."""
-    return open_session()
-
-
-@pytest.fixture
-def queue(session: psycopg.Connection[Any]) -> str:
-    """Name of a queue nobody else has."""
-    name = next(new_names("queue"))
-    ask(session, "create_queue", queue=name)
-    return name
-
 
 Meanwhile = Callable[..., Future[Any]]
 

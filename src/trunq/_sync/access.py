@@ -237,11 +237,12 @@ def _execute(
 ) -> list[tuple[Any, ...]]:
     # A cursor of this class whatever the connection makes by default: it may be somebody else's.
     cursor = Cursor(connection, row_factory=tuple_row)
+    has_arrays = any(isinstance(value, Array) for value in values)
     if raw:
         adapt_raw(cursor)
-    elif any(isinstance(value, Array) for value in values):
+    elif has_arrays:
         adapt_arrays(cursor)
-    cursor.execute(statement, values, binary=raw)
+    cursor.execute(statement, values, binary=raw or has_arrays)
     return cursor.fetchall()
 
 
