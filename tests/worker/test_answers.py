@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import threading
 from typing import Any
 
@@ -186,7 +187,11 @@ async def test_a_result_the_database_refuses_fails_alone(queue: Queue) -> None:
     assert (worker.statistics.handled, worker.statistics.failed) == (9, 1)
 
 
-async def test_error_texts_are_kept_whatever_they_hold(queue: Queue) -> None:
+async def test_error_texts_are_kept_whatever_they_hold(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Half a pair cannot be sent from one process of pytest to another.
+    caplog.set_level(logging.CRITICAL, "trunq.worker")
     queue.policy(max_attempts=1)
     queue.publish()
     worker = queue.worker()
