@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -39,6 +40,22 @@ _numbers = count(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", metavar="MAJORS", help="run every test on these versions, such as 16,18")
+
+
+LONGEST_FIRST = ("demo", "spark", "model", "chaos")
+"""When two processes share the files, neither should be left with a long one in the end."""
+
+
+def pytest_configure() -> None:
+    # Begun in the background, a shell has us ignore Ctrl-C; so would all that tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(order)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

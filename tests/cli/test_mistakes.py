@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -131,12 +132,17 @@ def test_a_database_or_user_that_is_not_there(shell: Shell, database: str) -> No
 
 
 @pytest.fixture(scope="module")
-def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def strict_server() -> Iterator[str]:
     """A server that wants a password from ada, and has her."""
-    rules = tmp_path_factory.mktemp("rules") / "pg_hba.conf"
-    rules.write_text("local all ada scram-sha-256\nlocal all all trust\n")
-    for part in (rules, *rules.parents[:3]):
-        part.chmod(0o755)
+    with TemporaryDirectory() as folder:
+        # The server may run as another user than the tests.
+        Path(folder).chmod(0o755)
+        rules = Path(folder, "pg_hba.conf")
+        rules.write_text("local all ada scram-sha-256\nlocal all all trust\n")
+        yield from serve_strictly(rules)
+
+
+def serve_strictly(rules: Path) -> Iterator[str]:
     with embedded.start(settings={"hba_file": str(rules)}) as server:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("create user ada password 'enchantress'")
