@@ -3,10 +3,9 @@ import os
 import psycopg
 
 import trunq
-from trunq.worker import Worker
 
 client = trunq.Client()  # the database of TRUNQ_DSN
-worker = Worker("orders")
+worker = trunq.Worker("orders")
 
 
 def place_order(connection, customer, total):
