@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, call, drain, fetch, lease, new_names, publish, refused
+from calling import answer, ask, call, drain, fetch, lease, move_clock, new_names, publish, refused
 from conftest import Connect
 from waiting import wait_until_blocked
 
@@ -126,6 +126,22 @@ def test_other_subscriptions_lease_on(session: Connection, holder: Connection, q
     ids = publish(session, queue, 2)
     lease(holder, queue)
     assert drain(session, queue, "other") == ids
+
+
+@pytest.mark.parametrize("how", ["tick", "subscribe"])
+def test_the_leader_does_not_wait_for_a_tick_that_is_not_committed(
+    session: Connection, holder: Connection, queue: str, how: str
+) -> None:
+    if how == "tick":
+        ask(holder, "tick", queue=queue, force=True)
+    else:
+        ask(holder, "subscribe", queue=queue, subscription="stream", mode="exclusive")
+    session.execute("set lock_timeout = '50 ms'")
+    publish(session, queue)
+    move_clock(session, "1 minute")
+    assert ask(session, "tick", queue=queue) is None
+    holder.commit()
+    assert ask(session, "tick", queue=queue)
 
 
 def test_publishers_answers_and_duties_do_not_wait_for_a_lease(

@@ -20,7 +20,11 @@ begin
   end if;
   select * into v_queue from trunq.queue q where q.queue_id = trunq._queue_id(p_queue);
   perform trunq._check_cluster();
-  perform pg_advisory_xact_lock(1953656421, v_queue.queue_id);
+  if p_force then
+    perform pg_advisory_xact_lock(1953656421, v_queue.queue_id);
+  elsif not pg_try_advisory_xact_lock(1953656421, v_queue.queue_id) then
+    return null;  -- somebody cuts one just now: the leader has other queues to see to
+  end if;
   select * into v_last from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
   v_seq := trunq._last_message_id(v_queue.queue_id);
   if not p_force then
@@ -40,7 +44,7 @@ begin
   return (trunq._cut_tick(v_queue.queue_id)).tick_id;
 end $$;
 comment on function trunq.tick(text, boolean) is
-  'Cuts a tick when one is due, or always when forced. Returns: its id, null when none was due. Raises: TQ001, TQ007, TQ010. Locks: the queue''s ticks.';
+  'Cuts a tick when one is due, or always when forced. Returns: its id, null when none was due, or somebody else cuts one just now. Raises: TQ001, TQ007, TQ010. Locks: the queue''s ticks; forced, it waits for them.';
 
 create or replace function trunq.list_ticks(p_queue text, p_from bigint default null, p_to bigint default null)
 returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz)
