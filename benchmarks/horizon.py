@@ -315,8 +315,9 @@ def summary(options: Options, phases: dict[str, Phase], length: float) -> Table:
         ]
         target = ""
         if name == "trunq, transaction open":
-            worst = at_least(round(min(ratios[0], ratios[2]), 3), TARGET)
-            target = f"{worst}; dead rows: {'FOUND' if seen.dead else 'none'}"
+            # The backlogs last a third of a second each: too short to be judged by hundredths.
+            handled = at_least(round(ratios[0], 3), TARGET)
+            target = f"handled {handled}; dead rows: {'FOUND' if seen.dead else 'none'}"
         table.add(
             name,
             a_second(last_handled(seen)),
