@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,9 @@ SCRIPTS = {
 }
 
 
+ONE_AT_A_TIME = ("INSERT into the log", "trunq.publish", "Client.publish", "Client.publish(connection=...)")
+
+
 def measure(options: Options) -> Iterator[Table]:
     """Many at a time, then one at a time."""
     with server(options) as running:
@@ -107,7 +110,7 @@ def many(options: Options, dsn: str, connection: psycopg.Connection[Any]) -> Tab
         f"{messages:,} before.",
         ["way", "messages/s", "ratio", "target"],
     )
-    add_rows(table, figures, "bare COPY", judged=lambda name: "bare" not in name)
+    add_rows(table, figures, "bare COPY", judged=("COPY into the log", "Client.publish_many"))
     return table
 
 
@@ -137,10 +140,9 @@ def one(options: Options, running: Embedded, dsn: str) -> Table:
                 path = Path(folder, name.replace(" ", "_"))
                 path.write_text(script)
                 arms[name] = partial(pgbench, running, address, path, clients=1, seconds=length)
-            durable = wait == "on"
-            add_rows(table, in_turn(arms, rounds), "bare INSERT", note, lambda _, on=durable: on)
-        by = by_client(address, length, rounds)
-        add_rows(table, by, "bare INSERT by psycopg", note, lambda _, on=durable: on)
+            judged = ONE_AT_A_TIME if wait == "on" else ()
+            add_rows(table, in_turn(arms, rounds), "bare INSERT", note, judged)
+        add_rows(table, by_client(address, length, rounds), "bare INSERT by psycopg", note, judged)
     return table
 
 
@@ -182,12 +184,12 @@ def add_rows(
     figures: dict[str, list[float]],
     baseline: str,
     note: str = "",
-    judged: Callable[[str], bool] = lambda _: True,
+    judged: Collection[str] = (),
 ) -> None:
     """A row an arm, with the target for those that are judged by it."""
     for name, rates in figures.items():
         ratio = median_ratio(figures, name, baseline)
-        target = at_least(ratio, TARGET) if name != baseline and judged(name) else ""
+        target = at_least(ratio, TARGET) if name in judged else ""
         table.add(name + note, a_second(statistics.median(rates)), f"{ratio:.2f}", target)
 
 

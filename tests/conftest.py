@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from calling import ask, named, new_names
+from calling import ask, new_names
 from trunq import embedded, install
 from trunq.embedded import Embedded
 
@@ -26,6 +27,9 @@ ROLLED_BACK = "trunq_rolled_back"
 
 ON_EVERY_MAJOR = ("sql", "race")
 """Folders that run on every version of Postgres there is here; the others run on the newest."""
+
+LONGEST_FIRST = ("demo", "spark", "model", "chaos")
+"""When two processes share the files, neither should be left with a long one in the end."""
 
 QUICK = {
     "fsync": "off",
@@ -40,10 +44,6 @@ _numbers = count(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", metavar="MAJORS", help="run every test on these versions, such as 16,18")
-
-
-LONGEST_FIRST = ("demo", "spark", "model", "chaos")
-"""When two processes share the files, neither should be left with a long one in the end."""
 
 
 def pytest_configure() -> None:
@@ -127,18 +127,25 @@ def database(new_database: Callable[..., str]) -> str:
     return new_database()
 
 
-@pytest.fixture
-def connect(database: str) -> Iterator[Connect]:
-    """Open connections to `database`, autocommit unless said otherwise; closed when the test ends."""
+@contextmanager
+def opening(address: str) -> Iterator[Connect]:
+    """What opens connections there, autocommit unless said otherwise; they are closed in the end."""
     opened: list[psycopg.Connection[Any]] = []
 
-    def open_one(dsn: str = database, *, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
+    def open_one(dsn: str = address, *, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
         opened.append(psycopg.connect(dsn, autocommit=autocommit, **options))
         return opened[-1]
 
     yield open_one
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def connect(database: str) -> Iterator[Connect]:
+    """Open connections to `database`."""
+    with opening(database) as open_one:
+        yield open_one
 
 
 @pytest.fixture
@@ -153,21 +160,14 @@ def shared_database(server: Embedded) -> str:
     name = next(new_names("shared"))
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(f"create database {name} template {TEMPLATE}".encode())
-    return named(server.dsn, name)
+    return make_conninfo(server.dsn, dbname=name)
 
 
 @pytest.fixture
 def open_session(shared_database: str) -> Iterator[Connect]:
-    """Open connections to the shared database, in autocommit unless told otherwise."""
-    opened: list[psycopg.Connection[Any]] = []
-
-    def open_one(*, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
-        opened.append(psycopg.connect(shared_database, autocommit=autocommit, **options))
-        return opened[-1]
-
-    yield open_one
-    for connection in opened:
-        connection.close()
+    """Open connections to the shared database."""
+    with opening(shared_database) as open_one:
+        yield open_one
 
 
 @pytest.fixture

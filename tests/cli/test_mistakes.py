@@ -139,16 +139,12 @@ def strict_server() -> Iterator[str]:
         Path(folder).chmod(0o755)
         rules = Path(folder, "pg_hba.conf")
         rules.write_text("local all ada scram-sha-256\nlocal all all trust\n")
-        yield from serve_strictly(rules)
-
-
-def serve_strictly(rules: Path) -> Iterator[str]:
-    with embedded.start(settings={"hba_file": str(rules)}) as server:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute("create user ada password 'enchantress'")
-            connection.execute("create user guest")
-        install.install(server.dsn)
-        yield server.dsn
+        with embedded.start(settings={"hba_file": str(rules)}) as server:
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                connection.execute("create user ada password 'enchantress'")
+                connection.execute("create user guest")
+            install.install(server.dsn)
+            yield server.dsn
 
 
 def test_a_wrong_password(shell: Shell, strict_server: str) -> None:

@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from trunq import install
 from trunq.argument import Array, adapt_arrays, adapt_raw, check_name, plain, unreadable
-from trunq.errors import SchemaMissing, translate, translated
+from trunq.errors import SchemaMissing, Translated, translated
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -156,18 +156,16 @@ class AsyncAccess:
     def _borrow(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]:
         return _Own(self) if self._conninfo is not None else self._borrow_from_yours()
 
-    async def _take(self) -> tuple[AsyncPool, AsyncConnection[Any]]:
+    async def _ready_pool(self) -> AsyncPool:
         if not self._is_ready:
             await self._make_ready()
         assert self._pool is not None
-        return self._pool, await self._pool.getconn()
+        return self._pool
 
     @asynccontextmanager
     async def _borrow_from_yours(self) -> AsyncIterator[AsyncConnection[Any]]:
-        if not self._is_ready:
-            await self._make_ready()
-        assert self._pool is not None
-        async with self._pool.connection() as connection:
+        pool = await self._ready_pool()
+        async with pool.connection() as connection:
             # Nothing is known about connections of others but that a transaction can be begun on them.
             level = connection.isolation_level
             await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
@@ -225,7 +223,8 @@ class _Own:
         self._access = access
 
     async def __aenter__(self) -> AsyncConnection[Any]:
-        self._pool, self._connection = await self._access._take()
+        self._pool = await self._access._ready_pool()
+        self._connection = await self._pool.getconn()
         return self._connection
 
     async def __aexit__(self, *_: object) -> None:
@@ -267,27 +266,18 @@ async def _execute_all(
     return [row[0] for cursor in cursors for row in await cursor.fetchall()]
 
 
-class _Explained:
-    """Context manager in which what the database says of a call leaves as errors of trunq.
-
-    A class, as `translated` is: it stands around every call.
-    """
+class _Explained(Translated):
+    """`translated`, and what else the database says: arguments it cannot read, functions it lacks."""
 
     __slots__ = ("_function",)
 
     def __init__(self, function: str) -> None:
         self._function = function
 
-    def __enter__(self) -> None:
-        return None
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not isinstance(error, psycopg.Error):
-            return
-        if (ours := translate(error)) is not None:
-            raise ours from error
+        super().__exit__(kind, error, trace)
         if isinstance(error, psycopg.DataError):
             raise unreadable(error) from error
         if isinstance(error, _ABSENT):
