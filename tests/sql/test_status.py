@@ -58,14 +58,16 @@ def test_a_lease_counts_until_it_is_reaped(work: Engine) -> None:
 
 def test_a_lease_from_before_the_clock_went_forth_again_counts_too(work: Engine) -> None:
     """It ended behind the reaper's mark, and was not there when that was made."""
-    (id,) = work.publish()
+    ids = work.publish(2)
+    work.lease()
     assert work.ask("reap") == 0
+    assert work.fetch("select count(*) from trunq.mark where queue_id = {id} and duty = 'reap'") == 1
     with work.clock("-1 hour"):
         work.lease()
-    assert work.status().leased == 1
-    assert work.listed(state="leased") == [id]
+    assert work.status().leased == 2
+    assert work.listed(state="leased") == ids[::-1]
     assert work.ask("reap") == 1
-    assert work.status().leased == 0
+    assert (work.status().leased, work.listed(state="leased")) == (1, ids[:1])
 
 
 def test_a_worker_counts_for_a_minute_and_while_it_holds_something(work: Engine) -> None:
