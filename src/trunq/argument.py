@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
@@ -89,11 +89,12 @@ def plain(name: str, value: Any) -> Any:
 
 def json_text(name: str, value: Any) -> str | None:
     """JSON text of a value; None stays None. The error says where in the value the trouble is."""
-    raw = _json_bytes(value, name)
+    raw = json_bytes(name, value)
     return None if raw is None else raw.decode()
 
 
-def _json_bytes(value: Any, name: str, position: int | None = None) -> bytes | None:
+def json_bytes(name: str, value: Any, position: int | None = None) -> bytes | None:
+    """As `json_text`, in UTF-8; the value is the one at `position` of a list, where there is one."""
     if value is None:
         return None
     if type(value) is RawJson:
@@ -227,48 +228,8 @@ def _array(element_oid: int, count: int, parts: list[bytes]) -> bytes:
     return _header(1, 1, element_oid, count, 1) + b"".join(parts)
 
 
-_PART: Final = 500
-"""Messages sent at a time: with 5,000 the server takes half as long again for each, out of its caches."""
-
-
-def message_arrays(
-    payloads: Sequence[Any],
-    kinds: Sequence[str | None] | str | None,
-    keys: Sequence[str | None] | str | None,
-    headers: Sequence[Any] | Mapping[str, Any] | None,
-    bodies: Sequence[bytes | None] | None,
-) -> list[Callable[[], dict[str, Array | None]]]:
-    """What makes the arrays that publish_many takes, for some of the messages each."""
-    columns: list[tuple[str, Callable[..., Array | None], Any]] = [
-        ("payloads", jsonb_array, payloads),
-        ("kinds", text_array, kinds),
-        ("keys", text_array, keys),
-        ("headers", jsonb_array, headers),
-        ("bodies", bytea_array, bodies),
-    ]
-    # What is one is for all; other lengths that differ are for the database to refuse.
-    lengths = {len(values) for _, _, values in columns if values is not None and not _is_one(values)}
-    step = _PART if len(lengths) == 1 else max(lengths, default=1)
-
-    def part(first: int) -> dict[str, Array | None]:
-        return {
-            name: array(
-                name, values if values is None or _is_one(values) else values[first : first + step], first
-            )
-            for name, array, values in columns
-        }
-
-    return [partial(part, first) for first in range(0, max(lengths, default=1), step)]
-
-
-def _is_one(values: Any) -> bool:
-    return isinstance(values, str | bytes | Mapping) or len(values) == 1
-
-
-def jsonb_array(
-    name: str, values: Sequence[Any] | Mapping[str, Any] | None, first: int = 0
-) -> JsonbArray | None:
-    """A jsonb[]: values to be encoded, RawJson, or None. A mapping is one element, for all.
+def jsonb_array(name: str, values: Sequence[Any] | None, first: int = 0) -> JsonbArray | None:
+    """A jsonb[]: values to be encoded, RawJson, or None.
 
     `first` is the position of the first value in what the caller gave, for errors.
     """
@@ -276,45 +237,46 @@ def jsonb_array(
         return None
     if isinstance(values, str | bytes):
         raise TypeError(f"{name} is a list of values, not {type(values).__name__}")
-    if isinstance(values, Mapping):
-        values = [values]
     parts: list[bytes] = []
     for position, value in enumerate(values, first):
-        raw = _json_bytes(value, name, position)
+        raw = json_bytes(name, value, position)
         # The first byte of a jsonb is the version of its format.
         parts += (_NULL,) if raw is None else (_jsonb_length(len(raw) + 1, 1), raw)
     return JsonbArray(_array(3802, len(values), parts))
 
 
-def text_array(name: str, values: Sequence[str | None] | str | None, first: int = 0) -> TextArray | None:
-    """A text[]. One string is one element, for all."""
-    raw = _elements(name, [values] if isinstance(values, str) else values, str, str.encode, first)
-    return None if raw is None else TextArray(_array(25, *raw))
-
-
-def bytea_array(
-    name: str, values: Sequence[bytes | None] | bytes | None, first: int = 0
-) -> ByteaArray | None:
-    """A bytea[]. One bytes is one element, for all."""
-    raw = _elements(name, [values] if isinstance(values, bytes) else values, bytes, bytes, first)
-    return None if raw is None else ByteaArray(_array(17, *raw))
-
-
-def _elements(
-    name: str, values: Sequence[Any] | None, kind: type, encode: Callable[[Any], bytes], first: int
-) -> tuple[int, list[bytes]] | None:
+def text_array(name: str, values: Sequence[str | None] | None, first: int = 0) -> TextArray | None:
+    """A text[]; `first` as for `jsonb_array`."""
     if values is None:
         return None
-    parts: list[bytes] = []
+    return TextArray(_array(25, len(values), _parts(elements(name, values, str, str.encode, first))))
+
+
+def bytea_array(name: str, values: Sequence[bytes | None] | None, first: int = 0) -> ByteaArray | None:
+    """A bytea[]; `first` as for `jsonb_array`."""
+    if values is None:
+        return None
+    return ByteaArray(_array(17, len(values), _parts(elements(name, values, bytes, bytes, first))))
+
+
+def elements(
+    name: str, values: Sequence[Any], kind: type, encode: Callable[[Any], bytes], first: int
+) -> Iterator[bytes | None]:
+    """The elements of a list as they are stored; `first` as for `jsonb_array`."""
     for position, value in enumerate(values, first):
         if value is None:
-            parts.append(_NULL)
-            continue
-        if not isinstance(value, kind):
+            yield None
+        elif isinstance(value, kind):
+            yield encode(plain(f"{name}[{position}]", value))
+        else:
             raise TypeError(f"{name}[{position}] is a {kind.__name__} or None, not {type(value).__name__}")
-        raw = encode(plain(f"{name}[{position}]", value))
-        parts += (_length(len(raw)), raw)
-    return len(values), parts
+
+
+def _parts(raws: Iterable[bytes | None]) -> list[bytes]:
+    parts: list[bytes] = []
+    for raw in raws:
+        parts += (_NULL,) if raw is None else (_length(len(raw)), raw)
+    return parts
 
 
 def bigint_array(ids: Iterable[int] | None) -> str | None:
@@ -337,21 +299,3 @@ def interval_array(name: str, values: Iterable[Interval | None] | None) -> str |
 
 def _literal(elements: Iterable[str]) -> str:
     return "".join(["{", ",".join(elements), "}"])
-
-
-def copy_line(payload: Any, kind: str | None, key: str | None, headers: Any, body: bytes | None) -> str:
-    """A message as a line of COPY's text format, for (kind, key, payload, headers, body)."""
-    content = "\\N" if body is None else f"\\\\x{body.hex()}"
-    document = _field(json_text("payload", payload))
-    return f"{_field(kind)}\t{_field(key)}\t{document}\t{_field(json_text('headers', headers))}\t{content}\n"
-
-
-def _field(text: str | None) -> str:
-    if text is None:
-        return "\\N"
-    if "\\" in text:
-        text = text.replace("\\", "\\\\")
-    # JSON of our own making has none of these, and the test is cheaper than the replacement.
-    if "\n" in text or "\t" in text or "\r" in text:
-        text = text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
-    return text

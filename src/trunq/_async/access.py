@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from trunq import install
 from trunq.argument import Array, adapt_arrays, adapt_raw, check_name, plain, unreadable
-from trunq.errors import SchemaMissing, Translated, translated
+from trunq.errors import InvalidArgument, SchemaMissing, Translated, translated
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -240,6 +240,7 @@ async def _execute(
     if raw:
         adapt_raw(cursor)
     elif has_arrays:
+        check_encoding(connection)
         adapt_arrays(cursor)
     await cursor.execute(statement, values, binary=raw or has_arrays)
     return await cursor.fetchall()
@@ -248,7 +249,8 @@ async def _execute(
 async def _execute_all(
     connection: AsyncConnection[Any], function: str, arguments: Iterable[dict[str, Any]]
 ) -> list[Any]:
-    begins = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+    check_encoding(connection)
+    begins = is_idle(connection)
     if not begins:
         # In the caller's transaction: what cannot be sent must be found before anything is.
         arguments = list(arguments)
@@ -264,6 +266,21 @@ async def _execute_all(
             await cursor.execute(_statement(function, tuple(given), ()), list(given.values()), binary=True)
             cursors.append(cursor)
     return [row[0] for cursor in cursors for row in await cursor.fetchall()]
+
+
+def is_idle(connection: AsyncConnection[Any]) -> bool:
+    """Whether a transaction is ours to begin: the connection commits by itself, and none is open."""
+    return connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def check_encoding(connection: AsyncConnection[Any]) -> None:
+    """Refuse a connection on which what is sent in UTF-8 would be taken for something else."""
+    encoding = connection.info.parameter_status("client_encoding")
+    if encoding != "UTF8":
+        raise InvalidArgument(
+            f"the client_encoding of this connection is {encoding}; many messages at once are sent in UTF8",
+            "set client_encoding to UTF8 on it",
+        )
 
 
 class _Explained(Translated):

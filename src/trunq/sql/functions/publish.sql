@@ -24,22 +24,10 @@ begin
       v_id bigint;
     begin
       select q.queue_id into v_queue_id from trunq.queue q where q.name = p_queue;
-      if v_queue_id is null then
-        v_queue_id := trunq._queue_id(p_queue);  -- which says so
-      end if;
-      if greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 then
-        perform trunq._fail_too_large(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
-      end if;
-      if p_priority is distinct from 0 then
-        perform trunq._fail('TQ005', format('queue "%%s" is a plain queue: it has no priorities', p_queue),
-          'publish with priority 0');
-      end if;
-      if p_delay is not null or p_due_at is not null then
-        insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
-        values (v_queue_id, nextval(format('trunq_data.%%I', 'message_id_' || v_queue_id)::regclass),
-          trunq._due_at(p_delay, p_due_at), clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers)
-        returning id into v_id;
-        return v_id;
+      -- One condition for all that is not the usual: each is set up again in each transaction.
+      if v_queue_id is null or p_priority is distinct from 0 or p_delay is not null or p_due_at is not null
+          or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 then
+        return trunq._publish_delayed(p_queue, p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at);
       end if;
       case (v_queue_id - 1) / 8
         %s
@@ -57,6 +45,32 @@ begin
 end $do$;
 comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
   'Publishes one message in the caller''s transaction, now, after p_delay or at p_due_at. Returns: its id. Raises: TQ001; TQ005 for both a delay and a time, or a priority; TQ006 over 16 MB. Locks: none.';
+
+create or replace function trunq._publish_delayed(
+  p_queue text, p_payload jsonb, p_kind text, p_key text, p_headers jsonb, p_body bytea, p_priority smallint, p_delay interval,
+  p_due_at timestamptz
+) returns bigint
+language plpgsql as $$
+declare
+  v_queue_id integer := trunq._queue_id(p_queue);
+  v_size integer := greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers));
+  v_id bigint;
+begin
+  if v_size > 16777216 then
+    perform trunq._fail_too_large(p_queue, v_size);
+  end if;
+  if p_priority is distinct from 0 then
+    perform trunq._fail('TQ005', format('queue "%s" is a plain queue: it has no priorities', p_queue),
+      'publish with priority 0');
+  end if;
+  insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
+  values (v_queue_id, nextval(format('trunq_data.%I', 'message_id_' || v_queue_id)::regclass),
+    trunq._due_at(p_delay, p_due_at), clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers)
+  returning id into v_id;
+  return v_id;
+end $$;
+comment on function trunq._publish_delayed(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
+  'Publishes a message that trunq.publish did not put into the log at once, or says why it cannot be.';
 
 create or replace function trunq.publish_many(
   p_queue text,
@@ -112,6 +126,22 @@ begin
 end $$;
 comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz) is
   'Publishes many messages in the caller''s transaction; an array of one element stands for all. Returns: ids in input order. Raises: TQ001; TQ005 for arrays of different lengths; TQ006 over 16 MB. Locks: none.';
+
+create or replace function trunq.draw_ids(p_queue text, p_count integer) returns bigint[]
+language plpgsql as $$
+declare
+  v_sequence regclass := format('trunq_data.%I', 'message_id_' || trunq._queue_id(p_queue));
+begin
+  if p_count is null or p_count < 0 then
+    perform trunq._fail('TQ005', format('%s is no number of messages', coalesce(p_count::text, 'null')));
+  end if;
+  if not has_column_privilege(format('trunq_log.%I', p_queue), 'id', 'insert') then
+    return null;
+  end if;
+  return array(select nextval(v_sequence) from generate_series(1, p_count));
+end $$;
+comment on function trunq.draw_ids(text, integer) is
+  'Draws ids for messages to be put into the log with them, by COPY: the quickest way to publish many and know their ids. Returns: null for a role that may not write ids (trunq.grant_publisher). Raises: TQ001, TQ005. Locks: none.';
 
 create or replace function trunq._due_at(p_delay interval, p_due_at timestamptz) returns timestamptz
 language plpgsql volatile as $$
