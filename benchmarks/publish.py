@@ -71,14 +71,16 @@ def measure(options: Options) -> Iterator[Table]:
         dsn = new_database(running)
         with connect(dsn) as connection:
             connection.execute(BARE.encode(), prepare=False)
-            yield many(options, dsn, connection)
+            for chunk in (1_000, 10_000):
+                yield many(options, dsn, connection, chunk)
             yield one(options, running, dsn)
 
 
-def many(options: Options, dsn: str, connection: psycopg.Connection[Any]) -> Table:
+def many(options: Options, dsn: str, connection: psycopg.Connection[Any], chunk: int) -> Table:
     """COPY and publish_many."""
-    messages, chunk = options.size(20_000, 5_000), 1_000
+    messages = options.size(20_000, chunk)
     for name in ("bare", LOG):
+        connection.execute(f"truncate {name}".encode())
         copy_in(connection, name, messages)
     payloads = [RawJson(payload(number)) for number in range(chunk)]
     with Client(dsn) as client, connection.cursor() as cursor:
@@ -104,7 +106,7 @@ def many(options: Options, dsn: str, connection: psycopg.Connection[Any]) -> Tab
         arms = {name: partial(rate, dsn, work, messages) for name, work in works.items()}
         figures = in_turn(arms, rounds=options.size(25, 1), warm_up=works)
     table = Table(
-        f"publish, many at a time, Postgres {options.postgres}",
+        f"publish, {chunk:,} at a time, Postgres {options.postgres}",
         f"{messages:,} messages of 200 bytes in transactions of {chunk:,}, one connection; median of "
         f"{len(figures['bare COPY'])} rounds in turn, a checkpoint before each; both tables had "
         f"{messages:,} before.",

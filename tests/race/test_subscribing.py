@@ -107,7 +107,8 @@ def test_unsubscribing_under_a_worker_refuses_its_answer(
     for verb in ("ack", "retry"):
         with refused("TQ002"):
             answer(session, verb, held)
-    assert fetch(session, "select count(*) from trunq.delayed d where d.id = %s", held.ids[0]) == 0
+    delayed = "select count(*) from trunq.delayed join trunq.queue using (queue_id) where name = %s"
+    assert fetch(session, delayed, queue) == 0
 
 
 @pytest.mark.parametrize("verb", ["ack", "retry", "reject", "release"])

@@ -10,6 +10,7 @@ import pytest
 
 from calling import answer, ask, call, drain, fetch, lease, move_clock, new_names, publish, refused
 from conftest import Connect
+from trunq import Client, QueueNotFound
 from waiting import wait_until_blocked
 
 Connection = psycopg.Connection[Any]
@@ -273,6 +274,35 @@ class TestDrop:
         subscriber.commit()
         with refused("TQ009", "audit"):
             drop.result(30)
+
+    @pytest.mark.parametrize("count", [1, 2, 600])
+    def test_a_publisher_that_waited_for_it_finds_none(
+        self,
+        session: Connection,
+        open_session: Connect,
+        shared_database: str,
+        queue: str,
+        meanwhile: Any,
+        count: int,
+    ) -> None:
+        dropper = open_session(autocommit=False)
+        with Client(shared_database) as client:
+
+            def publish_some(session: Connection) -> None:
+                if count == 1:
+                    client.publish(queue, 1, connection=session)
+                else:
+                    client.publish_many(queue, [1] * count, connection=session)
+
+            publish_some(session)
+            ask(dropper, "drop_queue", queue=queue, force=True)
+            late = meanwhile(publish_some, session)
+            wait_until_blocked(open_session(), session)
+            dropper.commit()
+            with pytest.raises(QueueNotFound, match=queue):
+                late.result(10)
+            with pytest.raises(QueueNotFound, match=queue):
+                publish_some(session)
 
     def test_of_two_who_drop_it_the_second_finds_none(
         self, session: Connection, open_session: Connect, queue: str, meanwhile: Any

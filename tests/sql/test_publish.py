@@ -40,20 +40,60 @@ def test_a_message_arrives_as_it_was_published(session: Connection, queue: str) 
     assert abs(message.created_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("id", [1, 8, 9, 64, 65, 1000])
-def test_it_arrives_in_its_own_queue_whatever_the_number_of_that(connect: Connect, id: int) -> None:
-    """Up to 64 the function of the queue is called by name, above that by a statement put together."""
+NEIGHBOURS = ["a", "aa", "a_", "a1", "b", "z", "z9", "mine", "min", "minee", "x" * 48]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 11, 70])
+def test_it_arrives_in_its_own_queue_however_many_there_are(connect: Connect, count: int) -> None:
+    """publish has the names of 64 written out, which it halves; the rest are looked up."""
     session = connect()
-    session.execute(f"alter table trunq.queue alter queue_id restart with {id}".encode())
+    queues = (NEIGHBOURS + [f"more_{n}" for n in range(60)])[:count]
+    for queue in queues:
+        ask(session, "create_queue", queue=queue)
+    ids = {queue: ask(session, "publish", queue=queue, kind=queue) for queue in queues}
+    assert {queue: [(m.id, m.kind) for m in lease(session, queue, 2).messages] for queue in queues} == {
+        queue: [(id, queue)] for queue, id in ids.items()
+    }
+    for name in ("", "A", "0", "aaa", "more", "zz", "~"):
+        with refused("TQ001", name):
+            ask(session, "publish", queue=name)
+    ask(session, "drop_queue", queue=queues[-1], force=True)
+    with refused("TQ001", queues[-1]):
+        ask(session, "publish", queue=queues[-1])
+    ask(session, "create_queue", queue=queues[-1])
+    assert lease(session, queues[-1]).ids == []
+    id = ask(session, "publish", queue=queues[-1])
+    assert lease(session, queues[-1]).ids == [id]
+
+
+def test_a_queue_that_was_never_made_is_not_known_to_publish(connect: Connect) -> None:
+    session, maker = connect(), connect(autocommit=False)
+    ask(session, "create_queue", queue="before")
+    ask(maker, "create_queue", queue="never")
+    ask(maker, "publish", queue="never")
+    ask(maker, "publish", queue="before")
+    maker.rollback()
+    ask(maker, "create_queue", queue="after")
+    maker.commit()
+    for queue in ("before", "after"):
+        id = ask(session, "publish", queue=queue)
+        assert id in lease(session, queue, 10).ids
+    assert "never" not in fetch(session, SOURCE)
+    with refused("TQ001", "never"):
+        ask(session, "publish", queue="never")
+
+
+SOURCE = "select prosrc from pg_proc where oid = to_regproc('trunq.publish')"
+
+
+def test_to_find_a_queue_there_is_waits_for_nobody(connect: Connect) -> None:
+    session, maker = connect(), connect(autocommit=False)
     ask(session, "create_queue", queue="mine")
-    assert fetch(session, "select queue_id from trunq.queue") == id
-    ask(session, "create_queue", queue="other")
-    message = ask(session, "publish", queue="mine", payload={"n": 1})
-    assert lease(session, "mine").ids == [message]
-    assert not lease(session, "other")
-    ask(session, "drop_queue", queue="mine", force=True)
-    with refused("TQ001", "mine"):
-        ask(session, "publish", queue="mine")
+    ask(maker, "create_queue", queue="open")
+    session.execute("set lock_timeout = '1s'")
+    assert ask(session, "create_queue", queue="mine") is False
+    id = ask(session, "publish", queue="mine")
+    assert lease(session, "mine").ids == [id]
 
 
 def test_a_message_may_be_empty(session: Connection, queue: str) -> None:
@@ -268,3 +308,25 @@ def test_an_unknown_queue_is_refused_with_the_way_to_make_it(session: Connection
         ask(session, "publish", queue=name)
     with refused("TQ001", "create_queue"):
         ask(session, "publish_many", queue=name, payloads=[Jsonb(1)])
+
+
+def test_ids_are_drawn_for_messages_put_there_with_them(session: Connection, queue: str) -> None:
+    before = ask(session, "publish", queue=queue)
+    ids = ask(session, "draw_ids", queue=queue, count=100)
+    assert len(set(ids)) == 100
+    assert ids == sorted(ids)
+    assert ids[0] > before
+    into = sql.SQL("insert into trunq_log.{} (id, payload) values (%s, %s)").format(sql.Identifier(queue))
+    session.execute(into, (ids[3], Jsonb(3)))
+    assert ask(session, "publish", queue=queue) > ids[-1]
+    assert {m.id: m.payload for m in lease(session, queue, 10).messages}[ids[3]] == 3
+    assert state(session, queue, ids[3]).state == "leased"
+
+
+def test_no_number_of_ids_is_refused_but_none(session: Connection, queue: str) -> None:
+    assert ask(session, "draw_ids", queue=queue, count=0) == []
+    for number in (None, -1):
+        with refused("TQ005", "no number of messages"):
+            ask(session, "draw_ids", queue=queue, count=number)
+    with refused("TQ001", "nowhere"):
+        ask(session, "draw_ids", queue="nowhere", count=1)

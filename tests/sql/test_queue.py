@@ -205,6 +205,7 @@ class TestPublisher:
     ) -> None:
         assert ask(publisher, "publish", queue=queue, payload={"n": 1}) == 1
         assert publish(publisher, queue, 2) == [2, 3]
+        assert ask(publisher, "draw_ids", queue=queue, count=2) is None
         insert = sql.SQL(
             "insert into trunq_log.{} (kind, key, payload, body, headers)"
             " values ('k', 'k', '{{}}', 'b', '{{}}') returning id"

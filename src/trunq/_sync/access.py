@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from psycopg_pool import ConnectionPool
 
 from trunq import install
 from trunq.argument import Array, adapt_arrays, adapt_raw, check_name, plain, unreadable
-from trunq.errors import InvalidArgument, SchemaMissing, Translated, translated
+from trunq.errors import InvalidArgument, QueueNotFound, SchemaMissing, Translated, translated
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -31,6 +32,10 @@ Pool = ConnectionPool[Connection[Any]]
 _PARAMETERS: Final = {"application_name": "trunq", "connect_timeout": "10"}
 
 _ABSENT: Final = (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction)
+
+_GONE: Final = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction)
+
+_OF_A_QUEUE: Final = re.compile(r"trunq_(log|data)\.")
 
 
 class Access:
@@ -297,6 +302,11 @@ class _Explained(Translated):
         super().__exit__(kind, error, trace)
         if isinstance(error, psycopg.DataError):
             raise unreadable(error) from error
+        if isinstance(error, _GONE) and _OF_A_QUEUE.search(error.diag.message_primary or ""):
+            raise QueueNotFound(
+                f"the queue was dropped meanwhile: {error.diag.message_primary}",
+                "`trunq queue list` shows those there are",
+            ) from error
         if isinstance(error, _ABSENT):
             raise SchemaMissing(
                 f"trunq.{self._function} is not in this database: {error.diag.message_primary}",

@@ -159,6 +159,9 @@ async def test_a_publisher_may_publish_and_no_more(database: str, async_connect:
     await client.grant_publisher("orders", "clerk", connection=connection)
     await connection.execute("set local role clerk")
     assert await client.publish("orders", 1, connection=connection) > 0
+    ids = await client.publish_many("orders", range(600), connection=connection)
+    assert ids == sorted(set(ids))
+    assert len(ids) == 600
     async with client.copy("orders", connection=connection) as orders:
         await orders.write(2)
     await connection.execute("insert into trunq_log.orders (kind, payload) values ('new', '3')")

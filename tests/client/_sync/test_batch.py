@@ -161,6 +161,9 @@ def test_a_publisher_may_publish_and_no_more(database: str, connect: Connect) ->
     client.grant_publisher("orders", "clerk", connection=connection)
     connection.execute("set local role clerk")
     assert client.publish("orders", 1, connection=connection) > 0
+    ids = client.publish_many("orders", range(600), connection=connection)
+    assert ids == sorted(set(ids))
+    assert len(ids) == 600
     with client.copy("orders", connection=connection) as orders:
         orders.write(2)
     connection.execute("insert into trunq_log.orders (kind, payload) values ('new', '3')")

@@ -122,16 +122,94 @@ def test_very_many_join_the_callers_transaction(database: str, connect: Connect)
         assert [message.payload for message in leased(client)] == ["x"] * 600
 
 
-def test_one_value_stands_for_all(database: str) -> None:
+@pytest.mark.parametrize("times", [1, 300])
+def test_one_value_stands_for_all(database: str, times: int) -> None:
     with Client(database) as client:
         client.create_queue("orders")
-        client.publish_many("orders", [1, 2, None], kinds="new", keys=["a", None, "c"], headers={"h": 1})
-        messages = leased(client)
-        assert [(m.payload, m.kind, m.key, m.headers) for m in messages] == [
-            (1, "new", "a", {"h": 1}),
-            (2, "new", None, {"h": 1}),
-            (None, "new", "c", {"h": 1}),
-        ]
+        client.publish_many(
+            "orders",
+            [1, 2, None] * times,
+            kinds="new\t\\",
+            keys=["a", None, "\\N\n"] * times,
+            headers={"h": "\r"},
+            bodies=[b"\\"],
+        )
+        messages = client.lease("orders", "default", "w", 1000)
+        assert [(m.payload, m.kind, m.key, m.headers, m.body) for m in messages] == [
+            (1, "new\t\\", "a", {"h": "\r"}, b"\\"),
+            (2, "new\t\\", None, {"h": "\r"}, b"\\"),
+            (None, "new\t\\", "\\N\n", {"h": "\r"}, b"\\"),
+        ] * times
+
+
+@pytest.mark.parametrize("times", [1, 300])
+def test_all_of_json_survives_many_times(database: str, times: int) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        client.publish_many("orders", EVERYTHING * times, headers=EVERYTHING * times)
+        messages = client.lease("orders", "default", "w", 10_000)
+        assert [message.payload for message in messages] == DECODED * times
+        assert [message.headers for message in messages] == DECODED * times
+
+
+def test_columns_of_different_lengths_are_refused(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        for kinds in ([], ["a", "b"], ["a"] * 599, ["a"] * 601):
+            for payloads in ([1] * 3, range(600)):
+                with pytest.raises(InvalidArgument, match="differ in length"):
+                    client.publish_many("orders", payloads, kinds=kinds)
+        with pytest.raises(TypeError, match="headers is a list of values, not str"):
+            client.publish_many("orders", [1], headers="h")
+        assert leased(client) == []
+
+
+def test_very_many_go_through_a_pipeline(database: str, connect: Connect) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        connection = connect()
+        with connection.pipeline():
+            ids = client.publish_many("orders", range(1200), connection=connection)
+        messages = client.lease("orders", "default", "w", 10_000)
+        assert {message.id: message.payload for message in messages} == dict(
+            zip(ids, range(1200), strict=True)
+        )
+
+
+def test_very_many_for_a_queue_that_is_not_there(database: str, connect: Connect) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        connection = connect()
+        for own in (None, connection):
+            with pytest.raises(QueueNotFound, match="nowhere"):
+                client.publish_many("nowhere", range(600), connection=own)
+
+
+def test_another_encoding_changes_no_text(database: str, connect: Connect) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        connection = connect()
+        connection.execute("set client_encoding to 'LATIN1'")
+        client.publish("orders", {"é": "é"}, kind="é", connection=connection)
+        for count in (1, 600):
+            with pytest.raises(InvalidArgument, match="client_encoding of this connection is LATIN1"):
+                client.publish_many("orders", ["é"] * count, connection=connection)
+        with pytest.raises(InvalidArgument, match="set client_encoding to UTF8"):
+            with client.copy("orders", connection=connection) as orders:
+                orders.write("é")
+        assert [(m.payload, m.kind) for m in leased(client)] == [({"é": "é"}, "é")]
+
+
+def test_ids_drawn_are_those_of_ones_own_copy(database: str, connect: Connect) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        ids = client.draw_ids("orders", 2)
+        assert ids is not None
+        connection = connect()
+        with connection.cursor().copy("copy trunq_log.orders (id, payload) from stdin") as copy:
+            for id, payload in zip(ids, ("1", "2"), strict=True):
+                copy.write_row((id, payload))
+        assert [(m.id, m.payload) for m in leased(client)] == list(zip(ids, (1, 2), strict=True))
 
 
 def test_bodies_alone_say_how_many(database: str) -> None:

@@ -7,7 +7,8 @@
 --   1953656420 queue                    its shape: subscribe shared, rotate and drop exclusive
 --   1953656421 tick, by queue           one tick at a time
 --   1953656422 reap, by queue           one reaper at a time
--- Taken in the order queue, subscription, lease; several leases in order of lease_id.
+--   1953656423 queues                   which there are: create and drop
+-- Taken in the order queue, queues, subscription, lease; several leases in order of lease_id.
 
 create or replace function trunq.clock() returns timestamptz
 language sql volatile as $$

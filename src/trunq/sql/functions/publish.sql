@@ -2,10 +2,19 @@
 -- ids in input order, delays, and clear refusals; plain INSERT and COPY into trunq_log.<queue> do the same work.
 -- Publishers take no lock that another publisher, a reader or rotation would wait for.
 
--- The function that names a queue's table is called by its name, written out for the first 64 queues: a call put together
--- while running is parsed and planned each time, which took as long as all the rest. A branch is first looked at when taken.
-do $do$
+-- trunq.publish is generated: it has the INSERT of each of the first 64 queues written out. A statement put together while
+-- running is parsed and planned each time, which takes as long as all the rest; a look at trunq.queue and a call of another
+-- function take a fifth of it. So a queue that is created or dropped makes it anew. Any other queue is looked up.
+create or replace function trunq._define_dispatch() returns void
+language plpgsql as $$
+declare
+  v_queues text[];
 begin
+  -- Of two who create queues, each must write out the other's too.
+  perform pg_advisory_xact_lock(1953656423, 0);
+  select coalesce(array_agg(f.name order by f.name collate "C"), '{}') into v_queues
+  from (select q.name from trunq.queue q
+        where to_regclass(format('trunq_log.%I', q.name)) is not null order by q.queue_id limit 64) f;
   execute format($q$
     create or replace function trunq.publish(
       p_queue text,
@@ -20,29 +29,42 @@ begin
     ) returns bigint
     language plpgsql as $f$
     declare
-      v_queue_id integer;
       v_id bigint;
     begin
-      select q.queue_id into v_queue_id from trunq.queue q where q.name = p_queue;
-      -- One condition for all that is not the usual: each is set up again in each transaction.
-      if v_queue_id is null or p_priority is distinct from 0 or p_delay is not null or p_due_at is not null
+      -- One condition for all that is unusual: each is set up again in each transaction.
+      if p_priority is distinct from 0 or p_delay is not null or p_due_at is not null
           or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 then
         return trunq._publish_delayed(p_queue, p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at);
       end if;
-      case (v_queue_id - 1) / 8
-        %s
-        else
-          execute format('select trunq_data.%%I($1, $2, $3, $4, $5)', 'publish_' || v_queue_id)
-            into v_id using p_payload, p_kind, p_key, p_headers, p_body;
-          return v_id;
-      end case;
+      %s
+      perform trunq._queue_id(p_queue);
+      execute format('insert into trunq_log.%%I (kind, key, payload, headers, body) values ($1, $2, $3, $4, $5) returning id', p_queue)
+        into v_id using p_kind, p_key, p_payload, p_headers, p_body;
+      return v_id;
     end $f$
-  $q$, (
-    select string_agg(format('when %s then case v_queue_id %s end case;', eight,
-      (select string_agg(format('when %1$s then return trunq_data.publish_%1$s(p_payload, p_kind, p_key, p_headers, p_body);',
-        eight * 8 + n), ' ' order by n) from generate_series(1, 8) n)), E'\n        ' order by eight)
-    from generate_series(0, 7) eight));
-end $do$;
+  $q$, trunq._branches(v_queues));
+end $$;
+comment on function trunq._define_dispatch() is
+  'Generates trunq.publish for the queues there are. Locks: other creations and drops of queues, to the end of the transaction.';
+
+create or replace function trunq._branches(p_queues text[]) returns text
+language plpgsql immutable as $$
+declare
+  v_half integer := cardinality(p_queues) / 2;
+begin
+  if cardinality(p_queues) = 0 then
+    return '';
+  elsif cardinality(p_queues) = 1 then
+    return format('if p_queue = %1$L then insert into trunq_log.%1$I (kind, key, payload, headers, body) '
+      'values (p_kind, p_key, p_payload, p_headers, p_body) returning id into v_id; return v_id; end if;', p_queues[1]);
+  end if;
+  return format(E'if p_queue collate "C" < %L then\n%s\nelse\n%s\nend if;', p_queues[v_half + 1],
+    trunq._branches(p_queues[:v_half]), trunq._branches(p_queues[v_half + 1:]));
+end $$;
+comment on function trunq._branches(text[]) is
+  'The part of trunq.publish that finds the queue, of those sorted by their bytes, by halving: each condition is a cost of its own.';
+
+select trunq._define_dispatch();
 comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
   'Publishes one message in the caller''s transaction, now, after p_delay or at p_due_at. Returns: its id. Raises: TQ001; TQ005 for both a delay and a time, or a priority; TQ006 over 16 MB. Locks: none.';
 
@@ -70,7 +92,7 @@ begin
   return v_id;
 end $$;
 comment on function trunq._publish_delayed(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
-  'Publishes a message that trunq.publish did not put into the log at once, or says why it cannot be.';
+  'Publishes a message that is not for the log at once, or says why it cannot be.';
 
 create or replace function trunq.publish_many(
   p_queue text,
@@ -138,6 +160,8 @@ begin
   if not has_column_privilege(format('trunq_log.%I', p_queue), 'id', 'insert') then
     return null;
   end if;
+  -- Its sequence can be dropped before the table is: whoever waits here for that hears what is missing.
+  execute format('lock table only trunq_log.%I in row exclusive mode', p_queue);
   return array(select nextval(v_sequence) from generate_series(1, p_count));
 end $$;
 comment on function trunq.draw_ids(text, integer) is
@@ -164,18 +188,6 @@ create or replace function trunq._define_publish(p_queue_id integer, p_queue tex
 language plpgsql as $$
 begin
   execute format($q$
-    create or replace function trunq_data.publish_%2$s(p_payload jsonb, p_kind text, p_key text, p_headers jsonb, p_body bytea)
-    returns bigint language plpgsql volatile as $f$
-    declare
-      v_id bigint;
-    begin
-      -- In plpgsql for its plan: before Postgres 18 a function in SQL is planned at each call.
-      insert into trunq_log.%1$I (kind, key, payload, headers, body)
-      values (p_kind, p_key, p_payload, p_headers, p_body) returning id into v_id;
-      return v_id;
-    end $f$
-  $q$, p_queue, p_queue_id);
-  execute format($q$
     create or replace function trunq_data.publish_many_%2$s(
       p_count integer, p_payloads jsonb[], p_kinds text[], p_keys text[], p_headers jsonb[], p_bodies bytea[])
     returns bigint[] language plpgsql volatile set plan_cache_mode = force_generic_plan as $f$
@@ -196,6 +208,7 @@ begin
           and has_table_privilege(%4$L, 'insert') then
         -- The common case. What is the same for all is worked out once, and ids are drawn before: 0.87 of the time. Not for a
         -- role that may write the payload columns alone.
+        lock table only trunq_log.%1$I in row exclusive mode;
         v_ids := array(select nextval('trunq_data.message_id_%2$s') from generate_series(1, p_count));
         insert into trunq_log.%1$I (id, txid, created_at, segment, kind, key, payload, headers, body)
         select unnest(v_ids), v_txid, statement_timestamp(), v_segment, v_kind, v_key, unnest(p_payloads), v_headers, v_body;

@@ -27,7 +27,11 @@ begin
   end if;
   -- A whole number of seconds, and the ring always longer than the retention.
   v_span := make_interval(secs => greatest(1, ceil(extract(epoch from p_retention) / (v_segments - 2)))::double precision);
-  -- Two who create the same queue: the second waits here for the first and finds it there.
+  if exists (select from trunq.queue q where q.name = p_queue) then
+    return false;
+  end if;
+  -- Two who create queues: the second waits here for the first, and may find its queue there.
+  perform pg_advisory_xact_lock(1953656423, 0);
   insert into trunq.queue (name, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period)
   values (p_queue, p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag, p_tick_idle_period)
   on conflict (name) do nothing
@@ -37,6 +41,7 @@ begin
   end if;
   perform trunq._create_tables(v_queue_id);
   perform trunq._define_queue(v_queue_id);
+  perform trunq._define_dispatch();
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   values (v_queue_id, 1, trunq.snapshot(), 0, trunq.clock());
   -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
@@ -44,7 +49,7 @@ begin
   return true;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval) is
-  'Makes a queue and its shared subscription "default". Returns: true when it was made, false when it was there. Raises: TQ004, TQ005. Locks: none that an existing queue would feel.';
+  'Makes a queue and its shared subscription "default". Returns: true when it was made, false when it was there. Raises: TQ004, TQ005. Locks: other creations and drops of queues, to the end of the transaction; none that a queue there is would feel.';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set lock_timeout = '200ms' as $$
@@ -61,6 +66,7 @@ begin
       if not p_force then
         perform trunq._check_unused(v_queue_id, p_queue);
       end if;
+      perform pg_advisory_xact_lock(1953656423, 0);
       execute format('lock table %s in access exclusive mode', v_tables);
       if not p_force then
         -- Again: whoever stood in the way may have published.
@@ -79,6 +85,7 @@ begin
   execute format('drop sequence trunq_data.%I, trunq_data.%I', 'message_id_' || v_queue_id, 'lease_id_' || v_queue_id);
   perform trunq._drop_functions(v_queue_id);
   delete from trunq.queue q where q.queue_id = v_queue_id;
+  perform trunq._define_dispatch();
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
   'Drops a queue with all its messages. Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default" or unfinished messages, unless forced, or while an open transaction uses it. Locks: its tables, exclusively, waiting 200 ms at a time.';
@@ -296,6 +303,7 @@ begin
     perform trunq._define_queue(v_queue_id);
     v_count := v_count + 1;
   end loop;
+  perform trunq._define_dispatch();
   return v_count;
 end $$;
 comment on function trunq._refresh_queues() is 'Generates every queue''s functions again: the last step of install and upgrade.';
