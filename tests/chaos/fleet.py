@@ -86,6 +86,14 @@ class Fleet:
     def wait_for(self, handled: int) -> None:
         wait_until(lambda: self.handled() >= handled, 60, f"{handled} messages handled")
 
+    def wait_until_all_run(self) -> None:
+        """Wait until each process was seen to do its work: to lease, or to stand for election."""
+        seen = (
+            "select count(*) from pg_stat_activity"
+            " where application_name like 'trunq%' and query ~ 'trunq.(lease|elect)\\('"
+        )
+        wait_until(lambda: self._number(seen) >= len(self.workers) + len(self.leaders), 60, "all run")
+
     def wait_for_end(self) -> None:
         """Wait until nothing waits, runs or is delayed, all processes alive."""
 
@@ -93,7 +101,7 @@ class Fleet:
             dead = [
                 process for process in (*self.workers.values(), *self.leaders) if process.poll() is not None
             ]
-            assert not dead, "a process of the fleet ended by itself"
+            assert not dead, f"a process ended by itself: {(self.folder / 'log').read_text()[-2000:]}"
             left = self._number("select sum(ready + leased + delayed) from trunq.status('q')", -1)
             return left == 0
 

@@ -22,11 +22,13 @@ ROUNDS = 4
 
 def start(fleet: Fleet) -> None:
     """Two workers with a name, one without, and two leaders of one name: each believes that it leads."""
-    fleet.publish(500)
     for name in ("first", "second", "-third"):
         fleet.start_worker(name)
     for _ in range(2):
         fleet.start_leader("twin")
+    # Without a database to begin with they end, as they should.
+    fleet.wait_until_all_run()
+    fleet.publish(500)
 
 
 def finish(fleet: Fleet, *, crashed: bool = False) -> None:

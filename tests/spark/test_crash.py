@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,12 @@ def kill_tree(pid: int) -> None:
     driver = psutil.Process(pid)
     tree = [driver, *driver.children(recursive=True)]
     for process in tree:
-        process.suspend()
+        # One of Spark's Python workers may end in this moment.
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
     for process in tree:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(tree, timeout=30)
 
 

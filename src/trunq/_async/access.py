@@ -281,7 +281,8 @@ def is_idle(connection: AsyncConnection[Any]) -> bool:
 def check_encoding(connection: AsyncConnection[Any]) -> None:
     """Refuse a connection on which what is sent in UTF-8 would be taken for something else."""
     encoding = connection.info.parameter_status("client_encoding")
-    if encoding != "UTF8":
+    # A connection that was lost has none; the statement will say that it was.
+    if encoding is not None and encoding != "UTF8":
         raise InvalidArgument(
             f"the client_encoding of this connection is {encoding}; many messages at once are sent in UTF8",
             "set client_encoding to UTF8 on it",

@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from conftest import AsyncConnect
@@ -185,6 +186,26 @@ async def test_very_many_for_a_queue_that_is_not_there(database: str, async_conn
         for own in (None, connection):
             with pytest.raises(QueueNotFound, match="nowhere"):
                 await client.publish_many("nowhere", range(600), connection=own)
+
+
+@pytest.mark.parametrize("count", [1, 2, 600])
+async def test_a_lost_connection_is_said_to_be_lost(
+    database: str, async_connect: AsyncConnect, count: int
+) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        connection, other = await async_connect(), await async_connect()
+        await other.execute("select pg_terminate_backend(%s)", (connection.info.backend_pid,))
+        for _ in range(2):
+            with pytest.raises(psycopg.OperationalError):
+                if count == 1:
+                    await client.publish("orders", 1, connection=connection)
+                else:
+                    await client.publish_many("orders", range(count), connection=connection)
+        with pytest.raises(psycopg.OperationalError):
+            async with client.copy("orders", connection=connection) as orders:
+                await orders.write(1)
+        assert await leased(client) == []
 
 
 async def test_another_encoding_changes_no_text(database: str, async_connect: AsyncConnect) -> None:

@@ -8,6 +8,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from conftest import Connect
@@ -183,6 +184,24 @@ def test_very_many_for_a_queue_that_is_not_there(database: str, connect: Connect
         for own in (None, connection):
             with pytest.raises(QueueNotFound, match="nowhere"):
                 client.publish_many("nowhere", range(600), connection=own)
+
+
+@pytest.mark.parametrize("count", [1, 2, 600])
+def test_a_lost_connection_is_said_to_be_lost(database: str, connect: Connect, count: int) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        connection, other = connect(), connect()
+        other.execute("select pg_terminate_backend(%s)", (connection.info.backend_pid,))
+        for _ in range(2):
+            with pytest.raises(psycopg.OperationalError):
+                if count == 1:
+                    client.publish("orders", 1, connection=connection)
+                else:
+                    client.publish_many("orders", range(count), connection=connection)
+        with pytest.raises(psycopg.OperationalError):
+            with client.copy("orders", connection=connection) as orders:
+                orders.write(1)
+        assert leased(client) == []
 
 
 def test_another_encoding_changes_no_text(database: str, connect: Connect) -> None:

@@ -275,7 +275,7 @@ begin
   perform trunq._define_unread(p_queue_id, v_queue);
 end $$;
 comment on function trunq._define_queue(integer) is
-  'Generates the functions that name this queue''s tables: publish, wake, lease, answer, give_back, unread.';
+  'Generates the functions that name this queue''s tables: publish_many, wake, lease, answer, give_back, unread.';
 
 create or replace function trunq._drop_functions(p_queue_id integer) returns void
 language plpgsql as $$
