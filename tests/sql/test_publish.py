@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from calling import ask, drain, fetch, lease, move_clock, publish, refused, state
+from calling import Lease, answer, ask, drain, fetch, lease, move_clock, publish, refused, state
 from conftest import Connect
 
 Connection = psycopg.Connection[Any]
@@ -45,18 +45,31 @@ NEIGHBOURS = ["a", "aa", "a_", "a1", "b", "z", "z9", "mine", "min", "minee", "x"
 
 @pytest.mark.parametrize("count", [1, 2, 3, 11, 70])
 def test_it_arrives_in_its_own_queue_however_many_there_are(connect: Connect, count: int) -> None:
-    """publish has the names of 64 written out, which it halves; the rest are looked up."""
+    """The names of 64 are written out in publish, lease and the answers, and halved; others are looked up."""
     session = connect()
     queues = (NEIGHBOURS + [f"more_{n}" for n in range(60)])[:count]
     for queue in queues:
         ask(session, "create_queue", queue=queue)
     ids = {queue: ask(session, "publish", queue=queue, kind=queue) for queue in queues}
-    assert {queue: [(m.id, m.kind) for m in lease(session, queue, 2).messages] for queue in queues} == {
+    held = {queue: lease(session, queue, 2) for queue in queues}
+    assert {queue: [(m.id, m.kind) for m in held[queue].messages] for queue in queues} == {
         queue: [(id, queue)] for queue, id in ids.items()
     }
+    for queue in queues:
+        verb = "retry" if queue == queues[-1] else "ack"
+        assert answer(session, verb, held[queue]) == 1
+        assert answer(session, verb, held[queue]) == 0
+        with refused("TQ003", f'"{queue}"'):
+            answer(session, verb, Lease(queue, "default", [held[queue].messages[0]._replace(token=0)]))
+    assert [state(session, queue, ids[queue]).state for queue in queues] == [
+        *["done"] * (count - 1),
+        "retrying",
+    ]
     for name in ("", "A", "0", "aaa", "more", "zz", "~"):
         with refused("TQ001", name):
             ask(session, "publish", queue=name)
+        with refused("TQ001", name):
+            lease(session, name)
     ask(session, "drop_queue", queue=queues[-1], force=True)
     with refused("TQ001", queues[-1]):
         ask(session, "publish", queue=queues[-1])

@@ -70,46 +70,71 @@ $$;
 comment on function trunq.release(text, text, bigint, bigint, bigint[]) is
   'Gives back messages of a lease that were not started: handed out again at once, the attempt not counted. Returns: how many were answered by this call. Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013. Locks: the lease.';
 
-create or replace function trunq._answer(
-  p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
-  p_errors text[], p_delays interval[], p_results jsonb[], p_took real[]
-) returns integer
+create or replace function trunq._dispatch_answer() returns void
 language plpgsql as $$
-declare
-  v_sub record;
-  v_count integer := cardinality(p_ids);
-  v_answered integer;
 begin
-  if v_count is null or v_count = 0 then
-    return 0;
-  end if;
+  execute replace($q$
+    create or replace function trunq._answer(
+      p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
+      p_errors text[], p_delays interval[], p_results jsonb[], p_took real[]
+    ) returns integer
+    language plpgsql as $f$
+    declare
+      v_sub record;
+      v_answered integer;
+    begin
+      -- One condition for all that is unusual.
+      if coalesce(cardinality(p_ids), 0) = 0 or array_position(p_ids, null) is not null
+          or cardinality(p_errors) <> cardinality(p_ids) or cardinality(p_delays) <> cardinality(p_ids)
+          or cardinality(p_results) <> cardinality(p_ids) or cardinality(p_took) <> cardinality(p_ids) then
+        perform trunq._check_answer(p_ids);
+        return 0;
+      end if;
+      select s.subscription_id, s.queue_id, s.mode, s.keep_results into v_sub
+      from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
+      where q.name = p_queue and s.name = p_subscription;
+      if v_sub.mode is distinct from 'shared' then
+        perform trunq._subscription(p_queue, p_subscription, 'shared');
+      end if;
+      if not v_sub.keep_results then
+        p_results := null;
+      end if;
+      perform trunq._lock_lease(p_lease_id);
+      {branches}
+      execute format('select trunq_data.%I($1, $2, $3, $4, $5, $6, $7, $8, $9)', 'answer_' || v_sub.queue_id)
+        into v_answered
+        using v_sub.subscription_id, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took;
+      return trunq._answered(v_answered, p_queue, p_subscription, p_lease_id);
+    end $f$
+  $q$, '{branches}', trunq._branches('v_answered := trunq_data.answer_%2$s(v_sub.subscription_id, p_lease_id, p_token, p_ids, '
+    'p_outcome, p_errors, p_delays, p_results, p_took); '
+    'if v_answered >= 0 then return v_answered; end if; return trunq._answered(v_answered, p_queue, p_subscription, p_lease_id);'));
+end $$;
+comment on function trunq._dispatch_answer() is 'Generates trunq._answer.';
+
+create or replace function trunq._check_answer(p_ids bigint[]) returns void
+language plpgsql as $$
+begin
   if array_position(p_ids, null) is not null then
     perform trunq._fail('TQ005', 'an answer names messages by id, not null');
-  end if;
-  if cardinality(p_errors) <> v_count or cardinality(p_delays) <> v_count or cardinality(p_results) <> v_count
-      or cardinality(p_took) <> v_count then
-    perform trunq._fail('TQ005', format('an answer for %s messages came with arrays of another length', v_count),
+  elsif cardinality(p_ids) > 0 then
+    perform trunq._fail('TQ005', format('an answer for %s messages came with arrays of another length', cardinality(p_ids)),
       'give one element for each id, or null for none');
   end if;
-  select s.subscription_id, s.queue_id, s.mode, s.keep_results into v_sub
-  from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
-  where q.name = p_queue and s.name = p_subscription;
-  if v_sub.mode is distinct from 'shared' then
-    perform trunq._subscription(p_queue, p_subscription, 'shared');
-  end if;
-  perform trunq._lock_lease(p_lease_id);
-  execute format('select trunq_data.%I($1, $2, $3, $4, $5, $6, $7, $8, $9)', 'answer_' || v_sub.queue_id)
-    into v_answered
-    using v_sub.subscription_id, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays,
-      case when v_sub.keep_results then p_results end, p_took;
-  if v_answered = -1 then
+end $$;
+comment on function trunq._check_answer(bigint[]) is 'Says what is wrong with an answer; nothing is when it names no message.';
+
+create or replace function trunq._answered(p_answered integer, p_queue text, p_subscription text, p_lease_id bigint) returns integer
+language plpgsql as $$
+begin
+  if p_answered = -1 then
     perform trunq._fail_lease_lost(p_queue, p_subscription, p_lease_id);
-  elsif v_answered = -2 then
+  elsif p_answered = -2 then
     perform trunq._fail('TQ013',
       format('not all of these messages belong to lease %s of subscription "%s" on queue "%s"', p_lease_id, p_subscription, p_queue),
       'nothing was changed; answer each message under the lease it came with');
   end if;
-  return v_answered;
+  return p_answered;
 end $$;
 
 create or replace function trunq._backoff(

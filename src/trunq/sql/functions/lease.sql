@@ -9,21 +9,56 @@
 -- Every lease of a subscription is taken under its lock, and hi is read after the lock was got: positions never cross.
 -- Rows are read by a later statement than hi, so everything hi sees is there.
 
-create or replace function trunq.lease(
-  p_queue text,
-  p_subscription text,
-  p_worker text,
-  p_max_messages integer default 1,
-  p_lease_time interval default null,
-  p_max_bytes bigint default 16777216
-) returns table (
-  lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
-  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz
-)
-language plpgsql rows 100 as $$
-#variable_conflict use_column
-declare
-  v_sub record;
+create or replace function trunq._dispatch_lease() returns void
+language plpgsql as $$
+begin
+  execute replace($q$
+    create or replace function trunq.lease(
+      p_queue text,
+      p_subscription text,
+      p_worker text,
+      p_max_messages integer default 1,
+      p_lease_time interval default null,
+      p_max_bytes bigint default 16777216
+    ) returns table (
+      lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
+      payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz
+    )
+    language plpgsql rows 100 as $f$
+    #variable_conflict use_column
+    declare
+      v_sub record;
+    begin
+      -- One condition for all that is unusual.
+      if current_setting('transaction_isolation') <> 'read committed'
+          or current_setting('trunq.cluster_checked', true) is distinct from 'yes'
+          or p_max_messages is null or p_max_messages not between 1 and 10000 or p_lease_time <= '0' then
+        perform trunq._check_lease(p_max_messages, p_lease_time);
+      end if;
+      select s.subscription_id, s.queue_id, s.mode, s.start, s.max_attempts,
+        coalesce(p_lease_time, s.lease_time) lease_time, coalesce(p_max_bytes, 16777216) max_bytes into v_sub
+      from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
+      where q.name = p_queue and s.name = p_subscription;
+      if v_sub.mode is distinct from 'shared' then
+        perform trunq._subscription(p_queue, p_subscription, 'shared');
+      end if;
+      if not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id) then
+        perform trunq._wait_for_subscription(v_sub.subscription_id, p_queue, p_subscription);
+      end if;
+      {branches}
+      return query execute
+        format('select * from trunq_data.%I($1, $2, $3, $4, $5, $6, $7)', 'lease_' || v_sub.queue_id)
+        using v_sub.subscription_id, v_sub.start, v_sub.max_attempts, p_worker, p_max_messages, v_sub.lease_time, v_sub.max_bytes;
+    end $f$
+  $q$, '{branches}', trunq._branches('return query select * from trunq_data.lease_%2$s(v_sub.subscription_id, v_sub.start, '
+    'v_sub.max_attempts, p_worker, p_max_messages, v_sub.lease_time, v_sub.max_bytes); return;'));
+  comment on function trunq.lease(text, text, text, integer, interval, bigint) is
+    'Leases up to p_max_messages (and p_max_bytes, payloads as they are stored, but at least one) to a worker. Returns: one row a message, all of one lease; none when there is nothing. Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011. Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
+end $$;
+comment on function trunq._dispatch_lease() is 'Generates trunq.lease.';
+
+create or replace function trunq._check_lease(p_max_messages integer, p_lease_time interval) returns void
+language plpgsql as $$
 begin
   perform trunq._require_read_committed('lease');
   if p_max_messages is null or p_max_messages not between 1 and 10000 then
@@ -32,23 +67,8 @@ begin
   if p_lease_time <= '0' then
     perform trunq._fail('TQ005', format('the time of a lease must be positive, not %s', p_lease_time));
   end if;
-  select s.subscription_id, s.queue_id, s.mode, s.start, s.max_attempts, s.lease_time into v_sub
-  from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
-  where q.name = p_queue and s.name = p_subscription;
-  if v_sub.mode is distinct from 'shared' then
-    perform trunq._subscription(p_queue, p_subscription, 'shared');
-  end if;
   perform trunq._check_cluster();
-  if not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id) then
-    perform trunq._wait_for_subscription(v_sub.subscription_id, p_queue, p_subscription);
-  end if;
-  return query execute
-    format('select * from trunq_data.%I($1, $2, $3, $4, $5, $6, $7)', 'lease_' || v_sub.queue_id)
-    using v_sub.subscription_id, v_sub.start, v_sub.max_attempts, p_worker, p_max_messages,
-      coalesce(p_lease_time, v_sub.lease_time), coalesce(p_max_bytes, 16777216);
 end $$;
-comment on function trunq.lease(text, text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes, payloads as they are stored, but at least one) to a worker. Returns: one row a message, all of one lease; none when there is nothing. Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011. Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq.extend(
   p_queue text,

@@ -2,20 +2,10 @@
 -- ids in input order, delays, and clear refusals; plain INSERT and COPY into trunq_log.<queue> do the same work.
 -- Publishers take no lock that another publisher, a reader or rotation would wait for.
 
--- trunq.publish is generated: it has the INSERT of each of the first 64 queues written out. A statement put together while
--- running is parsed and planned each time, which takes as long as all the rest; a look at trunq.queue and a call of another
--- function take a fifth of it. So a queue that is created or dropped makes it anew. Any other queue is looked up.
-create or replace function trunq._define_dispatch() returns void
+create or replace function trunq._dispatch_publish() returns void
 language plpgsql as $$
-declare
-  v_queues text[];
 begin
-  -- Of two who create queues, each must write out the other's too.
-  perform pg_advisory_xact_lock(1953656423, 0);
-  select coalesce(array_agg(f.name order by f.name collate "C"), '{}') into v_queues
-  from (select q.name from trunq.queue q
-        where to_regclass(format('trunq_log.%I', q.name)) is not null order by q.queue_id limit 64) f;
-  execute format($q$
+  execute replace($q$
     create or replace function trunq.publish(
       p_queue text,
       p_payload jsonb default null,
@@ -31,42 +21,23 @@ begin
     declare
       v_id bigint;
     begin
-      -- One condition for all that is unusual: each is set up again in each transaction.
+      -- One condition for all that is unusual.
       if p_priority is distinct from 0 or p_delay is not null or p_due_at is not null
           or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 then
         return trunq._publish_delayed(p_queue, p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at);
       end if;
-      %s
+      {branches}
       perform trunq._queue_id(p_queue);
-      execute format('insert into trunq_log.%%I (kind, key, payload, headers, body) values ($1, $2, $3, $4, $5) returning id', p_queue)
+      execute format('insert into trunq_log.%I (kind, key, payload, headers, body) values ($1, $2, $3, $4, $5) returning id', p_queue)
         into v_id using p_kind, p_key, p_payload, p_headers, p_body;
       return v_id;
     end $f$
-  $q$, trunq._branches(v_queues));
+  $q$, '{branches}', trunq._branches('insert into trunq_log.%1$I (kind, key, payload, headers, body) '
+    'values (p_kind, p_key, p_payload, p_headers, p_body) returning id into v_id; return v_id;'));
+  comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
+    'Publishes one message in the caller''s transaction, now, after p_delay or at p_due_at. Returns: its id. Raises: TQ001; TQ005 for both a delay and a time, or a priority; TQ006 over 16 MB. Locks: none.';
 end $$;
-comment on function trunq._define_dispatch() is
-  'Generates trunq.publish for the queues there are. Locks: other creations and drops of queues, to the end of the transaction.';
-
-create or replace function trunq._branches(p_queues text[]) returns text
-language plpgsql immutable as $$
-declare
-  v_half integer := cardinality(p_queues) / 2;
-begin
-  if cardinality(p_queues) = 0 then
-    return '';
-  elsif cardinality(p_queues) = 1 then
-    return format('if p_queue = %1$L then insert into trunq_log.%1$I (kind, key, payload, headers, body) '
-      'values (p_kind, p_key, p_payload, p_headers, p_body) returning id into v_id; return v_id; end if;', p_queues[1]);
-  end if;
-  return format(E'if p_queue collate "C" < %L then\n%s\nelse\n%s\nend if;', p_queues[v_half + 1],
-    trunq._branches(p_queues[:v_half]), trunq._branches(p_queues[v_half + 1:]));
-end $$;
-comment on function trunq._branches(text[]) is
-  'The part of trunq.publish that finds the queue, of those sorted by their bytes, by halving: each condition is a cost of its own.';
-
-select trunq._define_dispatch();
-comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
-  'Publishes one message in the caller''s transaction, now, after p_delay or at p_due_at. Returns: its id. Raises: TQ001; TQ005 for both a delay and a time, or a priority; TQ006 over 16 MB. Locks: none.';
+comment on function trunq._dispatch_publish() is 'Generates trunq.publish.';
 
 create or replace function trunq._publish_delayed(
   p_queue text, p_payload jsonb, p_kind text, p_key text, p_headers jsonb, p_body bytea, p_priority smallint, p_delay interval,
