@@ -32,6 +32,8 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _HOPELESS: Final = 64 * 1024 * 1024
 """JSON text of this size is over the limit of 16 MB in any form; the database knows the limit itself."""
 
+_ELSEWHERE: Final = "keep large content elsewhere and publish where it is"
+
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -40,6 +42,17 @@ def unreadable(error: psycopg.DataError) -> InvalidArgument:
     diagnosis = error.diag
     parts = [diagnosis.message_primary or str(error), diagnosis.message_detail, diagnosis.context]
     return InvalidArgument(". ".join(part.rstrip(".").partition("\n")[0] for part in parts if part))
+
+
+def too_large(error: psycopg.errors.CheckViolation) -> MessageTooLarge | None:
+    """What the log's own limit refuses; None when it is another rule that does."""
+    if not (error.diag.constraint_name or "").endswith("_at_most_16_mb"):
+        return None
+    where = (error.diag.context or "").partition("\n")[0][:100]
+    return MessageTooLarge(
+        f"a message is too large: at most 16777216 bytes each for payload, body and headers ({where})",
+        _ELSEWHERE,
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -109,7 +122,7 @@ def json_bytes(name: str, value: Any, position: int | None = None) -> bytes | No
     if len(raw) > _HOPELESS:
         raise MessageTooLarge(
             f"{_where(name, position)} is too large: {len(raw)} bytes of JSON, at most 16777216",
-            "keep large content elsewhere and publish where it is",
+            _ELSEWHERE,
         )
     return raw
 

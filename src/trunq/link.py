@@ -30,6 +30,7 @@ LONGEST_PAUSE: Final = 5.0
 # A server that vanished without a word (power, network) is noticed within a minute, not within TCP's two
 # hours.
 _CONNECTING: Final = {
+    "client_encoding": "UTF8",
     "connect_timeout": "10",
     "keepalives_idle": "20",
     "keepalives_interval": "10",

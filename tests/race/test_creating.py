@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calling import ask, fetch, lease
+from calling import answer, ask, call, fetch, lease, publish, refused
 from conftest import Connect
 from waiting import wait_until_blocked
 
@@ -32,3 +32,101 @@ def test_of_two_who_make_queues_neither_leaves_the_other_out(
     if isolation == "read committed":
         assert "trunq_log.one" in fetch(session, SOURCE)
     assert "trunq_log.two" in fetch(session, SOURCE)
+
+
+MADE_MEANWHILE = """
+create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null)
+returns trunq.subscription language plpgsql as $$
+declare
+  v_sub trunq.subscription;
+begin
+  insert into trunq.subscription (queue_id, name, mode, start)
+  select q.queue_id, p_subscription, 'shared', '3:3:' from trunq.queue q where q.name = p_queue
+  returning * into v_sub;
+  return v_sub;
+end $$
+"""
+
+
+def test_a_snapshot_from_before_a_queue_was_made_again_leaves_the_new_one_to_all(
+    connect: Connect, meanwhile: Any
+) -> None:
+    session, first, second = connect(), connect(autocommit=False), connect(autocommit=False)
+    ask(session, "create_queue", queue="orders")
+    second.execute("set transaction isolation level repeatable read")
+    ask(first, "drop_queue", queue="orders", force=True)
+    ask(first, "create_queue", queue="orders")
+    late = meanwhile(ask, second, "create_queue", queue="other")
+    wait_until_blocked(session, second)
+    first.commit()
+    assert late.result(10) is True
+    second.commit()
+    id = ask(session, "publish", queue="orders")
+    held = lease(session, "orders")
+    assert held.ids == [id]
+    assert answer(session, "ack", held) == 1
+
+
+def test_a_queue_that_is_being_dropped_is_made_anew(connect: Connect, meanwhile: Any) -> None:
+    session, dropper, watcher = connect(), connect(autocommit=False), connect()
+    ask(session, "create_queue", queue="orders")
+    ask(dropper, "drop_queue", queue="orders", force=True)
+    late = meanwhile(ask, session, "create_queue", queue="orders")
+    wait_until_blocked(watcher, session)
+    dropper.commit()
+    assert late.result(10) is True
+    assert publish(session, "orders") == [1]
+
+
+def test_ids_are_those_of_the_queue_made_meanwhile(connect: Connect, meanwhile: Any) -> None:
+    session, maker, watcher = connect(), connect(autocommit=False), connect()
+    ask(session, "create_queue", queue="orders")
+    publish(session, "orders", 3)
+    ask(maker, "drop_queue", queue="orders", force=True)
+    ask(maker, "create_queue", queue="orders")
+    late = meanwhile(ask, session, "draw_ids", queue="orders", count=3)
+    wait_until_blocked(watcher, session)
+    maker.commit()
+    assert late.result(10) == [1, 2, 3]
+    assert publish(session, "orders", 1)[0] > 3
+
+
+def test_who_cannot_drop_hears_of_the_queue_that_is_being_made(connect: Connect) -> None:
+    session, maker = connect(), connect(autocommit=False)
+    ask(session, "create_queue", queue="orders")
+    ask(maker, "create_queue", queue="other")
+    with refused("TQ009", "another transaction is creating or dropping a queue", "pg_prepared_xacts"):
+        ask(session, "drop_queue", queue="orders")
+    maker.commit()
+    ask(session, "drop_queue", queue="orders")
+    assert [row.queue for row in call(session, "list_queues")] == ["other"]
+
+
+def test_an_upgrade_waits_for_a_queue_that_is_being_made(
+    connect: Connect, database: str, meanwhile: Any
+) -> None:
+    session, maker = connect(), connect(autocommit=False)
+    ask(maker, "create_queue", queue="orders")
+    late = meanwhile(fetch, session, "select trunq._refresh_queues()")
+    wait_until_blocked(connect(), session)
+    maker.commit()
+    assert late.result(10) == 1
+
+
+@pytest.mark.parametrize("verb", ["lease", "ack"])
+def test_a_subscription_made_in_the_middle_of_a_call_is_found(connect: Connect, verb: str) -> None:
+    """The call looks twice for what is missing, to say which; the second look may find it."""
+    session = connect()
+    ask(session, "create_queue", queue="orders")
+    (id,) = publish(session, "orders")
+    ask(session, "subscribe", queue="orders", subscription="s", start="earliest")
+    held = lease(session, "orders", subscription="s")
+    ask(session, "unsubscribe", queue="orders", subscription="s")
+    # What another session does between the two looks, this one does in the second.
+    session.execute(MADE_MEANWHILE)
+    session.execute("set statement_timeout = '10s'")
+    if verb == "lease":
+        assert lease(session, "orders", subscription="s").ids == [id]
+    else:
+        with refused("TQ003"):
+            answer(session, "ack", held)

@@ -201,10 +201,17 @@ class TestPublisher:
         session.execute(sql.SQL("drop owned by {0}; drop role {0}").format(sql.Identifier(role)).as_string())
 
     def test_it_publishes_in_every_way_but_delayed(
-        self, session: Connection, queue: str, publisher: Connection
+        self, session: Connection, queue: str, publisher: Connection, role: str
     ) -> None:
         assert ask(publisher, "publish", queue=queue, payload={"n": 1}) == 1
         assert publish(publisher, queue, 2) == [2, 3]
+        assert ask(publisher, "draw_ids", queue=queue, count=2) is None
+        session.execute(
+            sql.SQL("grant insert (id), select (id) on trunq_log.{} to {}").format(
+                sql.Identifier(queue), sql.Identifier(role)
+            )
+        )
+        # The right to a column is not enough for the lock.
         assert ask(publisher, "draw_ids", queue=queue, count=2) is None
         insert = sql.SQL(
             "insert into trunq_log.{} (kind, key, payload, body, headers)"

@@ -14,7 +14,7 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from trunq._async.access import AsyncAccess, check_encoding, is_idle
-from trunq.argument import Interval, check_name, interval, json_text, moment, unreadable
+from trunq.argument import Interval, check_name, interval, json_text, moment, too_large, unreadable
 from trunq.bulk import COLUMNS, PART, Columns, line
 from trunq.errors import QueueNotFound, translated
 
@@ -162,6 +162,10 @@ async def _copying(
                 yield copy
     except psycopg.DataError as error:
         raise unreadable(error) from error
+    except psycopg.errors.CheckViolation as error:
+        if (ours := too_large(error)) is None:
+            raise
+        raise ours from error
     except psycopg.errors.UndefinedTable as error:
         raise QueueNotFound(f'queue "{queue}" does not exist', "create it: trunq queue create") from error
 

@@ -29,7 +29,7 @@ Record = TypeVar("Record", bound=NamedTuple)
 
 Pool = ConnectionPool[Connection[Any]]
 
-_PARAMETERS: Final = {"application_name": "trunq", "connect_timeout": "10"}
+_PARAMETERS: Final = {"application_name": "trunq", "connect_timeout": "10", "client_encoding": "UTF8"}
 
 _ABSENT: Final = (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction)
 
@@ -280,11 +280,10 @@ def is_idle(connection: Connection[Any]) -> bool:
 
 def check_encoding(connection: Connection[Any]) -> None:
     """Refuse a connection on which what is sent in UTF-8 would be taken for something else."""
-    encoding = connection.info.parameter_status("client_encoding")
-    # A connection that was lost has none; the statement will say that it was.
-    if encoding is not None and encoding != "UTF8":
+    if connection.info.encoding != "utf-8":
+        encoding = connection.info.parameter_status("client_encoding")
         raise InvalidArgument(
-            f"the client_encoding of this connection is {encoding}; many messages at once are sent in UTF8",
+            f"the client_encoding of this connection is {encoding}; lists and COPY are sent in UTF8",
             "set client_encoding to UTF8 on it",
         )
 

@@ -16,7 +16,7 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from trunq._sync.access import Access, check_encoding, is_idle
-from trunq.argument import Interval, check_name, interval, json_text, moment, unreadable
+from trunq.argument import Interval, check_name, interval, json_text, moment, too_large, unreadable
 from trunq.bulk import COLUMNS, PART, Columns, line
 from trunq.errors import QueueNotFound, translated
 
@@ -160,6 +160,10 @@ def _copying(connection: Connection[Any], queue: str, columns: Sequence[str]) ->
                 yield copy
     except psycopg.DataError as error:
         raise unreadable(error) from error
+    except psycopg.errors.CheckViolation as error:
+        if (ours := too_large(error)) is None:
+            raise
+        raise ours from error
     except psycopg.errors.UndefinedTable as error:
         raise QueueNotFound(f'queue "{queue}" does not exist', "create it: trunq queue create") from error
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from conftest import AsyncConnect
-from trunq import AsyncClient, InvalidArgument, InvalidName, Message, QueueNotFound, RawJson
+from trunq import AsyncClient, InvalidArgument, InvalidName, Message, MessageTooLarge, QueueNotFound, RawJson
 
 EVERYTHING: list[Any] = [
     {"a": [1, 2.5, None, True, "ü\t\n\\ \u2028 😀"], "b": {"c": {}}},
@@ -206,6 +206,35 @@ async def test_a_lost_connection_is_said_to_be_lost(
             async with client.copy("orders", connection=connection) as orders:
                 await orders.write(1)
         assert await leased(client) == []
+
+
+@pytest.mark.parametrize("count", [1, 600])
+async def test_one_too_large_among_many_is_said_to_be_too_large(database: str, count: int) -> None:
+    too_large = {"payload": "x" * (17 * 1024 * 1024)}
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        with pytest.raises(MessageTooLarge, match="too large"):
+            await client.publish_many("orders", [*range(count), too_large])
+        with pytest.raises(MessageTooLarge, match="at most 16777216"):
+            await client.publish_many("orders", bodies=[b""] * count + [b"x" * (17 * 1024 * 1024)])
+        with pytest.raises(MessageTooLarge, match="line 2"):
+            async with client.copy("orders") as orders:
+                await orders.write(1)
+                await orders.write(too_large)
+        assert await leased(client) == []
+
+
+async def test_a_clients_own_connections_speak_utf8(
+    database: str, async_connect: AsyncConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.publish_many("orders", ["é", "ü"], kinds="é")
+        assert [(m.payload, m.kind) for m in await leased(client)] == [("é", "é"), ("ü", "é")]
+        unicode = await async_connect()
+        await unicode.execute("set client_encoding to 'UNICODE'")
+        assert len(await client.publish_many("orders", range(600), connection=unicode)) == 600
 
 
 async def test_another_encoding_changes_no_text(database: str, async_connect: AsyncConnect) -> None:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from conftest import Connect
-from trunq import Client, InvalidArgument, InvalidName, Message, QueueNotFound, RawJson
+from trunq import Client, InvalidArgument, InvalidName, Message, MessageTooLarge, QueueNotFound, RawJson
 
 EVERYTHING: list[Any] = [
     {"a": [1, 2.5, None, True, "ü\t\n\\ \u2028 😀"], "b": {"c": {}}},
@@ -202,6 +202,35 @@ def test_a_lost_connection_is_said_to_be_lost(database: str, connect: Connect, c
             with client.copy("orders", connection=connection) as orders:
                 orders.write(1)
         assert leased(client) == []
+
+
+@pytest.mark.parametrize("count", [1, 600])
+def test_one_too_large_among_many_is_said_to_be_too_large(database: str, count: int) -> None:
+    too_large = {"payload": "x" * (17 * 1024 * 1024)}
+    with Client(database) as client:
+        client.create_queue("orders")
+        with pytest.raises(MessageTooLarge, match="too large"):
+            client.publish_many("orders", [*range(count), too_large])
+        with pytest.raises(MessageTooLarge, match="at most 16777216"):
+            client.publish_many("orders", bodies=[b""] * count + [b"x" * (17 * 1024 * 1024)])
+        with pytest.raises(MessageTooLarge, match="line 2"):
+            with client.copy("orders") as orders:
+                orders.write(1)
+                orders.write(too_large)
+        assert leased(client) == []
+
+
+def test_a_clients_own_connections_speak_utf8(
+    database: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with Client(database) as client:
+        client.create_queue("orders")
+        client.publish_many("orders", ["é", "ü"], kinds="é")
+        assert [(m.payload, m.kind) for m in leased(client)] == [("é", "é"), ("ü", "é")]
+        unicode = connect()
+        unicode.execute("set client_encoding to 'UNICODE'")
+        assert len(client.publish_many("orders", range(600), connection=unicode)) == 600
 
 
 def test_another_encoding_changes_no_text(database: str, connect: Connect) -> None:

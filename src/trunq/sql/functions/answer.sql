@@ -95,6 +95,8 @@ begin
       where q.name = p_queue and s.name = p_subscription;
       if v_sub.mode is distinct from 'shared' then
         perform trunq._subscription(p_queue, p_subscription, 'shared');
+        -- It did not say what is missing: the subscription was made just now.
+        return trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took);
       end if;
       if not v_sub.keep_results then
         p_results := null;

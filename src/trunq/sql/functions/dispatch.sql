@@ -20,7 +20,9 @@ language sql as $$
   select trunq._halve(coalesce(array_agg(f.name order by f.name collate "C"), '{}'),
     coalesce(array_agg(format(p_statement, f.name, f.queue_id) order by f.name collate "C"), '{}'))
   from (select q.name, q.queue_id from trunq.queue q
-        where to_regclass(format('trunq_log.%I', q.name)) is not null order by q.queue_id limit 64) f
+        -- Under an older snapshot a queue may be seen that was dropped, and another have its name.
+        where to_regclass(format('trunq_log.%I', q.name)) is not null and to_regclass('trunq_data.lease_' || q.queue_id) is not null
+        order by q.queue_id limit 64) f
 $$;
 comment on function trunq._branches(text) is
   'PL/pgSQL that does this statement for the queue p_queue: %1$I stands for its name, %2$s for its number.';

@@ -41,6 +41,9 @@ begin
       where q.name = p_queue and s.name = p_subscription;
       if v_sub.mode is distinct from 'shared' then
         perform trunq._subscription(p_queue, p_subscription, 'shared');
+        -- It did not say what is missing: the subscription was made just now.
+        return query select * from trunq.lease(p_queue, p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes);
+        return;
       end if;
       if not pg_try_advisory_xact_lock(1953656418, v_sub.subscription_id) then
         perform trunq._wait_for_subscription(v_sub.subscription_id, p_queue, p_subscription);

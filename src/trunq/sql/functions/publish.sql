@@ -123,16 +123,18 @@ comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], b
 create or replace function trunq.draw_ids(p_queue text, p_count integer) returns bigint[]
 language plpgsql as $$
 declare
-  v_sequence regclass := format('trunq_data.%I', 'message_id_' || trunq._queue_id(p_queue));
+  v_sequence regclass;
 begin
   if p_count is null or p_count < 0 then
     perform trunq._fail('TQ005', format('%s is no number of messages', coalesce(p_count::text, 'null')));
   end if;
-  if not has_column_privilege(format('trunq_log.%I', p_queue), 'id', 'insert') then
+  perform trunq._queue_id(p_queue);
+  if not has_table_privilege(format('trunq_log.%I', p_queue), 'insert') then
     return null;
   end if;
-  -- Its sequence can be dropped before the table is: whoever waits here for that hears what is missing.
+  -- Who waits here for a drop may find another queue of that name after it, or hear that there is none.
   execute format('lock table only trunq_log.%I in row exclusive mode', p_queue);
+  v_sequence := format('trunq_data.%I', 'message_id_' || trunq._queue_id(p_queue));
   return array(select nextval(v_sequence) from generate_series(1, p_count));
 end $$;
 comment on function trunq.draw_ids(text, integer) is

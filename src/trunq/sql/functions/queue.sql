@@ -27,7 +27,9 @@ begin
   end if;
   -- A whole number of seconds, and the ring always longer than the retention.
   v_span := make_interval(secs => greatest(1, ceil(extract(epoch from p_retention) / (v_segments - 2)))::double precision);
-  if exists (select from trunq.queue q where q.name = p_queue) then
+  -- One that is being dropped is waited for; one that is there is enough.
+  perform from trunq.queue q where q.name = p_queue for key share;
+  if found then
     return false;
   end if;
   -- Two who create queues: the second waits here for the first, and may find its queue there.
@@ -49,12 +51,13 @@ begin
   return true;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval) is
-  'Makes a queue and its shared subscription "default". Returns: true when it was made, false when it was there. Raises: TQ004, TQ005. Locks: other creations and drops of queues, to the end of the transaction; none that a queue there is would feel.';
+  'Makes a queue and its shared subscription "default"; for the owner of trunq, or a member of that role. Returns: true when it was made, false when it was there. Raises: TQ004, TQ005. Locks: other creations and drops of queues, to the end of the transaction; none that a queue there is would feel.';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set lock_timeout = '200ms' as $$
 declare
   v_queue_id integer := trunq._queue_id(p_queue);
+  v_by text := format('queue "%s" is in use by an open transaction', p_queue);
   v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue, 'lease_' || v_queue_id, 'receipt_' || v_queue_id);
 begin
   perform trunq._require_read_committed('drop_queue');
@@ -66,7 +69,9 @@ begin
       if not p_force then
         perform trunq._check_unused(v_queue_id, p_queue);
       end if;
+      v_by := 'another transaction is creating or dropping a queue';
       perform pg_advisory_xact_lock(1953656423, 0);
+      v_by := format('queue "%s" is in use by an open transaction', p_queue);
       execute format('lock table %s in access exclusive mode', v_tables);
       if not p_force then
         -- Again: whoever stood in the way may have published.
@@ -75,8 +80,7 @@ begin
       exit;
     exception when lock_not_available then
       if v_try = 10 then
-        perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
-          'end it (pg_stat_activity shows it) and try again');
+        perform trunq._fail('TQ009', v_by, 'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
       end if;
       perform pg_sleep(0.05);
     end;
@@ -296,6 +300,8 @@ declare
   v_queue_id integer;
   v_count integer := 0;
 begin
+  -- A queue that is being created is waited for: it must not be left with functions of before.
+  perform pg_advisory_xact_lock(1953656423, 0);
   insert into trunq.cluster (system_identifier)
   select s.system_identifier from pg_control_system() s
   on conflict do nothing;
