@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
@@ -111,14 +111,18 @@ _COLUMNS: Final = {
 
 def line(payload: Any, kind: str | None, key: str | None, headers: Any, body: bytes | None) -> bytes:
     """One message as a line of COPY's text format."""
-    fields = (
-        None if kind is None else kind.encode(),
-        None if key is None else key.encode(),
-        json_bytes("payload", payload),
-        json_bytes("headers", headers),
-        None if body is None else _hex(body),
+    return b"%b\t%b\t%b\t%b\t%b\n" % (
+        _kind(kind),
+        b"\\N" if key is None else _field(key.encode()),
+        _field(json_bytes("payload", payload)),
+        b"\\N" if headers is None else _field(json_bytes("headers", headers)),
+        b"\\N" if body is None else _field(_hex(body)),
     )
-    return b"\t".join(_fields(fields)) + b"\n"
+
+
+@lru_cache(maxsize=256)
+def _kind(kind: str | None) -> bytes:
+    return _field(None if kind is None else kind.encode())
 
 
 def _hex(content: bytes) -> bytes:
@@ -130,7 +134,13 @@ def _fields(raws: Sequence[bytes | None]) -> list[bytes]:
     present = [raw for raw in raws if raw is not None]
     if len(present) == len(raws) and not _has_special(b"".join(present)):
         return present
-    return [b"\\N" if raw is None else _escaped(raw) if _has_special(raw) else raw for raw in raws]
+    return list(map(_field, raws))
+
+
+def _field(raw: bytes | None) -> bytes:
+    if raw is None:
+        return b"\\N"
+    return _escaped(raw) if _has_special(raw) else raw
 
 
 def _has_special(raw: bytes) -> bool:

@@ -192,7 +192,7 @@ class AsyncCopyWriter:
         self._lines.append(text)
         self._size += len(text)
         # A call for each message would cost more than the message.
-        if self._size > 65_536:
+        if self._size > 32_768:
             await self.flush()
 
     async def flush(self) -> None:

@@ -190,7 +190,7 @@ class CopyWriter:
         self._lines.append(text)
         self._size += len(text)
         # A call for each message would cost more than the message.
-        if self._size > 65_536:
+        if self._size > 32_768:
             self.flush()
 
     def flush(self) -> None:
