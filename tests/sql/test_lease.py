@@ -145,7 +145,8 @@ def test_a_look_that_walked_far_moves_the_position(session: Connection, queue: s
     moved = leases(session, queue)
     assert moved > before
     assert not lease(session, queue)
-    assert leases(session, queue) == moved, "the second look has nothing to walk"
+    # One more at most, should it have taken 3 ms: the second look has nothing to walk.
+    assert leases(session, queue) <= moved + 1
 
 
 def test_a_row_far_behind_others_retries_is_found_in_the_same_call(session: Connection, queue: str) -> None:

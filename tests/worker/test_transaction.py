@@ -245,6 +245,9 @@ async def test_messages_for_transactions_are_spread_over_leases(
     await drain(worker)
     assert effects() == ids
     sizes = [
-        size for (size,) in queue.connection.execute("select size from trunq_data.lease_1 order by lease_id")
+        size
+        for (size,) in queue.connection.execute(
+            "select size from trunq_data.lease_1 where size > 0 order by lease_id"
+        )
     ]
     assert max(sizes[1:]) <= 2
