@@ -108,8 +108,7 @@ def trunq_rate(running: Embedded, messages: int) -> float:
         copy_in(connection, f"trunq_log.{QUEUE}", messages)
         settle(dsn)
         took = apart(drain_trunq, dsn, messages)
-        (queue_id,) = connection.execute("select queue_id from trunq.list_queues()").fetchone() or (0,)
-        done = connection.execute(f"select sum(size) from trunq_data.receipt_{queue_id} where outcome = 'a'")
+        done = connection.execute(f"select sum(size) from trunq_data.{QUEUE}_receipt where outcome = 'a'")
         assert done.fetchone() == (messages,)
     drop_database(running, dsn)
     return messages / took

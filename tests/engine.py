@@ -48,8 +48,9 @@ class Engine:
         return statement.format(
             id=id,
             log=f"trunq_log.{self.queue}",
-            lease=f"trunq_data.lease_{id}",
-            receipt=f"trunq_data.receipt_{id}",
+            lease=f"trunq_data.{self.queue}_lease",
+            receipt=f"trunq_data.{self.queue}_receipt",
+            queue=self.queue,
         )
 
     @property
@@ -105,7 +106,7 @@ class Engine:
     def pages(self, table: str) -> int:
         """Pages of the queue's log, lease or receipt table."""
         return sum(
-            int(self.fetch(f"select pg_relation_size('trunq_data.{table}_{{id}}_{segment}') / 8192"))
+            int(self.fetch(f"select pg_relation_size('trunq_data.{self.queue}_{table}_{segment}') / 8192"))
             for segment in range(SEGMENTS)
         )
 

@@ -118,7 +118,7 @@ def render(since: int = 0) -> str:
         parts += [f"-- migrations/{migration.name}", migration.sql, _record(migration)]
     parts.append(_LATE_BOUND)
     for name, sql in function_files():
-        parts += [f"-- functions/{name}", sql]
+        parts += [f"-- {name}", sql]
     parts += [_finish(), "commit;", ""]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -134,8 +134,12 @@ def migrations() -> tuple[Migration, ...]:
 
 @cache
 def function_files() -> tuple[tuple[str, str], ...]:
-    """Name and text of every file of functions, in the order they are applied."""
-    return tuple((path.name, path.read_text(encoding="utf-8")) for path in _sql_files("functions"))
+    """Path and text of every file of functions, in the order they are applied."""
+    return tuple(
+        (f"{folder}/{path.name}", path.read_text(encoding="utf-8"))
+        for folder in ("functions", "queue")
+        for path in _sql_files(folder)
+    )
 
 
 def newest() -> int:

@@ -77,11 +77,11 @@ class Fleet:
 
     def handled(self) -> int:
         """Messages answered so far; none while the database is away."""
-        return self._number("select coalesce(sum(size), 0) from trunq_data.receipt_1 where outcome = 'a'")
+        return self._number("select coalesce(sum(size), 0) from trunq_data.q_receipt where outcome = 'a'")
 
     def expired(self) -> int:
         """Messages whose lease was reaped or reclaimed."""
-        return self._number("select coalesce(sum(size), 0) from trunq_data.receipt_1 where outcome = 'x'")
+        return self._number("select coalesce(sum(size), 0) from trunq_data.q_receipt where outcome = 'x'")
 
     def wait_for(self, handled: int) -> None:
         wait_until(lambda: self.handled() >= handled, 60, f"{handled} messages handled")

@@ -61,9 +61,9 @@ def test_a_look_over_retries_of_another_moves_the_position(work: Engine) -> None
     assert first.rows_read >= IN_THE_WAY
     assert work.fetch("select count(*) from {lease}") == leases + 1, "an empty lease"
     second = look(work)
-    # A look that took 3 ms, on a busy machine, writes an empty lease.
     assert second.rows == 0
-    assert second.rows_inserted <= 1
+    # One that took 3 ms, on a busy machine, writes an empty lease; the next need not.
+    assert min(look(work).rows_inserted for _ in range(5)) == 0
     assert second.pages < FEW
     assert second.rows_read < FEW
     ids = work.publish(5)
@@ -84,12 +84,10 @@ def test_a_message_behind_retries_of_another_is_found_in_the_same_call(work: Eng
 
 def test_so_many_retries_of_another_are_walked_in_several_calls(work: Engine) -> None:
     """Forty walks of fifty thousand rows at most: seen here with shorter ones."""
-    number = work.queue_id
-    source = work.fetch("select pg_get_functiondef('trunq_data.lease_{id}'::regproc)")
-    assert "c_walk constant integer := 50000" in source
-    work.connection.execute(
-        source.replace("c_walk constant integer := 50000", "c_walk constant integer := 50")
-    )
+    source = work.fetch("select pg_get_functiondef('trunq_queue.{queue}_lease'::regproc)")
+    walk = "c_walk constant integer := trunq._limit('walk_rows')"
+    assert walk in source
+    work.connection.execute(source.replace(walk, "c_walk constant integer := 50"))
     put_retries_of_another(work, 10_000)
     ids = work.publish(5)
     calls = 0
@@ -98,7 +96,7 @@ def test_so_many_retries_of_another_are_walked_in_several_calls(work: Engine) ->
         assert calls < 10
     assert held.ids == ids
     assert calls == 10_000 // (40 * 50)
-    assert work.fetch(f"select count(*) from trunq_data.lease_{number} where size is null") >= calls
+    assert work.fetch("select count(*) from {lease} where size is null") >= calls
 
 
 def test_rows_nobody_committed_yet_are_walked_once(work: Engine, connect: Connect) -> None:
@@ -108,9 +106,9 @@ def test_rows_nobody_committed_yet_are_walked_once(work: Engine, connect: Connec
             copy.write_row(["k"])
     assert look(work).rows == 0
     second = look(work)
-    # A look that took 3 ms, on a busy machine, writes an empty lease.
     assert second.rows == 0
-    assert second.rows_inserted <= 1
+    # One that took 3 ms, on a busy machine, writes an empty lease; the next need not.
+    assert min(look(work).rows_inserted for _ in range(5)) == 0
     assert second.pages < FEW
     ids = work.publish(3)
     held = work.lease(10)
@@ -172,7 +170,7 @@ def test_late_ones_of_three_hundred_open_writers_are_read_a_lease_at_a_time() ->
             work.drain()
             order = connection.execute(
                 "select u.txid::text::bigint, u.id"
-                " from trunq_data.lease_1 l, unnest(l.txids, l.ids) u(txid, id)"
+                " from trunq_data.work_lease l, unnest(l.txids, l.ids) u(txid, id)"
                 " where u.id <> all (%s) order by l.lease_id",
                 (early,),
             ).fetchall()

@@ -42,7 +42,7 @@ def test_publish_lease_and_ack_leave_no_dead_rows(work: Engine, connect: Connect
     changed = {row[0]: row[1:] for row in rows if any(row[1:])}
     assert changed == {}
     names = {row[0] for row in rows}
-    assert {"subscription", "delayed", "mark", f"log_{work.queue_id}_0", f"lease_{work.queue_id}_3"} <= names
+    assert {"subscription", "delayed", "mark", f"{work.queue}_log_0", f"{work.queue}_lease_3"} <= names
     # The counters do count: an extension is one row changed.
     (id,) = work.publish()
     held = work.lease()

@@ -13,6 +13,11 @@ from waiting import wait_until_blocked
 
 Connection = psycopg.Connection[Any]
 
+LOCK_LEASE = (
+    "select pg_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(queue_id, %s))"
+    " from trunq.queue where name = %s"
+)
+
 
 def test_it_sees_open_transactions_whole_and_finished_ones_not_at_all(
     session: Connection, open_session: Connect, queue: str
@@ -119,7 +124,7 @@ def test_an_answer_overtaken_by_the_end_of_its_subscription_is_refused_or_stands
     publish(session, queue)
     held = lease(session, queue, subscription="s")
     blocker, ender = open_session(autocommit=False), open_session()
-    fetch(blocker, "select trunq._lock_lease(%s)", held.lease_id)
+    fetch(blocker, LOCK_LEASE, held.lease_id, queue)
     late = meanwhile(answer, session, verb, held)
     wait_until_blocked(ender, session)
     ask(ender, "unsubscribe", queue=queue, subscription="s")

@@ -55,8 +55,7 @@ def rotate(rotator: Connection) -> int:
 
 def rows(session: Connection, table: str) -> int:
     """Rows of the queue's log, lease or receipt table."""
-    queue_id = fetch(session, "select queue_id from trunq.queue")
-    name = f"trunq_log.{QUEUE}" if table == "log" else f"trunq_data.{table}_{queue_id}"
+    name = f"trunq_log.{QUEUE}" if table == "log" else f"trunq_data.{QUEUE}_{table}"
     return int(fetch(session, f"select count(*) from {name}"))
 
 

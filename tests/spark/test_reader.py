@@ -63,7 +63,7 @@ def test_several_partitions_are_together_the_whole(queue: Queue, engine: str) ->
 
 
 def test_partitions_are_even_when_older_messages_are_gone(queue: Queue) -> None:
-    queue.connection.execute("select setval('trunq_data.message_id_1', 1000000)")
+    queue.connection.execute("select setval('trunq_data.q_message_id', 1000000)")
     for _ in range(300):
         queue.publish(10)
     reader = BatchReader(queue.options(minPartitions="3"), ("id",))

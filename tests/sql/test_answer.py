@@ -19,15 +19,13 @@ VERBS = ("ack", "retry", "reject", "release")
 
 def receipts(session: Connection, queue: str) -> list[tuple[str, list[int]]]:
     """What has been answered: outcome and ids of each receipt, in order."""
-    queue_id = fetch(session, "select queue_id from trunq.queue where name = %s", queue)
-    query = f"select outcome::text, ids from trunq_data.receipt_{queue_id} order by finished_at"
+    query = f"select outcome::text, ids from trunq_data.{queue}_receipt order by finished_at"
     return session.execute(query.encode()).fetchall()
 
 
 def everything(session: Connection, queue: str) -> list[Any]:
     """All that an answer could change."""
-    queue_id = fetch(session, "select queue_id from trunq.queue where name = %s", queue)
-    tables = (f"trunq_data.receipt_{queue_id}", f"trunq_data.lease_{queue_id}", f"trunq_log.{queue}")
+    tables = (f"trunq_data.{queue}_receipt", f"trunq_data.{queue}_lease", f"trunq_log.{queue}")
     return [
         session.execute(f"select x::text from {table} x order by 1".encode()).fetchall()
         for table in (*tables, "trunq.delayed", "trunq.dead")

@@ -119,7 +119,7 @@ def test_ids_a_session_had_in_stock_do_not_hide_a_message(work: Engine) -> None:
         with work.clock(f"{second} seconds"):
             assert work.ask("tick")
     (id,) = work.publish()
-    assert work.fetch("select last_value from trunq_data.message_id_{id}") > id
+    assert work.fetch("select last_value from trunq_data.{queue}_message_id") > id
     with work.clock("37 seconds"):
         assert work.ask("tick") is None
     with work.clock("39 seconds"):

@@ -79,36 +79,6 @@ def test_it_arrives_in_its_own_queue_however_many_there_are(connect: Connect, co
     assert lease(session, queues[-1]).ids == [id]
 
 
-def test_a_queue_that_was_never_made_is_not_known_to_publish(connect: Connect) -> None:
-    session, maker = connect(), connect(autocommit=False)
-    ask(session, "create_queue", queue="before")
-    ask(maker, "create_queue", queue="never")
-    ask(maker, "publish", queue="never")
-    ask(maker, "publish", queue="before")
-    maker.rollback()
-    ask(maker, "create_queue", queue="after")
-    maker.commit()
-    for queue in ("before", "after"):
-        id = ask(session, "publish", queue=queue)
-        assert id in lease(session, queue, 10).ids
-    assert "never" not in fetch(session, SOURCE)
-    with refused("TQ001", "never"):
-        ask(session, "publish", queue="never")
-
-
-SOURCE = "select prosrc from pg_proc where oid = to_regproc('trunq.publish')"
-
-
-def test_to_find_a_queue_there_is_waits_for_nobody(connect: Connect) -> None:
-    session, maker = connect(), connect(autocommit=False)
-    ask(session, "create_queue", queue="mine")
-    ask(maker, "create_queue", queue="open")
-    session.execute("set lock_timeout = '1s'")
-    assert ask(session, "create_queue", queue="mine") is False
-    id = ask(session, "publish", queue="mine")
-    assert lease(session, "mine").ids == [id]
-
-
 def test_a_message_may_be_empty(session: Connection, queue: str) -> None:
     ask(session, "publish", queue=queue)
     (message,) = lease(session, queue).messages
@@ -339,7 +309,7 @@ def test_ids_are_drawn_for_messages_put_there_with_them(session: Connection, que
 def test_no_number_of_ids_is_refused_but_none(session: Connection, queue: str) -> None:
     assert ask(session, "draw_ids", queue=queue, count=0) == []
     for number in (None, -1):
-        with refused("TQ005", "no number of messages"):
+        with refused("TQ005", "is not a number of messages"):
             ask(session, "draw_ids", queue=queue, count=number)
     with refused("TQ001", "nowhere"):
         ask(session, "draw_ids", queue="nowhere", count=1)

@@ -107,7 +107,7 @@ def test_functions_that_changed_are_applied_again(database: str, connect: Connec
     connection.execute(
         "create or replace function trunq.version() returns int language sql as $$ select -1 $$"
     )
-    connection.execute("drop function trunq_data.wake_1() cascade")
+    connection.execute("drop function trunq_queue.orders_wake() cascade")
     connection.execute("comment on schema trunq_data is 'functions of an older release'")
     assert install.upgrade(database) == install.Change(install.newest(), install.newest(), functions=True)
     assert [row for row in contents(database) if row[0] == "function"] == [

@@ -37,7 +37,7 @@ class Gate:
 def take_away(queue: Queue, message_id: int, attempt: int = 1) -> None:
     """End the lease a message is under, as if its time had run out."""
     row = queue.connection.execute(
-        "select lease_id, token from trunq_data.lease_1 where %s = any(ids) and reaped_at is null"
+        "select lease_id, token from trunq_data.q_lease where %s = any(ids) and reaped_at is null"
         " order by lease_id desc limit 1",
         (message_id,),
     ).fetchone()

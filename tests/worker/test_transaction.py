@@ -75,7 +75,7 @@ async def test_the_ack_is_not_seen_before_the_commit_nor_the_writes_without_it(
 
     def look() -> bool:
         rows = queue.connection.execute(
-            "select (select count(*) from effect), coalesce(sum(r.size), 0) from trunq_data.receipt_1 r"
+            "select (select count(*) from effect), coalesce(sum(r.size), 0) from trunq_data.q_receipt r"
             " where r.outcome = 'a'"
         ).fetchone()
         assert rows is not None
@@ -247,7 +247,7 @@ async def test_messages_for_transactions_are_spread_over_leases(
     sizes = [
         size
         for (size,) in queue.connection.execute(
-            "select size from trunq_data.lease_1 where size > 0 order by lease_id"
+            "select size from trunq_data.q_lease where size > 0 order by lease_id"
         )
     ]
     assert max(sizes[1:]) <= 2

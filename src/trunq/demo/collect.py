@@ -54,13 +54,12 @@ class Lake:
 
 def prepare(connection: Connection) -> None:
     """Make the temporary tables and views that the other functions read."""
-    (queue_id,) = _row(connection, "select queue_id from trunq.list_queues() where queue = %s", QUEUE)
     script: Any = files("trunq.demo").joinpath("evidence.sql").read_text(encoding="utf-8")
     connection.execute(
         sql.SQL(script).format(
             queue=QUEUE,
-            lease=sql.Identifier(f"lease_{queue_id}"),
-            receipt=sql.Identifier(f"receipt_{queue_id}"),
+            lease=sql.Identifier(f"{QUEUE}_lease"),
+            receipt=sql.Identifier(f"{QUEUE}_receipt"),
         )
     )
 

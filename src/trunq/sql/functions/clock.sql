@@ -1,24 +1,14 @@
--- Time, snapshots, and how a function says no.
---
--- Advisory locks share one space with the user's application, so each purpose has a class of its own (two-int form):
---   1953656417 bell, by queue           who sleeps and wants to be woken
---   1953656418 subscription             its position: lease, next_batch, rotate
---   1953656419 lease, by lease_id       its answers: ack, retry, reject, release, extend, reap (false sharing is harmless)
---   1953656420 queue                    its shape: subscribe shared, rotate and drop exclusive
---   1953656421 tick, by queue           one tick at a time
---   1953656422 reap, by queue           one reaper at a time
---   1953656423 queues                   which there are: create and drop
--- Taken in the order queue, queues, subscription, lease; several leases in order of lease_id.
+-- Time, snapshots, and how a function refuses.
 
 create or replace function trunq.clock() returns timestamptz
 language sql volatile as $$
-  select clock_timestamp() + coalesce(nullif(current_setting('trunq.clock_offset', true), ''), '0')::interval
+  select pg_catalog.clock_timestamp() + coalesce(nullif(pg_catalog.current_setting('trunq.clock_offset', true), ''), '0')::interval
 $$;
 comment on function trunq.clock() is
   'The time all of trunq goes by: the database''s, moved by the setting trunq.clock_offset in tests. Column defaults of the log must be plain, and stable: with a volatile one such as clock_timestamp(), COPY inserts rows one by one (0.63 instead of 0.80 of a bare table).';
 
 create or replace function trunq.snapshot() returns pg_snapshot
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   v_snapshot pg_snapshot := pg_current_snapshot();
   v_mine xid8 := pg_current_xact_id_if_assigned();
@@ -36,23 +26,24 @@ comment on function trunq.snapshot() is
   'The current snapshot with the caller''s own transaction among those in progress. Every position and tick is made of these.';
 
 create or replace function trunq._fail(p_code text, p_message text, p_hint text default null) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if p_hint is null then
     raise exception using errcode = p_code, message = p_message;
   end if;
   raise exception using errcode = p_code, message = p_message, hint = p_hint;
 end $$;
+comment on function trunq._fail(text, text, text) is 'Raises an error of ours, with a hint.';
 
 create or replace function trunq._token() returns bigint
 language sql volatile as $$
-  select ('x' || encode(substring(uuid_send(gen_random_uuid()) from 9), 'hex'))::bit(64)::bigint
+  select pg_catalog.concat('x', pg_catalog.encode(pg_catalog.substr(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()), 9), 'hex'))::bit(64)::bigint
 $$;
 comment on function trunq._token() is
   'A random fence. Lease ids come again after a crash (sequences are logged 32 ahead), with the very same messages; tokens do not.';
 
 create or replace function trunq._require_read_committed(p_function text) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform trunq._fail('TQ007',

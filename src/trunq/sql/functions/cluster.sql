@@ -3,7 +3,7 @@
 -- cluster they were made in, checked once a session; trunq.rebase() starts them afresh.
 
 create or replace function trunq._check_cluster() returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('trunq.cluster_checked', true) = 'yes' then
     return;
@@ -16,9 +16,10 @@ begin
   end if;
   perform set_config('trunq.cluster_checked', 'yes', false);
 end $$;
+comment on function trunq._check_cluster() is 'Refuses (TQ010) to work in a restored database, by the identifier of the cluster; looks once a session.';
 
 create or replace function trunq._check_position(p_hi pg_snapshot, p_now pg_snapshot) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if pg_snapshot_xmax(p_hi) > pg_snapshot_xmax(p_now) then
     perform trunq._fail('TQ010',
@@ -27,3 +28,4 @@ begin
       'stop all workers and run "select trunq.rebase()" once: it publishes again what was not answered and starts the positions afresh');
   end if;
 end $$;
+comment on function trunq._check_position(pg_snapshot, pg_snapshot) is 'Refuses (TQ010) a position ahead of the transaction ids of this cluster.';

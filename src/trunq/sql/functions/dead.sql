@@ -7,10 +7,10 @@ create or replace function trunq.list_dead(
   dead_id bigint, subscription text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempts integer,
   reason text, errors jsonb, created_at timestamptz, died_at timestamptz
 )
-language plpgsql stable as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
   return query
@@ -22,12 +22,13 @@ begin
     order by d.dead_id desc limit p_limit;
 end $$;
 comment on function trunq.list_dead(text, text, integer, bigint) is
-  'Dead messages, newest first; p_before: the last dead_id of the page before. errors: one entry an attempt. Raises: TQ001, TQ002.';
+  'Dead messages, newest first; p_before: the last dead_id of the page before. errors: one entry an attempt.
+Raises: TQ001, TQ002.';
 
 create or replace function trunq.requeue(p_queue text, p_subscription text default null, p_ids bigint[] default null) returns integer
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue trunq.queue := trunq._queue(p_queue);
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
   v_count integer;
 begin
@@ -35,23 +36,28 @@ begin
     with gone as (
       delete from trunq.dead d
       where d.queue_id = $1 and ($2 is null or d.subscription_id = $2) and ($3 is null or d.id = any ($3))
-      returning d.*)
-    insert into trunq_log.%I (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
-    select g.id, g.subscription_id, g.created_at, 1, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors
-    from gone g order by g.dead_id
-  $q$, p_queue) using v_queue_id, v_subscription_id, p_ids;
-  get diagnostics v_count = row_count;
+      returning d.*),
+    again as (
+      select g.id, g.subscription_id, g.created_at, 1::smallint as attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers,
+        g.errors, g.extra, g.dead_id as at
+      from gone g),
+    %s
+    select count(*) from gone
+  $q$, trunq._log(v_queue, 'again')) into v_count using v_queue.queue_id, v_subscription_id, p_ids;
   return v_count;
 end $$;
 comment on function trunq.requeue(text, text, bigint[]) is
-  'Hands dead messages out again, all or those named, from their first attempt on, their errors kept. Returns: how many. Raises: TQ001, TQ002. Locks: the rows it requeues.';
+  'Hands dead messages out again, all or those named, from their first attempt on, their errors kept.
+Returns: how many.
+Raises: TQ001, TQ002.
+Locks: the rows it requeues.';
 
 create or replace function trunq.purge(
   p_queue text, p_subscription text default null, p_ids bigint[] default null, p_older_than interval default null
 ) returns integer
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
   v_count integer;
 begin
@@ -63,9 +69,12 @@ begin
   return v_count;
 end $$;
 comment on function trunq.purge(text, text, bigint[], interval) is
-  'Deletes dead messages for good: all, those named, or those dead for longer than p_older_than. Returns: how many. Raises: TQ001, TQ002.';
+  'Deletes dead messages for good: all, those named, or those dead for longer than p_older_than.
+Returns: how many.
+Raises: TQ001, TQ002.';
 
 create or replace function trunq._subscription_id(p_queue text, p_subscription text) returns integer
 language sql stable as $$
   select case when p_subscription is not null then (trunq._subscription(p_queue, p_subscription)).subscription_id end
 $$;
+comment on function trunq._subscription_id(text, text) is 'The id of a subscription by name, or TQ001, TQ002; null for null.';

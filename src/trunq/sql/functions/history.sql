@@ -1,6 +1,6 @@
 -- Lease and receipts together are the history of a message: started, held until, attempts, finished, by whom, why not.
 --
--- From an id to its rows in the log by BRIN; from a row to its lease by halves, as positions grow with the leases. Nothing
+-- From an id to its rows in the log by BRIN; from a row to its lease by binary search, as positions grow with the leases. Nothing
 -- scans the log to find one message. A list goes down the ids, as far as it must to fill a page.
 
 create or replace function trunq.show_message(p_queue text, p_id bigint)
@@ -9,21 +9,22 @@ returns table (
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue trunq.queue := trunq._queue(p_queue);
 begin
   return query
     select m.* from trunq.subscription s
-    cross join lateral trunq._message(s, p_queue, array[p_id]) m
-    where s.queue_id = v_queue_id and s.mode = 'shared' order by s.name;
+    cross join lateral trunq._message(s, v_queue, array[p_id]) m
+    where s.queue_id = v_queue.queue_id and s.mode = 'shared' order by s.name;
   if not found then
     perform trunq._fail('TQ013', format('queue "%s" has no message %s', p_queue, p_id),
       'it was never published, or its time (the retention) is over');
   end if;
 end $$;
 comment on function trunq.show_message(text, bigint) is
-  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done or dead; attempts: every time it was leased. Raises: TQ001, TQ013.';
+  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done or dead; attempts: every time it was leased.
+Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
   p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default 100, p_before bigint default null
@@ -32,10 +33,11 @@ create or replace function trunq.list_messages(
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
+  v_queue trunq.queue := trunq._queue(p_queue);
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
-  v_before bigint := coalesce(p_before, trunq._last_message_id(v_sub.queue_id) + 1);
+  v_before bigint := coalesce(p_before, trunq._last_message_id(v_queue) + 1);
   v_left integer := p_limit;
   v_ids bigint[];
   v_count integer;
@@ -44,10 +46,10 @@ begin
     perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
   end if;
   while v_left > 0 loop
-    v_ids := trunq._candidates(v_sub, p_queue, p_state, v_left, v_before);
+    v_ids := trunq._candidates(v_sub, v_queue, p_state, v_left, v_before);
     exit when v_ids = '{}';
     return query
-      select m.* from trunq._message(v_sub, p_queue, v_ids) m
+      select m.* from trunq._message(v_sub, v_queue, v_ids) m
       where p_state is null or m.state = p_state order by m.id desc;
     get diagnostics v_count = row_count;
     v_left := v_left - v_count;
@@ -55,12 +57,13 @@ begin
   end loop;
 end $$;
 comment on function trunq.list_messages(text, text, text, integer, bigint) is
-  'Messages of a shared subscription, newest first, in one state or any; p_before: the smallest id of the page before. Raises: TQ001, TQ002, TQ005, TQ011.';
+  'Messages of a shared subscription, newest first, in one state or any; p_before: the smallest id of the page before.
+Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._candidates(
-  p_sub trunq.subscription, p_queue text, p_state text, p_limit integer, p_before bigint
+  p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint
 ) returns bigint[]
-language plpgsql set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 declare
   c_many constant integer := 100000;
   v_mark record;
@@ -79,7 +82,7 @@ begin
         where d.queue_id = p_sub.queue_id and d.subscription_id = p_sub.subscription_id and d.id < p_before
         order by d.id desc limit p_limit);
     when p_state = 'leased' then
-      v_mark := trunq._reaped(p_sub.queue_id, p_sub.subscription_id);
+      v_mark := trunq._reaped(p_queue, p_sub.subscription_id);
       execute format($q$
         select array(
           select u.id from trunq_data.%1$I l cross join lateral unnest(l.ids) u(id)
@@ -87,11 +90,11 @@ begin
             and not exists (
               select from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1 and u.id = any (r.ids))
           order by u.id desc limit $4)
-      $q$, 'lease_' || p_sub.queue_id, 'receipt_' || p_sub.queue_id) into v_ids
+      $q$, p_queue.lease_table, p_queue.receipt_table) into v_ids
       using p_sub.subscription_id, v_mark.until, p_before, p_limit, v_mark.newest;
     when p_state = 'ready' then
       -- They are where the position is, unless there are so many that the newest are elsewhere.
-      v_ids := array(select u.id from trunq._unread(p_sub.queue_id, p_sub.subscription_id, c_many) u);
+      v_ids := array(select u.id from trunq._unread(p_queue, p_sub.subscription_id, c_many) u);
       if cardinality(v_ids) < c_many then
         v_ids := array(select distinct u.id from unnest(v_ids) u(id) where u.id < p_before order by u.id desc limit p_limit);
       else
@@ -110,15 +113,15 @@ begin
   end case;
   return v_ids;
 end $$;
-comment on function trunq._candidates(trunq.subscription, text, text, integer, bigint) is
+comment on function trunq._candidates(trunq.subscription, trunq.queue, text, integer, bigint) is
   'The newest ids below p_before that may be in a state, none left out, newest first; _message tells what state they are in.';
 
 create or replace function trunq._logged_ids(
-  p_sub trunq.subscription, p_queue text, p_state text, p_limit integer, p_before bigint
+  p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint
 ) returns bigint[]
-language plpgsql set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 declare
-  v record := trunq._position(p_sub.queue_id, p_sub.subscription_id);
+  v record := trunq._position(p_queue, p_sub.subscription_id);
   v_ids bigint[] := '{}';
   v_high bigint := p_before;
   v_size bigint := 2 * p_limit;
@@ -135,7 +138,7 @@ begin
             and not exists (select from trunq.delayed d where d.queue_id = $11 and d.subscription_id = $4 and d.id = g.id)
           else true end
         order by g.id desc limit $12)
-    $q$, p_queue, trunq._is_for('g', '$5'), trunq._is_read_at('g', '$7', '$8', '$9', '$10')) into v_ids
+    $q$, p_queue.log_table, trunq._is_for('g', '$5'), 'trunq._is_read_at(g.txid, g.id, $7, $8, $9, $10)') into v_ids
     using v_ids, v_high, v_high - v_size, p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
       p_sub.queue_id, p_limit - cardinality(v_ids);
     v_high := v_high - v_size;
@@ -143,6 +146,7 @@ begin
   end loop;
   return v_ids;
 end $$;
+comment on function trunq._logged_ids(trunq.subscription, trunq.queue, text, integer, bigint) is 'The newest ids in the log below p_before that may be in a state, newest first.';
 
 create or replace function trunq._is_for(p_row text, p_start text) returns text
 language sql immutable as $$
@@ -152,27 +156,20 @@ $$;
 comment on function trunq._is_for(text, text) is
   'The condition that a row of the log, for everyone, was not there before a subscription started.';
 
-create or replace function trunq._is_read_at(p_row text, p_lo text, p_hi text, p_last_txid text, p_last_id text) returns text
-language sql immutable as $$
-  select format('(pg_visible_in_snapshot(%1$s.txid, %2$s) or pg_visible_in_snapshot(%1$s.txid, %3$s) and (%1$s.txid, %1$s.id) <= (%4$s, %5$s))',
-    p_row, p_lo, p_hi, p_last_txid, p_last_id)
-$$;
-comment on function trunq._is_read_at(text, text, text, text, text) is 'The condition that a row of the log lies before a position.';
-
-create or replace function trunq._message(p_sub trunq.subscription, p_queue text, p_ids bigint[]) returns table (
+create or replace function trunq._message(p_sub trunq.subscription, p_queue trunq.queue, p_ids bigint[]) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 declare
-  v record := trunq._position(p_sub.queue_id, p_sub.subscription_id);
+  v record := trunq._position(p_queue, p_sub.subscription_id);
   v_low bigint;
   v_high bigint;
   v_near boolean;
   v_first bigint;
 begin
-  execute format('select min(lease_id) from trunq_data.%I where subscription_id = $1', 'lease_' || p_sub.queue_id)
+  execute format('select min(lease_id) from trunq_data.%I where subscription_id = $1', p_queue.lease_table)
     into v_first using p_sub.subscription_id;
   select min(u.id), max(u.id) into v_low, v_high from unnest(p_ids) u(id);
   v_near := v_high - v_low < 20 * cardinality(p_ids);
@@ -189,7 +186,7 @@ begin
         r.outcome, r.finished_at, r.errors[r.at] error, r.results[r.at] result, r.took[r.at] took
       from logged g
       cross join lateral (
-        -- Positions grow with the leases: the first one behind the row holds it, found by halves.
+        -- Positions grow with the leases: the first one behind the row holds it, found by binary search.
         with recursive half as (
           select $12::bigint low, $13::bigint high, null::bigint found
           union all
@@ -215,7 +212,7 @@ begin
     story as (
       select h.id, jsonb_agg(jsonb_build_object(
           'attempt', h.attempt, 'worker', h.worker, 'leased_at', h.leased_at, 'expires_at', h.expires_at, 'finished_at', h.finished_at,
-          'outcome', case h.outcome when 'a' then 'ack' when 'r' then 'retry' when 'j' then 'reject' when 'l' then 'release' when 'x' then 'expired' end,
+          'outcome', trunq._outcome(h.outcome),
           'error', h.error, 'took', h.took) order by h.lease_id) attempts
       from held h group by h.id
     ),
@@ -248,14 +245,14 @@ begin
       t.worker, t.leased_at, t.expires_at, case when t.is_held or t.place is not null then t.finished_at end,
       case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, t.result
     from told t left join story s on s.id = t.id
-  $q$, p_queue, 'lease_' || p_sub.queue_id, 'receipt_' || p_sub.queue_id,
+  $q$, p_queue.log_table, p_queue.lease_table, p_queue.receipt_table,
     format(case when v_near
         then 'join (select g.* from trunq_log.%I g where g.id >= $9 and g.id <= $10 offset 0) g on g.id = w.id'
-        else 'cross join lateral (select g.* from trunq_log.%I g where g.id = w.id offset 0) g' end, p_queue),
-    trunq._is_for('g', '$4'), trunq._is_read_at('p', '$5', '$6', '$7', '$8'),
-    trunq._is_read_at('g', 'l.lo', 'l.hi', 'l.last_txid', 'l.last_id'))
+        else 'cross join lateral (select g.* from trunq_log.%I g where g.id = w.id offset 0) g' end, p_queue.log_table),
+    trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $8)',
+    'trunq._is_read_at(g.txid, g.id, l.lo, l.hi, l.last_txid, l.last_id)')
   using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v.last_id, v_low, v_high, p_sub.name,
     v_first, v.lease_id;
 end $$;
-comment on function trunq._message(trunq.subscription, text, bigint[]) is
+comment on function trunq._message(trunq.subscription, trunq.queue, bigint[]) is
   'The state and story of messages as one shared subscription sees them; no row for an id that is nowhere.';

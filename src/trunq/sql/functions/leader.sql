@@ -2,7 +2,7 @@
 -- is a new term. Two who both believe they lead do no harm: every duty takes its own locks and finds the work done.
 
 create or replace function trunq.elect(p_name text, p_lease_time interval default '15 seconds') returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_now timestamptz := trunq.clock();
   v_term bigint;
@@ -24,37 +24,76 @@ begin
   return v_term;
 end $$;
 comment on function trunq.elect(text, interval) is
-  'Makes p_name the leader for p_lease_time, or renews it. Returns: the term, null when another leads. Raises: TQ005, TQ010. Locks: the leader row.';
+  'Makes p_name the leader for p_lease_time, or renews it.
+Returns: the term, null when another leads.
+Raises: TQ005, TQ010.
+Locks: the leader row.';
 
 create or replace function trunq.resign(p_name text, p_term bigint) returns boolean
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   update trunq.leader l set name = null, expires_at = null where l.name = p_name and l.term = p_term;
   return found;
 end $$;
 comment on function trunq.resign(text, bigint) is
-  'Gives leadership up at once. Returns: false when this name did not lead in this term. Locks: the leader row.';
+  'Gives leadership up at once.
+Returns: false when this name did not lead in this term.
+Locks: the leader row.';
+
+create or replace function trunq.list_duties()
+returns table (duty text, per_queue boolean, every interval, again_from integer)
+language sql immutable as $$
+  select * from (values
+    ('promote', true, interval '0.5 seconds', 1000),  -- delayed messages that fell due go into the log
+    ('reap', true, '1 second', 1),                    -- leases that ran out: their messages go back, or die
+    ('tick', true, '1 second', null),                 -- a tick is cut when the queue's thresholds say so
+    ('summarize', true, '60 seconds', null),          -- messages stay findable by id
+    ('rotate', true, '30 seconds', 1)                 -- segments that nobody needs are emptied
+  ) d(duty, per_queue, every, again_from)
+$$;
+comment on function trunq.list_duties() is
+  'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once.';
 
 create or replace function trunq.perform_duties() returns table (duty text, queue text, done bigint)
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
 declare
+  v_duty text;
   v_queue text;
+  v_done bigint;
 begin
-  for v_queue in select q.name from trunq.queue q order by q.name loop
-    return query select 'promote', v_queue, trunq.promote(v_queue)::bigint;
-    return query select 'reap', v_queue, trunq.reap(v_queue)::bigint;
-    return query select 'tick', v_queue, (trunq.tick(v_queue) is not null)::integer::bigint;
-    return query select 'summarize', v_queue, trunq.summarize(v_queue)::bigint;
+  for v_duty, v_queue in
+    select d.duty, q.name from trunq.list_duties() d left join trunq.queue q on d.per_queue
+    where d.duty <> 'rotate' and (q.name is not null or not d.per_queue) order by q.name
+  loop
+    return query select v_duty, v_queue, trunq._perform(v_duty, v_queue);
   end loop;
-  -- Last, and one: the lock on what was emptied lasts to the end of this transaction. Whose turn it is, is left to chance.
+  -- Last, and one: the lock on what was emptied lasts to the end of this transaction. Chance chooses the queue.
   for v_queue in select q.name from trunq.queue q order by random() loop
-    duty := 'rotate'; queue := v_queue; done := trunq.rotate(v_queue);
-    return next;
-    exit when done > 0;
+    v_done := trunq._perform('rotate', v_queue);
+    return query select 'rotate', v_queue, v_done;
+    exit when v_done > 0;
   end loop;
 end $$;
 comment on function trunq.perform_duties() is
-  'Every duty of every queue once (of rotation one segment), for pg_cron or by hand; beside a leader it does no harm. Returns: one row a duty and queue, done: how many. Raises: TQ007, TQ010.';
+  'Every duty of every queue once (of rotation one segment), for pg_cron or by hand; beside a leader it does no harm.
+Returns: one row a duty and queue, done: how many.
+Raises: TQ007, TQ010.';
+
+create or replace function trunq._perform(p_duty text, p_queue text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_done bigint;
+begin
+  if p_queue is null then
+    execute format('select trunq.%I()', p_duty) into v_done;
+  else
+    execute format('select trunq.%I($1)', p_duty) into v_done using p_queue;
+  end if;
+  return case when p_duty = 'tick' then (v_done is not null)::integer else v_done end;
+end $$;
+comment on function trunq._perform(text, text) is 'Performs one duty once, of one queue or of none.
+Returns: how much was done.';
 
 create or replace function trunq.version() returns integer
 language sql stable as $$ select max(m.number) from trunq.migration m $$;

@@ -1,7 +1,10 @@
 -- A queue is a table, trunq_log.<queue>, one row a message, only ever inserted into. Behind it, in trunq_data, lie its
 -- leases and receipts. All three are partitioned by list over a small ring of segments; the segment of a row follows from
--- the clock, so nothing has to be looked up, switched or created while running. The functions of the hot path name these
--- tables, so they are generated for each queue (trunq._define_queue), with plans that are kept.
+-- the clock, so nothing has to be looked up, switched or created while running.
+--
+-- The functions of the hot path name these tables, so that Postgres keeps their plans: each queue has its own,
+-- trunq_queue.<queue>_<verb>. They are written once, in sql/queue, over the tables of a specimen; trunq._define_queue copies
+-- them with the names replaced.
 
 create or replace function trunq.create_queue(
   p_queue text,
@@ -10,7 +13,7 @@ create or replace function trunq.create_queue(
   p_tick_max_lag interval default '3 seconds',
   p_tick_idle_period interval default '1 minute'
 ) returns boolean
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer;
   v_segments constant integer := 4;
@@ -27,13 +30,13 @@ begin
   end if;
   -- A whole number of seconds, and the ring always longer than the retention.
   v_span := make_interval(secs => greatest(1, ceil(extract(epoch from p_retention) / (v_segments - 2)))::double precision);
+  -- An upgrade that is about to make all functions again waits for this one, and this one for it.
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
   -- One that is being dropped is waited for; one that is there is enough.
   perform from trunq.queue q where q.name = p_queue for key share;
   if found then
     return false;
   end if;
-  -- Two who create queues: the second waits here for the first, and may find its queue there.
-  perform pg_advisory_xact_lock(1953656423, 0);
   insert into trunq.queue (name, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period)
   values (p_queue, p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag, p_tick_idle_period)
   on conflict (name) do nothing
@@ -41,9 +44,8 @@ begin
   if v_queue_id is null then
     return false;
   end if;
-  perform trunq._create_tables(v_queue_id);
-  perform trunq._define_queue(v_queue_id);
-  perform trunq._define_dispatch();
+  perform trunq._create_tables(trunq._queue(v_queue_id));
+  perform trunq._define_queue(trunq._queue(v_queue_id));
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   values (v_queue_id, 1, trunq.snapshot(), 0, trunq.clock());
   -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
@@ -51,68 +53,73 @@ begin
   return true;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval) is
-  'Makes a queue and its shared subscription "default"; for the owner of trunq, or a member of that role. Returns: true when it was made, false when it was there. Raises: TQ004, TQ005. Locks: other creations and drops of queues, to the end of the transaction; none that a queue there is would feel.';
+  'Makes a queue and its shared subscription "default"; for the owner of trunq, or a member of that role.
+Returns: true when it was made, false when it was there.
+Raises: TQ004, TQ005.
+Locks: others who create a queue of this name, to the end of the transaction.';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
-language plpgsql set lock_timeout = '200ms' as $$
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
-  v_by text := format('queue "%s" is in use by an open transaction', p_queue);
-  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue, 'lease_' || v_queue_id, 'receipt_' || v_queue_id);
+  v_queue trunq.queue := trunq._queue(p_queue);
+  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', v_queue.log_table, v_queue.lease_table, v_queue.receipt_table);
 begin
   perform trunq._require_read_committed('drop_queue');
   -- Behind one open publisher all others would queue up after the DROP: wait in short turns, letting them pass.
   for v_try in 1..10 loop
     begin
-      perform pg_advisory_xact_lock(1953656420, v_queue_id);
-      perform trunq._queue_id(p_queue);
+      perform pg_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id);
+      perform trunq._queue(p_queue);
       if not p_force then
-        perform trunq._check_unused(v_queue_id, p_queue);
+        perform trunq._check_unused(v_queue);
       end if;
-      v_by := 'another transaction is creating or dropping a queue';
-      perform pg_advisory_xact_lock(1953656423, 0);
-      v_by := format('queue "%s" is in use by an open transaction', p_queue);
       execute format('lock table %s in access exclusive mode', v_tables);
       if not p_force then
         -- Again: whoever stood in the way may have published.
-        perform trunq._check_unused(v_queue_id, p_queue);
+        perform trunq._check_unused(v_queue);
       end if;
+      perform trunq._drop_functions(v_queue);
+      execute format('drop table %s', v_tables);
+      -- A delayed publish holds its sequence to the end of its transaction.
+      execute format('drop sequence trunq_data.%I, trunq_data.%I', v_queue.message_sequence, v_queue.lease_sequence);
       exit;
     exception when lock_not_available then
       if v_try = 10 then
-        perform trunq._fail('TQ009', v_by, 'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
+        perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
+          'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
       end if;
       perform pg_sleep(0.05);
     end;
   end loop;
-  execute format('drop table %s', v_tables);
-  execute format('drop sequence trunq_data.%I, trunq_data.%I', 'message_id_' || v_queue_id, 'lease_id_' || v_queue_id);
-  perform trunq._drop_functions(v_queue_id);
-  delete from trunq.queue q where q.queue_id = v_queue_id;
-  perform trunq._define_dispatch();
+  delete from trunq.delayed d where d.queue_id = v_queue.queue_id;
+  delete from trunq.dead d where d.queue_id = v_queue.queue_id;
+  delete from trunq.queue q where q.queue_id = v_queue.queue_id;
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
-  'Drops a queue with all its messages. Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default" or unfinished messages, unless forced, or while an open transaction uses it. Locks: its tables, exclusively, waiting 200 ms at a time.';
+  'Drops a queue with all its messages.
+Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default" or unfinished messages, unless forced, or while an open transaction uses it.
+Locks: its tables, exclusively, waiting 200 ms at a time.';
 
-create or replace function trunq._check_unused(p_queue_id integer, p_queue text) returns void
-language plpgsql as $$
+create or replace function trunq._check_unused(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_others text;
   v_count bigint;
 begin
   select string_agg(format('"%s"', s.name), ', ' order by s.name) into v_others
-  from trunq.subscription s where s.queue_id = p_queue_id and s.name <> 'default';
+  from trunq.subscription s where s.queue_id = p_queue.queue_id and s.name <> 'default';
   if v_others is not null then
-    perform trunq._fail('TQ009', format('queue "%s" is read by %s', p_queue, v_others),
+    perform trunq._fail('TQ009', format('queue "%s" is read by %s', p_queue.name, v_others),
       'unsubscribe them first, or force it');
   end if;
-  select count(*) into v_count from trunq.delayed d where d.queue_id = p_queue_id;
-  select v_count + coalesce(sum(t.ready + t.leased), 0) into v_count from trunq.status(p_queue) t;
+  select count(*) into v_count from trunq.delayed d where d.queue_id = p_queue.queue_id;
+  select v_count + coalesce(sum(t.ready + t.leased), 0) into v_count from trunq.status(p_queue.name) t;
   if v_count > 0 then
-    perform trunq._fail('TQ009', format('queue "%s" holds unfinished messages (%s or more)', p_queue, v_count),
+    perform trunq._fail('TQ009', format('queue "%s" holds unfinished messages (%s or more)', p_queue.name, v_count),
       'let workers finish them, or force it');
   end if;
 end $$;
+comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue with other subscriptions than "default", or with unfinished messages.';
 
 create or replace function trunq.list_queues()
 returns table (queue text, queue_id integer, retention interval, span interval, subscriptions integer, created_at timestamptz)
@@ -124,18 +131,19 @@ $$;
 comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to.';
 
 create or replace function trunq.grant_publisher(p_queue text, p_role text) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue trunq.queue := trunq._queue(p_queue);
 begin
-  execute format('grant usage on schema trunq, trunq_log, trunq_data to %I', p_role);
+  execute format('grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to %I', p_role);
   -- Payload columns only: a forged txid would never be delivered.
-  execute format('grant insert (priority, key, kind, payload, body, headers), select (id) on trunq_log.%I to %I', p_queue, p_role);
-  execute format('grant usage on sequence trunq_data.%I to %I', 'message_id_' || v_queue_id, p_role);
+  execute format('grant insert (priority, key, kind, payload, body, headers), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
+  execute format('grant usage on sequence trunq_data.%I to %I', v_queue.message_sequence, p_role);
   execute format('grant select on trunq.queue to %I', p_role);
 end $$;
 comment on function trunq.grant_publisher(text, text) is
-  'Lets a role publish by INSERT, COPY, publish and publish_many (not with a delay), and nothing else. Raises: TQ001.';
+  'Lets a role publish by INSERT, COPY, publish and publish_many (not with a delay), and nothing else.
+Raises: TQ001.';
 
 create or replace function trunq._check_name(p_what text, p_name text) returns void
 language plpgsql immutable as $$
@@ -148,168 +156,139 @@ begin
       'a name is a lower-case letter, then up to 47 lower-case letters, digits or underscores');
   end if;
 end $$;
+comment on function trunq._check_name(text, text) is 'Refuses (TQ004) what cannot be the name of a queue or subscription.';
 
-create or replace function trunq._queue_id(p_queue text) returns integer
-language plpgsql stable as $$
+create or replace function trunq._queue(p_queue text) returns trunq.queue
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer;
+  v_queue trunq.queue;
 begin
-  select q.queue_id into v_queue_id from trunq.queue q where q.name = p_queue;
-  if v_queue_id is null then
+  select * into v_queue from trunq.queue q where q.name = p_queue;
+  if not found then
     perform trunq._fail('TQ001', format('there is no queue "%s"', coalesce(p_queue, '')),
       'create it: select trunq.create_queue(''name''); select * from trunq.list_queues() shows those there are');
   end if;
-  return v_queue_id;
+  return v_queue;
 end $$;
+comment on function trunq._queue(text) is 'A queue by its name, or TQ001.';
 
-create or replace function trunq._segment(p_span interval, p_segments integer) returns text
-language sql immutable as $$
-  select format('(floor(date_part(''epoch'', now()))::bigint / %s %% %s)::smallint', extract(epoch from p_span)::bigint, p_segments)
-$$;
-comment on function trunq._segment(interval, integer) is
-  'The expression that tells the segment of a row: the number of the span its transaction began in, around the ring.';
+create or replace function trunq._queue(p_queue_id integer) returns trunq.queue
+language sql stable as $$ select q from trunq.queue q where q.queue_id = p_queue_id $$;
+comment on function trunq._queue(integer) is 'A queue by its id.';
 
-create or replace function trunq._create_tables(p_queue_id integer) returns void
-language plpgsql as $$
-declare
-  v_queue trunq.queue;
-  v_segment text;
-  v_kind text;
+create or replace function trunq._function(p_queue text, p_verb text) returns text
+language plpgsql stable as $$
 begin
-  select * into v_queue from trunq.queue q where q.queue_id = p_queue_id;
-  v_segment := trunq._segment(v_queue.span, v_queue.segments);
-  execute format('create sequence trunq_data.%I cache 32', 'message_id_' || p_queue_id);
-  execute format('create sequence trunq_data.%I', 'lease_id_' || p_queue_id);
+  -- One look, and not the whole row: this stands on the way of every trunq.publish.
+  if not exists (select from trunq.queue q where q.name = p_queue) then
+    perform trunq._queue(p_queue);
+  end if;
+  return pg_catalog.concat(p_queue, '_', p_verb);
+end $$;
+comment on function trunq._function(text, text) is 'The name of a queue''s own function for a verb, in the schema trunq_queue; TQ001 when there is no such queue.';
 
-  execute format($q$
-    create table trunq_log.%1$I (
-      id bigint not null default nextval('trunq_data.message_id_%2$s'),
-      txid xid8 not null default pg_current_xact_id(),
-      created_at timestamptz not null default statement_timestamp(),
-      subscription_id integer,
-      segment smallint not null default %3$s,
-      attempt smallint not null default 1,
-      priority trunq.no_priority not null default 0,
-      kind text,
-      key text,
-      payload trunq.payload,
-      body trunq.body,
-      headers trunq.headers,
-      errors jsonb
-    ) partition by list (segment)
-  $q$, v_queue.name, p_queue_id, v_segment);
-  execute format('create index on trunq_log.%I (txid, id)', v_queue.name);
-  -- A retry has its old id among new ones: plain minmax would widen every range it lands in.
-  execute format('create index on trunq_log.%I using brin (id int8_minmax_multi_ops) with (pages_per_range = 32, autosummarize = on)', v_queue.name);
+create or replace function trunq._segment(p_queue trunq.queue) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('(floor(date_part(''epoch'', now()))::bigint / %s %% %s)::smallint', extract(epoch from p_queue.span)::bigint, p_queue.segments)
+$$;
+comment on function trunq._segment(trunq.queue) is
+  'The expression for the segment of a row: the number of the span its transaction began in, around the ring.';
 
-  execute format($q$
-    create table trunq_data.%1$I (
-      lease_id bigint not null,
-      last_id bigint not null,
-      last_txid xid8 not null,
-      token bigint not null,
-      leased_at timestamptz not null,
-      expires_at timestamptz,
-      reaped_at timestamptz,
-      from_tick_id bigint,
-      to_tick_id bigint,
-      min_txid bigint,
-      max_txid bigint,
-      subscription_id integer not null,
-      size integer,
-      segment smallint not null default %2$s,
-      worker text,
-      lo pg_snapshot not null,
-      hi pg_snapshot not null,
-      ids bigint[],
-      txids xid8[]
-    ) partition by list (segment)
-  $q$, 'lease_' || p_queue_id, v_segment);
-  execute format('create index on trunq_data.%I (subscription_id, lease_id)', 'lease_' || p_queue_id);
-  execute format('create index on trunq_data.%I (subscription_id, expires_at) where expires_at is not null', 'lease_' || p_queue_id);
-
-  execute format($q$
-    create table trunq_data.%1$I (
-      lease_id bigint not null,
-      finished_at timestamptz not null,
-      subscription_id integer not null,
-      size integer not null,
-      segment smallint not null default %2$s,
-      number smallint not null default 0,
-      outcome "char" not null
-        constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b')),
-      ids bigint[] not null,
-      took real[],
-      errors text[],
-      results jsonb[]
-    ) partition by list (segment)
-  $q$, 'receipt_' || p_queue_id, v_segment);
-  -- The answers of a lease are numbered, and lie in its segment: one given under a snapshot that does not see the others fails here.
-  execute format('create unique index on trunq_data.%I (lease_id, number, segment)', 'receipt_' || p_queue_id);
-  execute format('create index on trunq_data.%I using brin (finished_at) with (pages_per_range = 16, autosummarize = on)', 'receipt_' || p_queue_id);
-
-  -- Arrays of ids hardly shrink, and trying costs a fifth of a lease and two fifths of an ack of 1000.
-  execute format('alter table trunq_data.%I alter ids set storage external', 'lease_' || p_queue_id);
-  execute format('alter table trunq_data.%I alter ids set storage external', 'receipt_' || p_queue_id);
-  execute format('alter table trunq_data.%I alter took set storage external', 'receipt_' || p_queue_id);
-
-  for v_n in 0 .. v_queue.segments - 1 loop
-    foreach v_kind in array array['log', 'lease', 'receipt'] loop
+create or replace function trunq._create_tables(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_table record;
+begin
+  execute format('create sequence trunq_data.%I cache 32', p_queue.message_sequence);
+  execute format('create sequence trunq_data.%I', p_queue.lease_sequence);
+  for v_table in
+    select * from (values
+      ('log', 'trunq_log', p_queue.log_table, '_specimen'),
+      ('lease', 'trunq_data', p_queue.lease_table, '_specimen_lease'),
+      ('receipt', 'trunq_data', p_queue.receipt_table, '_specimen_receipt')) t(kind, schema, name, specimen)
+  loop
+    execute format('create table %1$I.%2$I (like %1$I.%3$I including all) partition by list (segment)', v_table.schema, v_table.name, v_table.specimen);
+    execute format('alter table %I.%I alter segment set default %s', v_table.schema, v_table.name, trunq._segment(p_queue));
+    execute format('comment on table %I.%I is %L', v_table.schema, v_table.name,
+      obj_description(format('%I.%I', v_table.schema, v_table.specimen)::regclass, 'pg_class'));
+    if v_table.kind = 'log' then
+      execute format('alter table trunq_log.%I alter id set default nextval(%L)', v_table.name, format('trunq_data.%I', p_queue.message_sequence));
+    end if;
+    for v_n in 0 .. p_queue.segments - 1 loop
       -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
-      execute format('create table trunq_data.%I partition of %s for values in (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
-        format('%s_%s_%s', v_kind, p_queue_id, v_n),
-        case v_kind when 'log' then format('trunq_log.%I', v_queue.name) else format('trunq_data.%I', format('%s_%s', v_kind, p_queue_id)) end,
-        v_n);
+      execute format('create table trunq_data.%I partition of %I.%I for values in (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
+        trunq._segment_name(p_queue, v_table.kind, v_n), v_table.schema, v_table.name, v_n);
     end loop;
   end loop;
-  execute format('comment on table trunq_log.%I is %L', v_queue.name,
-    'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers); the other columns are trunq''s.');
 end $$;
+comment on function trunq._create_tables(trunq.queue) is 'Makes the sequences of a queue, and its tables and their segments like those of the specimen.';
 
-create or replace function trunq._define_queue(p_queue_id integer) returns void
-language plpgsql as $$
-declare
-  v_queue text;
-begin
-  select q.name into v_queue from trunq.queue q where q.queue_id = p_queue_id;
-  perform trunq._define_publish(p_queue_id, v_queue);
-  perform trunq._define_wake(p_queue_id, v_queue);
-  perform trunq._define_lease(p_queue_id, v_queue);
-  perform trunq._define_answer(p_queue_id, v_queue);
-  perform trunq._define_unread(p_queue_id, v_queue);
-end $$;
-comment on function trunq._define_queue(integer) is
-  'Generates the functions that name this queue''s tables: publish_many, wake, lease, answer, give_back, unread.';
+create or replace function trunq._segment_name(p_queue trunq.queue, p_table text, p_segment integer) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$ select format('%s_%s_%s', p_queue.name, p_table, p_segment) $$;
+comment on function trunq._segment_name(trunq.queue, text, integer) is 'The table of one segment, in trunq_data; p_table: log, lease or receipt.';
 
-create or replace function trunq._drop_functions(p_queue_id integer) returns void
-language plpgsql as $$
+create or replace function trunq._define_queue(p_queue trunq.queue) returns void
+-- Functions in SQL may name others that come after them.
+language plpgsql set search_path = pg_catalog, pg_temp set check_function_bodies = off as $$
 declare
-  v_function regprocedure;
+  v_function record;
 begin
   for v_function in
-    select p.oid from pg_proc p
-    where p.pronamespace = 'trunq_data'::regnamespace and p.proname ~ format('^[a-z]+(_[a-z]+)*_%s$', p_queue_id)
+    select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment,
+      format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
+    from pg_proc p
+    where p.pronamespace = 'trunq_queue'::regnamespace and p.proname like '\_specimen\_%'
   loop
-    execute format('drop function %s', v_function);
+    execute trunq._for_queue(p_queue, v_function.definition);
+    execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
+  end loop;
+  execute format('create or replace trigger wake after insert on trunq_log.%I for each statement execute function trunq_queue.%I()',
+    p_queue.log_table, p_queue.name || '_wake');
+end $$;
+comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, and its trigger.';
+
+create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
+  -- behind the name of a schema, and a literal between quotes.
+  select replace(replace(replace(p_text,
+    '0 /*queue_id*/', p_queue.queue_id::text),
+    '0 /*segment*/', trunq._segment(p_queue)),
+    '_specimen', p_queue.name)
+$$;
+comment on function trunq._for_queue(trunq.queue, text) is 'SQL about the specimen, said of a queue.';
+
+create or replace function trunq._drop_functions(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_function record;
+begin
+  execute format('drop trigger if exists wake on trunq_log.%I', p_queue.log_table);
+  for v_function in
+    select p.oid::regprocedure signature
+    from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || substr(s.proname, length('_specimen') + 1)
+    where s.pronamespace = 'trunq_queue'::regnamespace and s.proname like '\_specimen\_%'
+  loop
+    execute format('drop function %s', v_function.signature);
   end loop;
 end $$;
+comment on function trunq._drop_functions(trunq.queue) is 'Drops the functions of a queue.';
 
 create or replace function trunq._refresh_queues() returns integer
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer;
+  v_queue trunq.queue;
   v_count integer := 0;
 begin
   -- A queue that is being created is waited for: it must not be left with functions of before.
-  perform pg_advisory_xact_lock(1953656423, 0);
+  perform pg_advisory_xact_lock(trunq._lock_class('queues'), 0);
   insert into trunq.cluster (system_identifier)
   select s.system_identifier from pg_control_system() s
   on conflict do nothing;
-  for v_queue_id in select q.queue_id from trunq.queue q order by q.queue_id loop
-    perform trunq._define_queue(v_queue_id);
+  for v_queue in select q.* from trunq.queue q order by q.queue_id loop
+    perform trunq._define_queue(v_queue);
     v_count := v_count + 1;
   end loop;
-  perform trunq._define_dispatch();
   return v_count;
 end $$;
-comment on function trunq._refresh_queues() is 'Generates every queue''s functions again: the last step of install and upgrade.';
+comment on function trunq._refresh_queues() is 'Makes every queue''s functions again: the last step of install and upgrade.';

@@ -7,22 +7,22 @@
 -- cannot tell them from old ones; but they were created after the position was taken.
 
 create or replace function trunq.rebase() returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue record;
+  v_queue trunq.queue;
   v_sub record;
   v_tick trunq.tick;
   v_count bigint;
   v_total bigint := 0;
 begin
   perform trunq._require_read_committed('rebase');
-  for v_queue in select q.queue_id, q.name from trunq.queue q order by q.queue_id loop
-    execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I in access exclusive mode', v_queue.name,
-      'lease_' || v_queue.queue_id, 'receipt_' || v_queue.queue_id);
-    v_tick := trunq._cut_tick(v_queue.queue_id);
+  for v_queue in select q.* from trunq.queue q order by q.queue_id loop
+    execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I in access exclusive mode', v_queue.log_table,
+      v_queue.lease_table, v_queue.receipt_table);
+    v_tick := trunq._cut_tick(v_queue);
     for v_sub in
       select s.subscription_id, p.since,
-        case s.mode when 'exclusive' then trunq._floor(s.queue_id, s.subscription_id) else s.start end as floor
+        case s.mode when 'exclusive' then trunq._floor(s) else s.start end as floor
       from trunq.subscription s cross join lateral (
         select coalesce(max(t.created_at), s.created_at) since from trunq.tick t
         where s.mode = 'exclusive' and t.queue_id = s.queue_id and t.tick_id = trunq._tick_position(s)) p
@@ -35,13 +35,13 @@ begin
           cross join lateral unnest(l.txids, l.ids) u(txid, id)
           join trunq_data.%3$I r on r.lease_id = l.lease_id and r.subscription_id = l.subscription_id and u.id = any (r.ids)
           where l.subscription_id = $1)
-        insert into trunq_log.%1$I (id, txid, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
-        select g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors
+        insert into trunq_log.%1$I (id, txid, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors%4$s)
+        select g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors%5$s
         from trunq_log.%1$I g
         where g.txid <> '2' and (g.subscription_id is null or g.subscription_id = $1)
           and not (pg_visible_in_snapshot(g.txid, $2) and (g.txid < '500' or g.created_at < $3))
           and not exists (select from answered a where a.txid = g.txid and a.id = g.id)
-      $q$, v_queue.name, 'lease_' || v_queue.queue_id, 'receipt_' || v_queue.queue_id)
+      $q$, v_queue.log_table, v_queue.lease_table, v_queue.receipt_table, trunq._extra_columns(v_queue), trunq._extra_columns(v_queue, 'g.'))
       using v_sub.subscription_id, v_sub.floor, v_sub.since;
       get diagnostics v_count = row_count;
       v_total := v_total + v_count;
@@ -61,38 +61,25 @@ begin
       update trunq_data.%2$I l set txids = h.txids, min_txid = h.min_txid, max_txid = h.max_txid,
         lo = '3:3:', hi = '3:3:', last_txid = '3', last_id = 0, reaped_at = coalesce(l.reaped_at, trunq.clock())
       from held h where h.lease_id = l.lease_id
-    $q$, v_queue.name, 'lease_' || v_queue.queue_id);
-    execute format($q$ update trunq_log.%I set txid = pg_current_xact_id() where txid = '2' $q$, v_queue.name);
+    $q$, v_queue.log_table, v_queue.lease_table);
+    execute format($q$ update trunq_log.%I set txid = pg_current_xact_id() where txid = '2' $q$, v_queue.log_table);
     delete from trunq.tick t where t.queue_id = v_queue.queue_id and t.tick_id < v_tick.tick_id;
     update trunq.subscription s set start = v_tick.snapshot, start_tick_id = case s.mode when 'exclusive' then v_tick.tick_id end
     where s.queue_id = v_queue.queue_id;
     for v_sub in select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'shared' loop
       execute format($q$
         insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
-        values (nextval('trunq_data.lease_id_%s'), $1, trunq._token(), 'rebase', $2, $2, pg_snapshot_xmax($2), 0, trunq.clock())
-      $q$, 'lease_' || v_queue.queue_id, v_queue.queue_id) using v_sub.subscription_id, v_tick.snapshot;
+        values (nextval('trunq_data.%I'), $1, trunq._token(), 'rebase', $2, $2, pg_snapshot_xmax($2), 0, trunq.clock())
+      $q$, v_queue.lease_table, v_queue.lease_sequence) using v_sub.subscription_id, v_tick.snapshot;
     end loop;
     execute format('delete from trunq_data.%I l using trunq.subscription s where s.subscription_id = l.subscription_id and s.mode = ''exclusive''',
-      'lease_' || v_queue.queue_id);
+      v_queue.lease_table);
   end loop;
   update trunq.cluster c set system_identifier = (select s.system_identifier from pg_control_system() s);
   return v_total;
 end $$;
 comment on function trunq.rebase() is
-  'After a restore into another cluster, with all workers and publishers stopped: publishes again, for each subscription, what it had not answered, and starts the positions afresh. Ticks start anew: Spark queries need a new checkpoint. Returns: how many messages. Raises: TQ007. Locks: every queue, exclusively.';
-
-create or replace function trunq._floor(p_queue_id integer, p_subscription_id integer) returns pg_snapshot
-language plpgsql as $$
-declare
-  v_sub trunq.subscription;
-  v record;
-begin
-  select * into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
-  if v_sub.mode = 'exclusive' then
-    v := trunq._newest_batch(p_queue_id, p_subscription_id);
-    return coalesce(case when v.finished then v.hi else v.lo end, v_sub.start);
-  end if;
-  v := trunq._position(p_queue_id, p_subscription_id);
-  return case when v.last_txid >= pg_snapshot_xmax(v.hi) then v.hi else v.lo end;
-end $$;
-comment on function trunq._floor(integer, integer) is 'Everything visible in this snapshot has been read by the subscription.';
+  'After a restore into another cluster, with all workers and publishers stopped: publishes again, for each subscription, what it had not answered, and starts the positions afresh. Ticks start anew: Spark queries need a new checkpoint.
+Returns: how many messages.
+Raises: TQ007.
+Locks: every queue, exclusively.';

@@ -5,7 +5,7 @@ returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
   oldest_ready interval, workers integer, done_last_minute bigint, ready_is_capped boolean
 )
-language plpgsql set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
   c_cap constant integer := 100000;
@@ -14,47 +14,48 @@ declare
   v_position bigint;
 begin
   if p_queue is not null then
-    perform trunq._queue_id(p_queue);
+    perform trunq._queue(p_queue);
   end if;
   for v in
-    select q.queue_id, q.name as queue, s.subscription_id, s.name as subscription, s.mode, s as sub
+    select q as row, q.queue_id, q.name as queue, s.subscription_id, s.name as subscription, s.mode, s as sub
     from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
     where p_queue is null or q.name = p_queue order by q.name, s.name
   loop
     queue := v.queue; subscription := v.subscription; mode := v.mode;
     if v.mode = 'shared' then
       select count(*), v_now - min(u.created_at) into ready, oldest_ready
-      from trunq._unread(v.queue_id, v.subscription_id, c_cap) u;
+      from trunq._unread(v.row, v.subscription_id, c_cap) u;
     else
       -- Once, and not for each tick looked at: it moves meanwhile.
       v_position := trunq._tick_position(v.sub);
-      select greatest(0, trunq._last_message_id(v.queue_id) - max(t.last_message_id)), v_now - min(t.created_at)
+      select greatest(0, trunq._last_message_id(v.row) - max(t.last_message_id)), v_now - min(t.created_at)
       into ready, oldest_ready
       from trunq.tick t where t.queue_id = v.queue_id and t.tick_id = v_position;
       oldest_ready := case when ready > 0 then oldest_ready end;
     end if;
     ready_is_capped := v.mode = 'shared' and ready >= c_cap;
     select o.leased, o.workers into leased, workers
-    from trunq._leased(v.queue_id, v.subscription_id, v_now) o;
+    from trunq._leased(v.row, v.subscription_id, v_now) o;
     select count(*) into delayed from trunq.delayed d
     where d.queue_id = v.queue_id and (d.subscription_id is null or d.subscription_id = v.subscription_id);
     select count(*) into dead from trunq.dead d where d.queue_id = v.queue_id and d.subscription_id = v.subscription_id;
     execute format($q$
       select coalesce(sum(r.size), 0) from trunq_data.%I r
       where r.finished_at > $1 and r.subscription_id = $2 and r.outcome = 'a'
-    $q$, 'receipt_' || v.queue_id) into done_last_minute using v_now - interval '1 minute', v.subscription_id;
+    $q$, (v.row).receipt_table) into done_last_minute using v_now - interval '1 minute', v.subscription_id;
     return next;
   end loop;
 end $$;
 comment on function trunq.status(text) is
-  'One row a subscription. ready: waiting now, counted up to 100,000 (ready_is_capped); for exclusive ones an estimate from ids; leased: held; delayed: put off; workers: that hold or held a lease within a minute. Raises: TQ001.';
+  'One row a subscription. ready: waiting now, counted up to 100,000 (ready_is_capped); for exclusive ones an estimate from ids; leased: held; delayed: put off; workers: that hold or held a lease within a minute.
+Raises: TQ001.';
 
 create or replace function trunq._leased(
-  p_queue_id integer, p_subscription_id integer, p_now timestamptz, out leased bigint, out workers integer
+  p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, out leased bigint, out workers integer
 )
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_mark record := trunq._reaped(p_queue_id, p_subscription_id);
+  v_mark record := trunq._reaped(p_queue, p_subscription_id);
 begin
   execute format($q$
     select coalesce(sum(l.size - coalesce((
@@ -63,6 +64,7 @@ begin
       count(distinct l.worker) filter (where l.leased_at > $3 - interval '1 minute' or l.expires_at > $3 and l.reaped_at is null)
     from trunq_data.%1$I l
     where l.subscription_id = $1 and l.size > 0 and (l.expires_at > least($2, $3 - interval '1 minute') or l.lease_id > $4)
-  $q$, 'lease_' || p_queue_id, 'receipt_' || p_queue_id) into leased, workers
+  $q$, p_queue.lease_table, p_queue.receipt_table) into leased, workers
   using p_subscription_id, v_mark.until, p_now, v_mark.newest;
 end $$;
+comment on function trunq._leased(trunq.queue, integer, timestamptz) is 'How many messages are under open leases, and how many workers hold or held one within a minute.';

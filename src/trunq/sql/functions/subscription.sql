@@ -15,9 +15,9 @@ create or replace function trunq.subscribe(
   p_jitter real default null,
   p_keep_results boolean default null
 ) returns boolean
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
   v_sub trunq.subscription;
   v_created boolean := false;
   v_tick trunq.tick;
@@ -36,13 +36,13 @@ begin
       'max_attempts 0 (for ever) or more; lease_time positive; backoff constant, linear or exponential; its base and cap not negative; jitter 0 to 1');
   end if;
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
-  perform pg_advisory_xact_lock_shared(1953656420, v_queue_id);
-  v_queue_id := trunq._queue_id(p_queue);  -- it may have been dropped meanwhile
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
+  v_queue_id := (trunq._queue(p_queue)).queue_id;  -- it may have been dropped meanwhile
   perform trunq._check_cluster();
   select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
   if not found then
     if p_mode = 'exclusive' then
-      v_tick := trunq._start_tick(v_queue_id, p_start);
+      v_tick := trunq._start_tick(trunq._queue(v_queue_id), p_start);
     end if;
     insert into trunq.subscription (queue_id, name, mode, start, start_tick_id)
     values (v_queue_id, p_subscription, p_mode,
@@ -72,31 +72,38 @@ begin
   return v_created;
 end $$;
 comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean) is
-  'Makes a subscription, or changes the policies given of one that is there. Returns: true when it was made. Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode. Locks: the queue, shared.';
+  'Makes a subscription, or changes the policies given of one that is there.
+Returns: true when it was made.
+Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode.
+Locks: the queue, shared.';
 
 create or replace function trunq.unsubscribe(p_queue text, p_subscription text) returns boolean
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
   v_subscription_id integer;
 begin
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
   returning s.subscription_id into v_subscription_id;
   delete from trunq.mark m where m.queue_id = v_queue_id and m.subscription_id = v_subscription_id;
+  delete from trunq.delayed d where d.subscription_id = v_subscription_id;
+  delete from trunq.dead d where d.subscription_id = v_subscription_id;
   return v_subscription_id is not null;
 end $$;
 comment on function trunq.unsubscribe(text, text) is
-  'Ends a subscription: its position, delayed and dead messages go with it. Returns: false when there was none. Raises: TQ001.';
+  'Ends a subscription: its position, delayed and dead messages go with it.
+Returns: false when there was none.
+Raises: TQ001.';
 
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
   backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, created_at timestamptz
 )
-language plpgsql stable as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_queue is not null then
-    perform trunq._queue_id(p_queue);
+    perform trunq._queue(p_queue);
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
@@ -105,17 +112,18 @@ begin
     where p_queue is null or q.name = p_queue order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions(text) is
-  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever. Raises: TQ001.';
+  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever.
+Raises: TQ001.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription
-language plpgsql stable as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription;
 begin
   select s.* into v_sub from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
   where q.name = p_queue and s.name = p_subscription;
   if not found then
-    perform trunq._queue_id(p_queue);
+    perform trunq._queue(p_queue);
     perform trunq._fail('TQ002', format('queue "%s" has no subscription "%s"', p_queue, coalesce(p_subscription, '')),
       format('create it: select trunq.subscribe(''%s'', ''name''); select * from trunq.list_subscriptions() shows those there are', p_queue));
   end if;
@@ -125,62 +133,41 @@ begin
   end if;
   return v_sub;
 end $$;
-
-create or replace function trunq._define_unread(p_queue_id integer, p_queue text) returns void
-language plpgsql as $$
-begin
-  execute format($q$
-    create or replace function trunq_data.unread_%2$s(
-      p_subscription_id integer, p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint, p_limit integer)
-    returns table (txid xid8, id bigint, created_at timestamptz)
-    language sql stable set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-    as $f$
-      select u.txid, u.id, u.created_at from (
-        -- The rest of the window: late ones, then the range.
-        select g.* from pg_snapshot_xip(p_lo) late(txid) cross join lateral (
-          select g.* from trunq_log.%1$I g where g.txid = late.txid and (g.txid, g.id) > (p_last_txid, p_last_id) offset 0) g
-        where p_last_txid < pg_snapshot_xmax(p_lo) and pg_visible_in_snapshot(late.txid, p_hi)
-        union all
-        select g.* from trunq_log.%1$I g
-        where (g.txid, g.id) > (greatest(p_last_txid, pg_snapshot_xmax(p_lo)), case when p_last_txid < pg_snapshot_xmax(p_lo) then 0 else p_last_id end)
-          and g.txid < pg_snapshot_xmax(p_hi) and pg_visible_in_snapshot(g.txid, p_hi)
-        union all
-        -- Behind the window: late ones of the next, then everything newer.
-        select g.* from pg_snapshot_xip(p_hi) late(txid) cross join lateral (
-          select g.* from trunq_log.%1$I g where g.txid = late.txid offset 0) g
-        union all
-        select g.* from trunq_log.%1$I g where g.txid >= pg_snapshot_xmax(p_hi)
-      ) u
-      where u.subscription_id is null or u.subscription_id = p_subscription_id
-      limit p_limit
-    $f$
-  $q$, p_queue, p_queue_id);
-end $$;
+comment on function trunq._subscription(text, text, text) is 'A subscription by name, or TQ001, TQ002; TQ011 when it is of another mode than p_mode.';
 
 create or replace function trunq._position(
-  p_queue_id integer, p_subscription_id integer,
+  p_queue trunq.queue, p_subscription_id integer,
   out lease_id bigint, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint, out segment smallint
 )
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  execute format('select lease_id, lo, hi, last_txid, last_id, segment from trunq_data.%I where subscription_id = $1 order by lease_id desc limit 1',
-    'lease_' || p_queue_id)
-  into lease_id, lo, hi, last_txid, last_id, segment using p_subscription_id;
-  if lease_id is null then
-    select 0, s.start, s.start, pg_snapshot_xmax(s.start), 0 into lease_id, lo, hi, last_txid, last_id
-    from trunq.subscription s where s.subscription_id = p_subscription_id;
-  end if;
+  execute format('select * from trunq_queue.%I($1)', p_queue.name || '_position')
+    into lease_id, lo, hi, last_txid, last_id, segment using p_subscription_id;
 end $$;
-comment on function trunq._position(integer, integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
+comment on function trunq._position(trunq.queue, integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
 
-create or replace function trunq._unread(p_queue_id integer, p_subscription_id integer, p_limit integer)
+create or replace function trunq._unread(p_queue trunq.queue, p_subscription_id integer, p_limit integer)
 returns table (txid xid8, id bigint, created_at timestamptz)
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record;
+  v record := trunq._position(p_queue, p_subscription_id);
 begin
-  v := trunq._position(p_queue_id, p_subscription_id);
-  return query execute format('select * from trunq_data.%I($1, $2, $3, $4, $5, $6)', 'unread_' || p_queue_id)
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', p_queue.name || '_unread')
     using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit;
 end $$;
-comment on function trunq._unread(integer, integer, integer) is 'What a shared subscription has not leased yet, in about the order it will, up to p_limit rows.';
+comment on function trunq._unread(trunq.queue, integer, integer) is 'What a shared subscription has not leased yet, in about the order it will, up to p_limit rows.';
+
+create or replace function trunq._floor(p_sub trunq.subscription) returns pg_snapshot
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._queue(p_sub.queue_id);
+  v record;
+begin
+  if p_sub.mode = 'exclusive' then
+    v := trunq._newest_batch(v_queue, p_sub.subscription_id);
+    return coalesce(case when v.finished then v.hi else v.lo end, p_sub.start);
+  end if;
+  v := trunq._position(v_queue, p_sub.subscription_id);
+  return case when v.last_txid >= pg_snapshot_xmax(v.hi) then v.hi else v.lo end;
+end $$;
+comment on function trunq._floor(trunq.subscription) is 'A snapshot: the subscription has read everything visible in it.';

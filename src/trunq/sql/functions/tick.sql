@@ -4,7 +4,7 @@
 -- be in a checkpoint elsewhere before the next crash.
 
 create or replace function trunq.tick(p_queue text, p_force boolean default false) returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue;
   v_last trunq.tick;
@@ -18,20 +18,20 @@ begin
     -- For the transaction: a setting of the function would be gone before its commit.
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  select * into v_queue from trunq.queue q where q.queue_id = trunq._queue_id(p_queue);
+  v_queue := trunq._queue(p_queue);
   perform trunq._check_cluster();
   if p_force then
-    perform pg_advisory_xact_lock(1953656421, v_queue.queue_id);
-  elsif not pg_try_advisory_xact_lock(1953656421, v_queue.queue_id) then
+    perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
+  elsif not pg_try_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id) then
     return null;  -- somebody cuts one just now: the leader has other queues to see to
   end if;
   select * into v_last from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
-  v_seq := trunq._last_message_id(v_queue.queue_id);
+  v_seq := trunq._last_message_id(v_queue);
   if not p_force then
     v_age := trunq.clock() - v_last.created_at;
     v_due := v_queue.tick_max_lag;
     -- Ids are handed out 32 at a time to each session: more of them are gone for sure, but with none gone, look at the log.
-    if v_seq = v_last.last_message_id and not (v_age > v_due and trunq._has_new(v_queue, v_last.snapshot)) then
+    if v_seq = v_last.last_message_id and not (v_age > v_due and trunq._has_new(v_queue.name, v_last.snapshot)) then
       -- Idle: wait half the lag, then twice the gap before, up to the idle period.
       select t.created_at into v_before from trunq.tick t
       where t.queue_id = v_queue.queue_id and t.tick_id < v_last.tick_id order by t.tick_id desc limit 1;
@@ -41,16 +41,19 @@ begin
       return null;
     end if;
   end if;
-  return (trunq._cut_tick(v_queue.queue_id)).tick_id;
+  return (trunq._cut_tick(v_queue)).tick_id;
 end $$;
 comment on function trunq.tick(text, boolean) is
-  'Cuts a tick when one is due, or always when forced. Returns: its id, null when none was due, or somebody else cuts one just now. Raises: TQ001, TQ007, TQ010. Locks: the queue''s ticks; forced, it waits for them.';
+  'Cuts a tick when one is due, or always when forced.
+Returns: its id, null when none was due, or somebody else cuts one just now.
+Raises: TQ001, TQ007, TQ010.
+Locks: the queue''s ticks; forced, it waits for them.';
 
 create or replace function trunq.list_ticks(p_queue text, p_from bigint default null, p_to bigint default null)
 returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz)
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := trunq._queue_id(p_queue);
+  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
 begin
   perform trunq._check_cluster();
   return query
@@ -59,60 +62,48 @@ begin
     order by t.tick_id;
 end $$;
 comment on function trunq.list_ticks(text, bigint, bigint) is
-  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes. Raises: TQ001, TQ010.';
+  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes.
+Raises: TQ001, TQ010.';
 
-create or replace function trunq._last_message_id(p_queue_id integer) returns bigint
-language plpgsql as $$
+create or replace function trunq._last_message_id(p_queue trunq.queue) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_id bigint;
 begin
-  execute format('select case when is_called then last_value else 0 end from trunq_data.%I', 'message_id_' || p_queue_id) into v_id;
+  execute format('select case when is_called then last_value else 0 end from trunq_data.%I', p_queue.message_sequence) into v_id;
   return v_id;
 end $$;
+comment on function trunq._last_message_id(trunq.queue) is 'The last message id handed out; sessions take 32 at a time.';
 
-create or replace function trunq._has_new(p_queue trunq.queue, p_snapshot pg_snapshot) returns boolean
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  v_new boolean;
-begin
-  execute format($q$
-    select exists (
-        select from trunq_log.%1$I g where g.txid >= pg_snapshot_xmax($1) and pg_visible_in_snapshot(g.txid, $2))
-      or exists (
-        select from pg_snapshot_xip($1) late(txid), lateral (select from trunq_log.%1$I g where g.txid = late.txid limit 1) g
-        where pg_visible_in_snapshot(late.txid, $2))
-  $q$, p_queue.name) into v_new using p_snapshot, trunq.snapshot();
-  return v_new;
-end $$;
-comment on function trunq._has_new(trunq.queue, pg_snapshot) is 'Was anything committed since this snapshot?';
-
-create or replace function trunq._cut_tick(p_queue_id integer) returns trunq.tick
-language plpgsql as $$
+create or replace function trunq._cut_tick(p_queue trunq.queue) returns trunq.tick
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_tick trunq.tick;
 begin
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
-  select p_queue_id, coalesce(max(t.tick_id), 0) + 1, trunq.snapshot(), trunq._last_message_id(p_queue_id), trunq.clock()
-  from trunq.tick t where t.queue_id = p_queue_id
+  select p_queue.queue_id, coalesce(max(t.tick_id), 0) + 1, trunq.snapshot(), trunq._last_message_id(p_queue), trunq.clock()
+  from trunq.tick t where t.queue_id = p_queue.queue_id
   returning * into v_tick;
   return v_tick;
 end $$;
+comment on function trunq._cut_tick(trunq.queue) is 'Stores a tick; the caller holds the lock of the queue''s ticks.';
 
-create or replace function trunq._start_tick(p_queue_id integer, p_start text) returns trunq.tick
-language plpgsql as $$
+create or replace function trunq._start_tick(p_queue trunq.queue, p_start text) returns trunq.tick
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_tick trunq.tick;
 begin
-  perform pg_advisory_xact_lock(1953656421, p_queue_id);
+  perform pg_advisory_xact_lock(trunq._lock_class('tick'), p_queue.queue_id);
   if p_start = 'earliest' then
-    select * into v_tick from trunq.tick t where t.queue_id = p_queue_id order by t.tick_id limit 1;
+    select * into v_tick from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id limit 1;
     return v_tick;
   end if;
-  return trunq._cut_tick(p_queue_id);
+  return trunq._cut_tick(p_queue);
 end $$;
+comment on function trunq._start_tick(trunq.queue, text) is 'The tick an exclusive subscription starts at: the earliest kept, or one cut now.';
 
 create or replace function trunq._forget_ticks(p_queue_id integer) returns integer
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_count integer;
 begin
@@ -128,3 +119,5 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
+comment on function trunq._forget_ticks(integer) is 'Deletes ticks that nobody needs any more.
+Returns: how many.';

@@ -1,21 +1,24 @@
 -- trunq: a queue and event-stream system inside Postgres.
 --
--- trunq        rules: queues, subscriptions, delayed and dead messages, ticks, the leader; and every public function
--- trunq_log    one append-only table a queue, trunq_log.<queue>: what publishers insert or copy into
--- trunq_data   behind each queue: its segments, leases and receipts, and the functions generated for it
+-- trunq        the rules: queues, subscriptions, delayed and dead messages, ticks, the leader; and the functions that take a queue's name
+-- trunq_log    one append-only table a queue, trunq_log.<queue>: publishers insert or copy into it
+-- trunq_queue  the functions of each queue, trunq_queue.<queue>_<verb>: what clients call
+-- trunq_data   behind each queue: its segments, leases, receipts and sequences
 --
--- Log, lease and receipt tables are made by trunq.create_queue(); here is what exists once.
+-- trunq.create_queue() makes the tables of a queue like those of the specimen below, and its functions like the specimen's (sql/queue).
 
 create schema trunq;
 create schema trunq_log;
+create schema trunq_queue;
 create schema trunq_data;
 
 comment on schema trunq is 'trunq: rules and functions of the queue system';
 comment on schema trunq_log is 'trunq: one append-only table a queue; publish by INSERT or COPY';
+comment on schema trunq_queue is 'trunq: the functions of each queue, <queue>_<verb>';
 comment on schema trunq_data is 'trunq: segments, leases and receipts; internal';
 
--- What the log's columns hold. As domains, checked by what a session has ready: a CHECK of the table is made ready again for
--- every statement, and four of them made an INSERT take 20 instead of 13 microseconds.
+-- What the log's columns hold, 16 MB at most (trunq._limit). These are domains because Postgres keeps a domain's check ready for
+-- the session, but compiles the CHECK of a table for every statement: four of them cost an INSERT 20 instead of 13 microseconds.
 create domain trunq.payload as jsonb
   constraint payload_at_most_16_mb check (pg_column_size(value) <= 16777216);
 create domain trunq.body as bytea
@@ -43,6 +46,12 @@ create table trunq.queue (
   queue_id integer generated always as identity primary key,
   name text not null unique
     constraint name_is_short_and_plain check (name ~ '^[a-z][a-z0-9_]{0,47}$'),
+  -- What stands behind the queue. A name of 48 characters leaves 15 for the longest suffix, _receipt_<number>.
+  log_table text not null generated always as (name) stored,
+  lease_table text not null generated always as (name || '_lease') stored,
+  receipt_table text not null generated always as (name || '_receipt') stored,
+  message_sequence text not null generated always as (name || '_message_id') stored,
+  lease_sequence text not null generated always as (name || '_lease_id') stored,
   retention interval not null default '1 day'
     constraint retention_is_positive check (retention > '0'),
   segments smallint not null default 4
@@ -59,6 +68,8 @@ create table trunq.queue (
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)
 );
 comment on table trunq.queue is 'One row a queue; its messages are in trunq_log.<name>.';
+comment on column trunq.queue.log_table is 'In the schema trunq_log; its segments are trunq_data.<queue>_log_<number>.';
+comment on column trunq.queue.lease_table is 'In the schema trunq_data, like receipt_table and the sequences; its segments have its name and a number.';
 
 create table trunq.subscription (
   subscription_id integer generated always as identity primary key,
@@ -89,23 +100,26 @@ create table trunq.subscription (
 );
 comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever.';
 
--- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and reader, updated by
--- the leader only.
+-- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
+-- an extension that shortens a lease, update it.
 create table trunq.mark (
   queue_id integer not null references trunq.queue on delete cascade,
   subscription_id integer not null default 0,
   duty text not null,
   at timestamptz not null,
-  -- reap: the newest lease when it looked. What is newer it has not seen, whatever its expiry: a clock may go back.
-  lease_id bigint not null default 0,
+  -- reap: the newest lease when it looked; what is newer it has not seen, whatever its expiry, because a clock may go back.
+  -- promote: the last message promoted among those due at that time.
+  last_id bigint not null default 0,
   primary key (queue_id, subscription_id, duty)
 ) with (fillfactor = 50);
 comment on table trunq.mark is 'How far a duty has looked; it may always be set back, never lost work for it.';
 
+-- No foreign keys here and in trunq.dead: each insert would lock the row of its queue, and with many publishers at once every
+-- such lock is a MultiXact. drop_queue and unsubscribe delete the rows.
 create table trunq.delayed (
-  queue_id integer not null references trunq.queue on delete cascade,
+  queue_id integer not null,
   id bigint not null,
-  subscription_id integer references trunq.subscription on delete cascade,
+  subscription_id integer,
   due_at timestamptz not null,
   created_at timestamptz not null,
   attempt smallint not null,
@@ -115,18 +129,20 @@ create table trunq.delayed (
   payload jsonb,
   body bytea,
   headers jsonb,
-  errors jsonb
+  errors jsonb,
+  extra jsonb
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
 create index delayed_message on trunq.delayed (queue_id, id);
 create index delayed_subscription on trunq.delayed (subscription_id);
 comment on table trunq.delayed is
   'Messages that run later. subscription_id null: published with a delay, for everyone; set: a retry, for that reader.';
+comment on column trunq.delayed.extra is 'The columns that the user added to the log, by name.';
 
 create table trunq.dead (
   dead_id bigint generated always as identity primary key,
-  queue_id integer not null references trunq.queue on delete cascade,
-  subscription_id integer not null references trunq.subscription on delete cascade,
+  queue_id integer not null,
+  subscription_id integer not null,
   id bigint not null,
   reason text not null
     constraint reason_is_known check (reason in ('rejected', 'max_attempts', 'lease_expired')),
@@ -139,7 +155,8 @@ create table trunq.dead (
   payload jsonb,
   body bytea,
   headers jsonb,
-  errors jsonb
+  errors jsonb,
+  extra jsonb
 );
 create index dead_message on trunq.dead (queue_id, subscription_id, id);
 create index dead_newest on trunq.dead (queue_id, dead_id);
@@ -164,3 +181,79 @@ create table trunq.leader (
 ) with (fillfactor = 50);
 insert into trunq.leader default values;
 comment on table trunq.leader is 'Who performs the duties, and until when; a new leader is a new term.';
+
+-- The specimen: the tables that every queue has, here without segments and never written to. No queue can have its name.
+
+create sequence trunq_data._specimen_message_id cache 32;
+create sequence trunq_data._specimen_lease_id;
+
+create table trunq_log._specimen (
+  id bigint not null default nextval('trunq_data._specimen_message_id'),
+  txid xid8 not null default pg_current_xact_id(),
+  created_at timestamptz not null default statement_timestamp(),
+  subscription_id integer,
+  segment smallint not null default 0,  -- a queue's own: trunq._segment
+  attempt smallint not null default 1,
+  priority trunq.no_priority not null default 0,
+  kind text,
+  key text,
+  payload trunq.payload,
+  body trunq.body,
+  headers trunq.headers,
+  errors jsonb
+) partition by list (segment);
+create index on trunq_log._specimen (txid, id);
+-- A retry has its old id among new ones: plain minmax would widen every range it lands in.
+create index on trunq_log._specimen using brin (id int8_minmax_multi_ops) with (pages_per_range = 32, autosummarize = on);
+comment on table trunq_log._specimen is
+  'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers); the other columns are trunq''s.';
+
+create table trunq_data._specimen_lease (
+  lease_id bigint not null,
+  last_id bigint not null,
+  last_txid xid8 not null,
+  token bigint not null,
+  leased_at timestamptz not null,
+  expires_at timestamptz,
+  reaped_at timestamptz,
+  from_tick_id bigint,
+  to_tick_id bigint,
+  min_txid bigint,
+  max_txid bigint,
+  subscription_id integer not null,
+  size integer,
+  segment smallint not null default 0,
+  worker text,
+  lo pg_snapshot not null,
+  hi pg_snapshot not null,
+  ids bigint[],
+  txids xid8[]
+) partition by list (segment);
+create index on trunq_data._specimen_lease (subscription_id, lease_id);
+create index on trunq_data._specimen_lease (subscription_id, expires_at) where expires_at is not null;
+comment on table trunq_data._specimen_lease is
+  'Leases of the queue: who holds which messages until when, and the position of the subscription after them.';
+
+create table trunq_data._specimen_receipt (
+  lease_id bigint not null,
+  finished_at timestamptz not null,
+  subscription_id integer not null,
+  size integer not null,
+  segment smallint not null default 0,
+  number smallint not null default 0,
+  outcome "char" not null
+    constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b')),
+  ids bigint[] not null,
+  took real[],
+  errors text[],
+  results jsonb[]
+) partition by list (segment);
+-- The answers of a lease are numbered and lie in its segment: an answer whose snapshot does not see the others fails here.
+create unique index on trunq_data._specimen_receipt (lease_id, number, segment);
+create index on trunq_data._specimen_receipt using brin (finished_at) with (pages_per_range = 16, autosummarize = on);
+comment on table trunq_data._specimen_receipt is 'Receipts of the queue: what became of leased messages. Outcomes: trunq._outcome.';
+
+-- Arrays of ids hardly shrink, and trying costs a fifth of a lease and two fifths of an ack of 1,000.
+alter table trunq_data._specimen_lease alter ids set storage external;
+alter table trunq_data._specimen_receipt alter ids set storage external;
+alter table trunq_data._specimen_receipt alter took set storage external;

@@ -1,0 +1,51 @@
+-- Names of what the SQL otherwise writes as numbers and letters: classes of advisory locks, limits, outcomes. All are immutable,
+-- so Postgres puts the value in their place when it plans a statement.
+--
+-- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form). A
+-- transaction takes them in the order queue, queues, subscription, lease; several leases in order of lease_id.
+
+create or replace function trunq._lock_class(p_what text) returns integer
+language sql immutable parallel safe as $$
+  select case p_what
+    when 'install' then 1953656416       -- one installation at a time (install.py)
+    when 'bell' then 1953656417          -- by queue: the bell of a sleeping worker
+    when 'subscription' then 1953656418  -- by subscription: its position (lease, next_batch, rotate)
+    when 'lease' then 1953656419         -- by queue and lease, hashed: its answers, extensions and end
+    when 'queue' then 1953656420         -- by queue: its shape (subscribe shared; rotate and drop exclusive)
+    when 'tick' then 1953656421          -- by queue: one tick at a time
+    when 'reap' then 1953656422          -- by queue: one reaper at a time
+    when 'queues' then 1953656423        -- which queues there are: create and drop
+  end
+$$;
+comment on function trunq._lock_class(text) is 'The class of an advisory lock, the first of its two integers.';
+
+create or replace function trunq._limit(p_what text) returns integer
+language sql immutable parallel safe as $$
+  select case p_what
+    when 'message_bytes' then 16777216   -- payload, body and headers, each; the domains of the log repeat it
+    when 'lease_messages' then 10000     -- messages of one lease
+    when 'lease_bytes' then 16777216     -- of one lease, unless the caller says otherwise
+    when 'walk_rows' then 50000          -- index rows that one look walks before it notes its place
+    when 'errors_kept' then 100          -- of a message that is retried for ever
+    when 'error_characters' then 8000    -- of one error
+  end
+$$;
+comment on function trunq._limit(text) is 'A limit by name.';
+
+create or replace function trunq._outcome(p_outcome "char") returns text
+language sql immutable parallel safe as $$
+  select case p_outcome
+    when 'a' then 'ack'
+    when 'r' then 'retry'
+    when 'j' then 'reject'
+    when 'l' then 'release'
+    when 'x' then 'expired'  -- by the reaper: the lease ran out
+    when 'b' then 'batch'    -- a batch was finished
+  end
+$$;
+comment on function trunq._outcome("char") is 'The word for the outcome of a receipt.';
+
+create or replace function trunq._lease_lock(p_queue_id integer, p_lease_id bigint) returns integer
+language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) & 2147483647)::integer $$;
+comment on function trunq._lease_lock(integer, bigint) is
+  'The second integer of the lock of a lease. Leases of two queues have the same numbers; two that share a hash only wait for each other.';

@@ -1,0 +1,53 @@
+-- The window: what a reader is to read.
+--
+-- Postgres hands out transaction ids (and message ids) before commit, so "id > last" loses what commits late. A reader keeps two
+-- snapshots instead, lo and hi. Its window is the set of rows that hi sees and lo does not; when it has read them, hi becomes lo
+-- and the current snapshot becomes hi. No row is in two windows, none is in no window, and nobody waits for a publisher.
+--
+-- trunq._in_window says it in the plainest form. It cannot be indexed. Every other form is the same set, split in two parts that an
+-- index on (txid, id) answers:
+--
+--   late    the transactions that were in progress in lo and are visible in hi. Their rows lie below xmax(lo). Each is one probe.
+--   range   txid from xmax(lo) up to, and without, xmax(hi), less the transactions still in progress in hi.
+--
+-- Late rows come before the range in (txid, id) order, so one position (last_txid, last_id) inside the window covers both. A window that
+-- is used up has last_txid = xmax(hi). trunq.snapshot() makes every snapshot: it counts the caller's own transaction as in progress.
+--
+-- Why there are several forms. One function could not serve all: lease stops after some messages and walks a bounded number of
+-- rows, rotation probes a single segment, the history tests a row it already has, Spark splits the range over tasks.
+--   trunq_queue.<queue>_window (sql/queue/window.sql)   the whole window: read_batch, trunq._has_new
+--   trunq_queue.<queue>_unread (sql/queue/window.sql)   the rest of the window from a position, and all behind it
+--   trunq_queue.<queue>_lease  (sql/queue/lease.sql)    the next messages from a position, bounded
+--   trunq._is_needed           (rotate.sql)             whether one segment holds a row of the rest
+--   trunq._is_read_at          (here)                   whether a row lies before a position
+--   range.py                   (spark/source)           the window in parts that tasks read at once
+-- tests/sql/test_window.py draws random snapshots and asks all of them for the same rows.
+
+create or replace function trunq._in_window(p_txid xid8, p_lo pg_snapshot, p_hi pg_snapshot) returns boolean
+language sql immutable parallel safe as $$
+  select pg_visible_in_snapshot(p_txid, p_hi) and not pg_visible_in_snapshot(p_txid, p_lo)
+$$;
+comment on function trunq._in_window(xid8, pg_snapshot, pg_snapshot) is 'Whether rows of a transaction lie in the window from lo to hi.';
+
+create or replace function trunq._is_read_at(
+  p_txid xid8, p_id bigint, p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint
+) returns boolean
+language sql immutable parallel safe as $$
+  select pg_visible_in_snapshot(p_txid, p_lo)
+    or pg_visible_in_snapshot(p_txid, p_hi) and (p_txid, p_id) <= (p_last_txid, p_last_id)
+$$;
+comment on function trunq._is_read_at(xid8, bigint, pg_snapshot, pg_snapshot, xid8, bigint) is
+  'Whether a row of the log lies before a position.';
+
+create or replace function trunq._has_new(p_queue text, p_snapshot pg_snapshot) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_new boolean;
+begin
+  execute format('select exists (select from trunq_queue.%I($1, $2))', p_queue || '_window')
+    into v_new using p_snapshot, trunq.snapshot();
+  return v_new;
+end $$;
+comment on function trunq._has_new(text, pg_snapshot) is 'Whether anything was committed since a snapshot.';

@@ -1,0 +1,219 @@
+-- The answers to the messages of a lease. The rules are in functions/answer.sql: under the lock of the lease, checked by a later
+-- statement, each answer one inserted receipt.
+
+create or replace function trunq_queue._specimen_answer(
+  p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
+  p_errors text[], p_delays interval[], p_results jsonb[], p_took real[]
+) returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+-- Leases and receipts are found by index; what joins are left match arrays of ids, by hash.
+set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+  v_sub record;
+  v_token bigint; v_worker text; v_ids bigint[]; v_txids xid8[]; v_reaped_at timestamptz; v_segment smallint; v_number smallint;
+  v_now timestamptz;
+  v_earlier bigint[]; v_kept integer[]; v_given integer := cardinality(p_ids); v_mine integer; v_unknown integer;
+begin
+  -- One condition for all that is unusual.
+  if coalesce(v_given, 0) = 0 or array_position(p_ids, null) is not null
+      or cardinality(p_errors) <> v_given or cardinality(p_delays) <> v_given
+      or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given then
+    perform trunq._check_answer(p_ids);
+    return 0;
+  end if;
+  select s.subscription_id, s.mode, s.keep_results into v_sub
+  from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
+  if v_sub.mode is distinct from 'shared' then
+    perform trunq._subscription('_specimen', p_subscription, 'shared');
+    -- It did not say what is missing: the subscription was made just now.
+    return trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took);
+  end if;
+  perform pg_advisory_xact_lock(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id));
+  v_now := trunq.clock();
+  -- By a later statement than the lock: it sees what the one before did.
+  if current_setting('transaction_isolation') = 'read committed' then
+    select l.token, l.worker, l.ids, l.txids, l.reaped_at, l.segment into v_token, v_worker, v_ids, v_txids, v_reaped_at, v_segment
+    from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
+  else
+    -- A stale snapshot must fail here: the reaper updates the row it reaps.
+    select l.token, l.worker, l.ids, l.txids, l.reaped_at, l.segment into v_token, v_worker, v_ids, v_txids, v_reaped_at, v_segment
+    from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id for share;
+  end if;
+  if (v_token = p_token) is not true then
+    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+  end if;
+  -- The receipts of a lease lie in its segment: Postgres opens that one alone.
+  select coalesce(array_agg(e.id), '{}'), coalesce(max(e.number) + 1, 0) into v_earlier, v_number
+  from (select r.number, unnest(r.ids) id from trunq_data._specimen_receipt r
+        where r.lease_id = p_lease_id and r.segment = v_segment and r.subscription_id = v_sub.subscription_id and r.outcome <> 'x') e;
+  if v_earlier <> '{}' or p_ids <> v_ids then
+    select array_agg(k.at order by k.at) filter (where k.earlier is null),
+      count(*) filter (where k.mine is null)
+    into v_kept, v_unknown
+    from (
+      select given.at, mine.id mine, earlier.id earlier
+      from (select g.id, min(g.at)::integer at from unnest(p_ids) with ordinality g(id, at) group by g.id) given
+      left join (select unnest(v_ids) id) mine on mine.id = given.id
+      left join (select unnest(v_earlier) id) earlier on earlier.id = given.id) k;
+    if v_unknown > 0 then
+      perform trunq._fail('TQ013',
+        format('not all of these messages belong to lease %s of subscription "%s" on queue "%s"', p_lease_id, p_subscription, '_specimen'),
+        'nothing was changed; answer each message under the lease it came with');
+    end if;
+    if v_kept is null then
+      return 0;
+    end if;
+    if cardinality(v_kept) < v_given then
+      -- Subscripts walk the array: fine here, where an answer came twice.
+      p_ids := array(select p_ids[k] from unnest(v_kept) k);
+      if p_errors is not null then p_errors := array(select p_errors[k] from unnest(v_kept) k); end if;
+      if p_delays is not null then p_delays := array(select p_delays[k] from unnest(v_kept) k); end if;
+      if p_results is not null then p_results := array(select p_results[k] from unnest(v_kept) k); end if;
+      if p_took is not null then p_took := array(select p_took[k] from unnest(v_kept) k); end if;
+    end if;
+  end if;
+  if v_reaped_at is not null then
+    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+  end if;
+  if not v_sub.keep_results then
+    p_results := null;
+  end if;
+  if current_setting('transaction_isolation') = 'read committed' then
+    insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+    values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results);
+  else
+    -- An answer that the snapshot does not see has this number: 40001, as for the reaper.
+    insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+    values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results)
+    on conflict do nothing;
+  end if;
+  if p_outcome <> 'a' then
+    perform trunq_queue._specimen_give_back(v_sub.subscription_id, v_worker, p_ids, v_ids, v_txids, p_outcome, p_errors, p_delays, v_now);
+  end if;
+  return cardinality(p_ids);
+end $$;
+comment on function trunq_queue._specimen_answer(text, bigint, bigint, bigint[], "char", text[], interval[], jsonb[], real[]) is
+  'What ack, retry, reject and release do, by outcome.
+Returns: how many messages this call answered.';
+
+create or replace function trunq_queue._specimen_give_back(
+  p_subscription_id integer, p_worker text, p_ids bigint[], p_lease_ids bigint[], p_lease_txids xid8[], p_outcome "char",
+  p_errors text[], p_delays interval[], p_now timestamptz
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+-- Each message is one probe of the log's index; arrays of ids are matched by hash.
+set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+  v_sub trunq.subscription;
+  -- A log with columns that the user added: they go by way of trunq.delayed, which keeps them.
+  v_is_wider boolean := trunq._is_wider('trunq_log._specimen'::regclass);
+  v_found integer;
+begin
+  select * into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
+  if not found then
+    perform trunq._fail('TQ002', format('a subscription of queue "%s" has just ended, and its messages with it', '_specimen'));
+  end if;
+  with given as materialized (
+    select g.id, g.error, g.delay, g.at from unnest(p_ids, p_errors, p_delays) with ordinality g(id, error, delay, at)
+  ),
+  place as materialized (
+    select l.id, l.txid from unnest(p_lease_ids, p_lease_txids) l(id, txid)
+  ),
+  message as materialized (
+    select m.*, given.delay,
+      case when p_outcome = 'l' then m.errors else
+        trunq._add_error(m.errors, m.attempt, p_now, p_worker, given.error) end all_errors,
+      case when p_outcome = 'j' then 'rejected'
+        when p_outcome = 'r' and m.attempt >= v_sub.max_attempts then 'max_attempts'
+        when p_outcome = 'x' and m.attempt >= v_sub.max_attempts then 'lease_expired' end reason,
+      given.at
+    from given join place on place.id = given.id
+    cross join lateral (
+      select g.id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors,
+        case when v_is_wider then trunq._extra(to_jsonb(g)) end extra
+      from trunq_log._specimen g
+      where g.txid = place.txid and g.id = place.id and (g.subscription_id is null or g.subscription_id = p_subscription_id)
+      offset 0) m
+  ),
+  fate as materialized (
+    select m.*, case when p_outcome = 'r' and m.reason is null then coalesce(m.delay,
+      trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap, v_sub.jitter, m.attempt)) else '0' end wait,
+      case when p_outcome = 'l' then m.attempt else least(m.attempt + 1, 32767)::smallint end next_attempt
+    from message m
+  ),
+  died as (
+    insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, priority, kind, key, payload, body, headers, errors, extra)
+    select v_sub.queue_id, p_subscription_id, f.id, f.reason, f.created_at, p_now, f.attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra
+    from fate f where f.reason is not null order by f.at
+  ),
+  delayed as (
+    insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra)
+    select v_sub.queue_id, f.id, p_subscription_id, p_now + f.wait, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra
+    from fate f where f.reason is null and (f.wait > '0' or f.extra is not null) order by f.at
+  ),
+  again as (
+    insert into trunq_log._specimen (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
+    select f.id, p_subscription_id, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors
+    from fate f where f.reason is null and f.wait <= '0' and f.extra is null order by f.at
+  )
+  select count(*) into v_found from fate;
+  if v_found < cardinality(p_ids) then
+    -- Somebody deleted them by hand, or emptied the log: what is gone is gone, and the others go on.
+    raise warning 'trunq: % of % messages of a lease are no longer in the log of queue %', cardinality(p_ids) - v_found, cardinality(p_ids), '_specimen';
+  end if;
+end $$;
+comment on function trunq_queue._specimen_give_back(integer, text, bigint[], bigint[], xid8[], "char", text[], interval[], timestamptz) is
+  'Messages that did not succeed: in the log again, in trunq.delayed until they are due, or in trunq.dead.';
+
+-- The four below are replaced by the call of answer where they are called.
+
+create or replace function trunq_queue._specimen_ack(
+  p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_results jsonb[] default null, p_took real[] default null
+) returns integer
+language sql volatile as $$
+  select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'a', null, null, p_results, p_took)
+$$;
+comment on function trunq_queue._specimen_ack(text, bigint, bigint, bigint[], jsonb[], real[]) is
+  'Says that messages of a lease are done, with a result each where the subscription keeps results; p_took: seconds each ran.
+Returns: how many messages this call answered; those answered before do not count.
+Raises: TQ002, TQ003 when the lease ended, TQ005, TQ011, TQ013 for a message of another lease.
+Locks: the lease.';
+
+create or replace function trunq_queue._specimen_retry(
+  p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_errors text[] default null, p_delays interval[] default null,
+  p_took real[] default null
+) returns integer
+language sql volatile as $$
+  select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'r', p_errors, p_delays, null, p_took)
+$$;
+comment on function trunq_queue._specimen_retry(text, bigint, bigint, bigint[], text[], interval[], real[]) is
+  'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up.
+Returns: how many messages this call answered.
+Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
+Locks: the lease.';
+
+create or replace function trunq_queue._specimen_reject(
+  p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_errors text[] default null, p_took real[] default null
+) returns integer
+language sql volatile as $$
+  select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'j', p_errors, null, null, p_took)
+$$;
+comment on function trunq_queue._specimen_reject(text, bigint, bigint, bigint[], text[], real[]) is
+  'Gives messages of a lease up at once: dead, reason rejected.
+Returns: how many messages this call answered.
+Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
+Locks: the lease.';
+
+create or replace function trunq_queue._specimen_release(p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[]) returns integer
+language sql volatile as $$
+  select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'l', null, null, null, null)
+$$;
+comment on function trunq_queue._specimen_release(text, bigint, bigint, bigint[]) is
+  'Gives back messages of a lease that were not started: handed out again at once, the attempt not counted.
+Returns: how many messages this call answered.
+Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
+Locks: the lease.';

@@ -1,0 +1,249 @@
+-- A lease is a worker's hold on some messages until a time, and the position of its subscription after them: one inserted row. The
+-- newest lease of a subscription is its cursor; no cursor row is ever updated. What a reader is to read is its window
+-- (functions/window.sql); a window that is used up has last_txid = xmax(hi), and the next one starts where it ended.
+--
+-- Every lease of a subscription is taken under its lock, and hi is read after the lock was got: positions never cross.
+-- Rows are read by a later statement than hi, so everything hi sees is there.
+
+create or replace function trunq_queue._specimen_lease(
+  p_subscription text,
+  p_worker text,
+  p_max_messages integer default 1,
+  p_lease_time interval default null,
+  p_max_bytes bigint default 16777216
+) returns table (
+  lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
+  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz
+)
+language plpgsql volatile rows 100
+set search_path = pg_catalog, pg_temp
+-- Without statistics, only a walk of the index (txid, id) that stops early costs the same whatever the backlog; one plan serves all calls.
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  c_walk constant integer := trunq._limit('walk_rows');
+  v_sub record; v_row record;
+  v_lo pg_snapshot; v_hi pg_snapshot; v_last_txid xid8; v_last_id bigint;
+  v_late xid8[]; v_from_txid xid8; v_from_id bigint;
+  v_lease_id bigint; v_token bigint; v_now timestamptz; v_expires_at timestamptz;
+  v_started timestamptz := clock_timestamp();
+  v_opened boolean := false; v_walked integer := 0; v_moved boolean := false; v_count integer;
+  v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
+begin
+  -- One condition for all that is unusual.
+  if current_setting('transaction_isolation') <> 'read committed'
+      or current_setting('trunq.cluster_checked', true) is distinct from 'yes'
+      or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time <= '0' then
+    perform trunq._check_lease(p_max_messages, p_lease_time);
+  end if;
+  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time into v_sub
+  from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
+  if v_sub.mode is distinct from 'shared' then
+    perform trunq._subscription('_specimen', p_subscription, 'shared');
+    -- It did not say what is missing: the subscription was made just now.
+    return query select * from trunq_queue._specimen_lease(p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes);
+    return;
+  end if;
+  if not pg_try_advisory_xact_lock(1953656418 /*lock subscription*/, v_sub.subscription_id) then
+    perform trunq._wait_for_subscription(v_sub.subscription_id, '_specimen', p_subscription);
+  end if;
+  v_now := trunq.clock();
+  v_expires_at := v_now + v_sub.lease_time;
+
+  select l.lo, l.hi, l.last_txid, l.last_id into v_lo, v_hi, v_last_txid, v_last_id
+  from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id
+  order by l.lease_id desc limit 1;
+  if not found then
+    v_hi := v_sub.start; v_last_txid := pg_snapshot_xmax(v_sub.start); v_last_id := 0;
+  end if;
+  v_xmax_before := pg_snapshot_xmax(v_hi);
+  loop
+    if v_last_txid >= pg_snapshot_xmax(v_hi) then
+      exit when v_opened;
+      v_lo := v_hi; v_hi := trunq.snapshot(); v_last_txid := '0'; v_last_id := 0; v_opened := true;
+      if pg_snapshot_xmax(v_lo) > pg_snapshot_xmax(v_hi) then
+        perform trunq._check_position(v_lo, v_hi);
+      end if;
+    end if;
+    if v_last_txid < pg_snapshot_xmax(v_lo) then
+      v_late := array(select x from pg_snapshot_xip(v_lo) x where x >= v_last_txid and pg_visible_in_snapshot(x, v_hi));
+      v_from_txid := pg_snapshot_xmax(v_lo); v_from_id := 0;
+    else
+      v_late := '{}'; v_from_txid := v_last_txid; v_from_id := v_last_id;
+    end if;
+    v_count := 0;
+    if p_max_messages = 1 and v_late = '{}' then
+      -- The same as 2 below, for one message: Postgres then prepares a third of the plan nodes.
+      select w.* into v_row from (
+        select g.* from trunq_log._specimen g
+        where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
+        order by g.txid, g.id limit c_walk) w
+      where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id is null or w.subscription_id = v_sub.subscription_id)
+      limit 1;
+      if found then
+        lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
+        insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
+          min_txid, max_txid, size, ids, txids, leased_at, expires_at)
+        values (lease_id, v_sub.subscription_id, token, p_worker, v_lo, v_hi, v_row.txid, v_row.id,
+          v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at);
+        id := v_row.id; attempt := v_row.attempt; max_attempts := v_sub.max_attempts; kind := v_row.kind; key := v_row.key;
+        payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
+        created_at := v_row.created_at; expires_at := v_expires_at;
+        return next;
+        return;
+      end if;
+    else
+      v_lease_id := nextval('trunq_data._specimen_lease_id');
+      v_token := trunq._token();
+      return query
+        with batch as materialized (
+          -- 1. Late ones, each transaction by itself. No sort: the snapshot lists them in order, and a sort would read all.
+          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at
+           from unnest(v_late) late(txid) cross join lateral (
+             select g.* from trunq_log._specimen g
+             where g.txid = late.txid and g.id > case when late.txid = v_last_txid then v_last_id else 0 end
+               and (g.subscription_id is null or g.subscription_id = v_sub.subscription_id)
+             order by g.id limit p_max_messages) m
+           limit p_max_messages)
+          union all
+          -- 2. The range. One row comparison is one start key; the walk ends after c_walk index rows, for this reader or not.
+          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at
+           from (
+             select g.* from trunq_log._specimen g
+             where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
+             order by g.txid, g.id limit c_walk) w
+           where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id is null or w.subscription_id = v_sub.subscription_id)
+           limit p_max_messages)
+          union all
+          -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease.
+          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz
+           from trunq_log._specimen g
+           where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
+           order by g.txid, g.id offset c_walk - 1 limit 1)
+          limit p_max_messages
+        ),
+        total as (
+          select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
+            sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) bytes
+          from batch b
+        ),
+        taken as materialized (
+          select t.ids, t.txids, t.ended, t.n, case
+            when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
+            else greatest(1, (
+              select count(*)::integer from (
+                select sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) over (rows unbounded preceding) bytes
+                from batch b where b.attempt > 0) r
+              where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end as size
+          from total t
+        ),
+        made as (
+          insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
+            min_txid, max_txid, size, ids, txids, leased_at, expires_at)
+          select v_lease_id, v_sub.subscription_id, v_token, p_worker, v_lo, v_hi,
+            case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
+              when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
+            case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
+              when t.size = t.n - t.ended::integer then t.ids[t.n] else t.ids[t.size] end,
+            t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
+            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at
+          from taken t where t.n - t.ended::integer > 0
+        )
+        select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind, b.key, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
+          b.priority::smallint, b.created_at, v_expires_at
+        from batch b where b.attempt > 0 limit (select t.size from taken t);
+      get diagnostics v_count = row_count;
+    end if;
+    if v_count > 0 then
+      return;
+    end if;
+    -- Nothing here for this reader. Did the walk end before the window?
+    select g.txid, g.id into v_place_txid, v_place_id from trunq_log._specimen g
+    where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
+    order by g.txid, g.id offset c_walk - 1 limit 1;
+    if found then
+      v_last_txid := v_place_txid; v_last_id := v_place_id; v_moved := true; v_walked := v_walked + 1;
+      exit when v_walked >= 40;
+    else
+      v_last_txid := pg_snapshot_xmax(v_hi); v_last_id := 0;
+    end if;
+  end loop;
+  -- A look that had to walk far writes an empty lease, or the next one would walk it again, and no segment ever be let go.
+  if v_moved or pg_snapshot_xmax(v_hi)::text::bigint - v_xmax_before::text::bigint > 1000
+      or clock_timestamp() - v_started > '3 milliseconds' then
+    insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
+    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_lo, v_hi, v_last_txid, v_last_id, v_now);
+  end if;
+end $$;
+comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
+  'Leases up to p_max_messages (and p_max_bytes, payloads as they are stored, but at least one) to a worker.
+Returns: one row a message, all of one lease; none when there is nothing.
+Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
+Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
+
+create or replace function trunq_queue._specimen_extend(
+  p_subscription text,
+  p_lease_id bigint,
+  p_token bigint,
+  p_lease_time interval default null
+) returns timestamptz
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub trunq.subscription := trunq._subscription('_specimen', p_subscription);
+  v_lease record;
+  v_until timestamptz;
+begin
+  perform trunq._require_read_committed('extend');
+  if p_lease_time < '0' then
+    perform trunq._fail('TQ005', format('the time of a lease cannot be negative, not %s', p_lease_time));
+  end if;
+  perform pg_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(v_sub.queue_id, p_lease_id));
+  if v_sub.mode = 'exclusive' then
+    -- A batch that ran out is not reaped but taken over, under the subscription's lock, by a newer lease.
+    perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
+    select b.lease_id, b.finished into v_lease from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+    if v_lease.finished or v_lease.lease_id <> p_lease_id then
+      perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+    end if;
+  end if;
+  -- By a later statement than the lock: it sees what the reaper did.
+  select l.token, l.expires_at, l.reaped_at into v_lease
+  from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
+  if (v_lease.token = p_token) is not true or v_lease.reaped_at is not null then
+    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+  end if;
+  v_until := trunq.clock() + coalesce(p_lease_time, v_sub.lease_time);
+  if v_until < v_lease.expires_at and v_sub.mode = 'shared' then
+    -- The reaper goes by expiry and never looks behind its mark. An earlier expiry may appear only as a new lease does, and,
+    -- since the clock may have gone back, not behind the mark.
+    perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
+    v_until := trunq.clock() + coalesce(p_lease_time, v_sub.lease_time);
+    insert into trunq.mark (queue_id, subscription_id, duty, at) values (v_sub.queue_id, v_sub.subscription_id, 'reap', 'epoch')
+    on conflict (queue_id, subscription_id, duty) do update set at = least(mark.at, v_until - interval '1 microsecond');
+  end if;
+  update trunq_data._specimen_lease set expires_at = v_until where subscription_id = v_sub.subscription_id and lease_id = p_lease_id;
+  return v_until;
+end $$;
+comment on function trunq_queue._specimen_extend(text, bigint, bigint, interval) is
+  'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
+Returns: the new end.
+Raises: TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
+Locks: the lease; the subscription too when the lease gets shorter or is a batch.';
+
+create or replace function trunq_queue._specimen_position(
+  p_subscription_id integer,
+  out lease_id bigint, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint, out segment smallint
+)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+#variable_conflict use_column
+begin
+  select l.lease_id, l.lo, l.hi, l.last_txid, l.last_id, l.segment into lease_id, lo, hi, last_txid, last_id, segment
+  from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
+  if not found then
+    select 0, s.start, s.start, pg_snapshot_xmax(s.start), 0 into lease_id, lo, hi, last_txid, last_id
+    from trunq.subscription s where s.subscription_id = p_subscription_id;
+  end if;
+end $$;
+comment on function trunq_queue._specimen_position(integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
