@@ -101,6 +101,17 @@ def test_a_queue_is_dropped_while_another_is_being_made(connect: Connect) -> Non
     assert [row.queue for row in call(session, "list_queues")] == ["other"]
 
 
+def test_a_drop_waits_for_a_delayed_publish_and_takes_it_along(connect: Connect, meanwhile: Any) -> None:
+    session, publisher = connect(), connect(autocommit=False)
+    ask(session, "create_queue", queue="orders")
+    ask(publisher, "publish", queue="orders", delay="1 hour")
+    late = meanwhile(ask, session, "drop_queue", queue="orders", force=True)
+    wait_until_blocked(connect(), session)
+    publisher.commit()
+    late.result(10)
+    assert fetch(session, "select count(*) from trunq.delayed") == 0
+
+
 def test_an_upgrade_waits_for_a_queue_that_is_being_made(
     connect: Connect, database: str, meanwhile: Any
 ) -> None:

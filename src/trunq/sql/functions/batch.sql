@@ -34,7 +34,7 @@ set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_pe
 #variable_conflict use_column
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_lo pg_snapshot;
   v_hi pg_snapshot;
 begin
@@ -85,7 +85,7 @@ declare
   v_sub trunq.subscription;
   v_tick trunq.tick;
   v_newest record;
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
@@ -134,7 +134,7 @@ comment on function trunq._newest_batch(trunq.queue, integer) is
 create or replace function trunq._tick_position(p_sub trunq.subscription) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := trunq._newest_batch(trunq._queue(p_sub.queue_id), p_sub.subscription_id);
+  v record := trunq._newest_batch(trunq._find_queue(p_sub.queue_id), p_sub.subscription_id);
 begin
   return coalesce(case when v.finished then v.to_tick_id else v.from_tick_id end, p_sub.start_tick_id);
 end $$;

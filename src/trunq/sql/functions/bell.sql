@@ -7,7 +7,7 @@
 create or replace function trunq.take_bell(p_queue text) returns text
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
 begin
   if pg_try_advisory_lock(trunq._lock_class('bell'), v_queue_id) then
     return 'held';
@@ -28,7 +28,7 @@ Locks: the queue''s bell, for the session; taken twice it is to be given twice.'
 create or replace function trunq.give_bell(p_queue text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
 begin
   if pg_advisory_unlock(trunq._lock_class('bell'), v_queue_id) then
     perform pg_notify('trunq_' || v_queue_id, 'bell');
@@ -42,7 +42,7 @@ Returns: false when this session did not hold it.
 Raises: TQ001.';
 
 create or replace function trunq.queue_channel(p_queue text) returns text
-language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._queue(p_queue)).queue_id) $$;
+language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._find_queue(p_queue)).queue_id) $$;
 comment on function trunq.queue_channel(text) is
   'The NOTIFY channel of a queue: payload m, there are messages; bell, the bell is free.
 Raises: TQ001.';

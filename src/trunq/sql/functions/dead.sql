@@ -10,7 +10,7 @@ create or replace function trunq.list_dead(
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
   return query
@@ -28,7 +28,7 @@ Raises: TQ001, TQ002.';
 create or replace function trunq.requeue(p_queue text, p_subscription text default null, p_ids bigint[] default null) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
   v_count integer;
 begin
@@ -57,7 +57,7 @@ create or replace function trunq.purge(
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
   v_count integer;
 begin

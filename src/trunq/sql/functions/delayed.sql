@@ -7,7 +7,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 -- One plan: planning again would probe the index at its end, through all its dead entries.
 set plan_cache_mode = force_generic_plan as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_now timestamptz := trunq.clock();
   v_mark record;
   v_from timestamptz := '-infinity';

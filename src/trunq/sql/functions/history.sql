@@ -11,7 +11,7 @@ returns table (
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
   return query
     select m.* from trunq.subscription s
@@ -35,7 +35,7 @@ create or replace function trunq.list_messages(
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
   v_before bigint := coalesce(p_before, trunq._last_message_id(v_queue) + 1);
   v_left integer := p_limit;

@@ -62,13 +62,13 @@ begin
   if p_count is null or p_count < 0 then
     perform trunq._fail('TQ005', format('%s is not a number of messages', coalesce(p_count::text, 'null')));
   end if;
-  v_queue := trunq._queue(p_queue);
+  v_queue := trunq._find_queue(p_queue);
   if not has_table_privilege(format('trunq_log.%I', v_queue.log_table), 'insert') then
     return null;
   end if;
   -- A call that waits here for a drop may find another queue of that name after it, or hear that there is none.
   execute format('lock table only trunq_log.%I in row exclusive mode', v_queue.log_table);
-  v_queue := trunq._queue(p_queue);
+  v_queue := trunq._find_queue(p_queue);
   return array(select nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass) from generate_series(1, p_count));
 end $$;
 comment on function trunq.draw_ids(text, integer) is
@@ -83,7 +83,7 @@ create or replace function trunq._publish_delayed(
 ) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_id bigint;
 begin
   perform trunq._check_size(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
@@ -106,7 +106,7 @@ create or replace function trunq._publish_many_delayed(
 ) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_due_at timestamptz := trunq._due_at(p_delay, p_due_at);
   v_ids bigint[];
 begin

@@ -44,8 +44,8 @@ begin
   if v_queue_id is null then
     return false;
   end if;
-  perform trunq._create_tables(trunq._queue(v_queue_id));
-  perform trunq._define_queue(trunq._queue(v_queue_id));
+  perform trunq._create_tables(trunq._find_queue(v_queue_id));
+  perform trunq._define_queue(trunq._find_queue(v_queue_id));
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   values (v_queue_id, 1, trunq.snapshot(), 0, trunq.clock());
   -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
@@ -61,7 +61,7 @@ Locks: others who create a queue of this name, to the end of the transaction.';
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', v_queue.log_table, v_queue.lease_table, v_queue.receipt_table);
 begin
   perform trunq._require_read_committed('drop_queue');
@@ -69,7 +69,7 @@ begin
   for v_try in 1..10 loop
     begin
       perform pg_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id);
-      perform trunq._queue(p_queue);
+      perform trunq._find_queue(p_queue);
       if not p_force then
         perform trunq._check_unused(v_queue);
       end if;
@@ -133,7 +133,7 @@ comment on function trunq.list_queues() is 'Every queue by name. span: how long 
 create or replace function trunq.grant_publisher(p_queue text, p_role text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
   execute format('grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to %I', p_role);
   -- Payload columns only: a forged txid would never be delivered.
@@ -158,7 +158,8 @@ begin
 end $$;
 comment on function trunq._check_name(text, text) is 'Refuses (TQ004) what cannot be the name of a queue or subscription.';
 
-create or replace function trunq._queue(p_queue text) returns trunq.queue
+-- Not _queue: that is the name of the array type of trunq.queue, and a call with a literal would be taken for a cast.
+create or replace function trunq._find_queue(p_queue text) returns trunq.queue
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue;
@@ -170,18 +171,18 @@ begin
   end if;
   return v_queue;
 end $$;
-comment on function trunq._queue(text) is 'A queue by its name, or TQ001.';
+comment on function trunq._find_queue(text) is 'A queue by its name, or TQ001.';
 
-create or replace function trunq._queue(p_queue_id integer) returns trunq.queue
+create or replace function trunq._find_queue(p_queue_id integer) returns trunq.queue
 language sql stable as $$ select q from trunq.queue q where q.queue_id = p_queue_id $$;
-comment on function trunq._queue(integer) is 'A queue by its id.';
+comment on function trunq._find_queue(integer) is 'A queue by its id.';
 
 create or replace function trunq._function(p_queue text, p_verb text) returns text
 language plpgsql stable as $$
 begin
   -- One look, and not the whole row: this stands on the way of every trunq.publish.
   if not exists (select from trunq.queue q where q.name = p_queue) then
-    perform trunq._queue(p_queue);
+    perform trunq._find_queue(p_queue);
   end if;
   return pg_catalog.concat(p_queue, '_', p_verb);
 end $$;

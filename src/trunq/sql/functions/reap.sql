@@ -9,7 +9,7 @@
 create or replace function trunq.reap(p_queue text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub record;
   v_look record;
   v_from timestamptz;
@@ -62,7 +62,7 @@ Locks: each lease it ends; a subscription for the moment in which it reads the c
 create or replace function trunq.reclaim(p_queue text, p_subscription text, p_worker text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription;
   v_now timestamptz := trunq.clock();
   v_mark record;

@@ -17,7 +17,7 @@ declare
   v_left boolean;
 begin
   perform trunq._require_read_committed('rotate');
-  v_queue := trunq._queue(p_queue);
+  v_queue := trunq._find_queue(p_queue);
   if not pg_try_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id) then
     return 0;  -- somebody subscribes, drops or rotates
   end if;
@@ -302,7 +302,7 @@ comment on function trunq._carry_cursor(trunq.queue, integer, smallint, pg_snaps
 create or replace function trunq.summarize(p_queue text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_queue);
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_index regclass;
   v_count integer := 0;
 begin

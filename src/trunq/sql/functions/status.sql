@@ -14,7 +14,7 @@ declare
   v_position bigint;
 begin
   if p_queue is not null then
-    perform trunq._queue(p_queue);
+    perform trunq._find_queue(p_queue);
   end if;
   for v in
     select q as row, q.queue_id, q.name as queue, s.subscription_id, s.name as subscription, s.mode, s as sub

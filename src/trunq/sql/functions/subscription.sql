@@ -17,7 +17,7 @@ create or replace function trunq.subscribe(
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_sub trunq.subscription;
   v_created boolean := false;
   v_tick trunq.tick;
@@ -37,12 +37,12 @@ begin
   end if;
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
-  v_queue_id := (trunq._queue(p_queue)).queue_id;  -- it may have been dropped meanwhile
+  v_queue_id := (trunq._find_queue(p_queue)).queue_id;  -- it may have been dropped meanwhile
   perform trunq._check_cluster();
   select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
   if not found then
     if p_mode = 'exclusive' then
-      v_tick := trunq._start_tick(trunq._queue(v_queue_id), p_start);
+      v_tick := trunq._start_tick(trunq._find_queue(v_queue_id), p_start);
     end if;
     insert into trunq.subscription (queue_id, name, mode, start, start_tick_id)
     values (v_queue_id, p_subscription, p_mode,
@@ -80,7 +80,7 @@ Locks: the queue, shared.';
 create or replace function trunq.unsubscribe(p_queue text, p_subscription text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer;
 begin
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
@@ -103,7 +103,7 @@ returns table (
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_queue is not null then
-    perform trunq._queue(p_queue);
+    perform trunq._find_queue(p_queue);
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
@@ -123,7 +123,7 @@ begin
   select s.* into v_sub from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
   where q.name = p_queue and s.name = p_subscription;
   if not found then
-    perform trunq._queue(p_queue);
+    perform trunq._find_queue(p_queue);
     perform trunq._fail('TQ002', format('queue "%s" has no subscription "%s"', p_queue, coalesce(p_subscription, '')),
       format('create it: select trunq.subscribe(''%s'', ''name''); select * from trunq.list_subscriptions() shows those there are', p_queue));
   end if;
@@ -160,7 +160,7 @@ comment on function trunq._unread(trunq.queue, integer, integer) is 'What a shar
 create or replace function trunq._floor(p_sub trunq.subscription) returns pg_snapshot
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._queue(p_sub.queue_id);
+  v_queue trunq.queue := trunq._find_queue(p_sub.queue_id);
   v record;
 begin
   if p_sub.mode = 'exclusive' then

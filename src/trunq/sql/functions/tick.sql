@@ -18,7 +18,7 @@ begin
     -- For the transaction: a setting of the function would be gone before its commit.
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  v_queue := trunq._queue(p_queue);
+  v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
   if p_force then
     perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
@@ -53,7 +53,7 @@ create or replace function trunq.list_ticks(p_queue text, p_from bigint default 
 returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := (trunq._queue(p_queue)).queue_id;
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
 begin
   perform trunq._check_cluster();
   return query
