@@ -86,11 +86,11 @@ create or replace function trunq._answer(
   p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
   p_errors text[], p_delays interval[], p_results jsonb[], p_took real[]
 ) returns integer
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_answered integer;
 begin
-  execute pg_catalog.format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8, $9)', trunq._function(p_queue, 'answer'))
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8, $9)', trunq._function(p_queue, 'answer'))
     into v_answered using p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took;
   return v_answered;
 end $$;

@@ -149,7 +149,7 @@ end $$;
 comment on function trunq._logged_ids(trunq.subscription, trunq.queue, text, integer, bigint) is 'The newest ids in the log below p_before that may be in a state, newest first.';
 
 create or replace function trunq._is_for(p_row text, p_start text) returns text
-language sql immutable as $$
+language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- After trunq.rebase() every older row has a txid below 500.
   select format('(%1$s.txid < ''500'' or not pg_visible_in_snapshot(%1$s.txid, %2$s))', p_row, p_start)
 $$;

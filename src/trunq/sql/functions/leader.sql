@@ -42,7 +42,7 @@ Locks: the leader row.';
 
 create or replace function trunq.list_duties()
 returns table (duty text, per_queue boolean, every interval, again_from integer)
-language sql immutable as $$
+language sql immutable set search_path = pg_catalog, pg_temp as $$
   select * from (values
     ('promote', true, interval '0.5 seconds', 1000),  -- delayed messages that fell due go into the log
     ('reap', true, '1 second', 1),                    -- leases that ran out: their messages go back, or die
@@ -96,5 +96,5 @@ comment on function trunq._perform(text, text) is 'Performs one duty once, of on
 Returns: how much was done.';
 
 create or replace function trunq.version() returns integer
-language sql stable as $$ select max(m.number) from trunq.migration m $$;
+language sql stable set search_path = pg_catalog, pg_temp as $$ select max(m.number) from trunq.migration m $$;
 comment on function trunq.version() is 'The number of the newest migration applied.';

@@ -12,9 +12,9 @@ create or replace function trunq.lease(
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
   payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz
 )
-language plpgsql volatile rows 100 as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp rows 100 as $$
 begin
-  return query execute pg_catalog.format('select * from trunq_queue.%I($1, $2, $3, $4, $5)', trunq._function(p_queue, 'lease'))
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5)', trunq._function(p_queue, 'lease'))
     using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes;
 end $$;
 comment on function trunq.lease(text, text, text, integer, interval, bigint) is
@@ -26,11 +26,11 @@ Locks: the subscription, to the end of the transaction: lease in a short one of 
 create or replace function trunq.extend(
   p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_lease_time interval default null
 ) returns timestamptz
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_until timestamptz;
 begin
-  execute pg_catalog.format('select trunq_queue.%I($1, $2, $3, $4)', trunq._function(p_queue, 'extend'))
+  execute format('select trunq_queue.%I($1, $2, $3, $4)', trunq._function(p_queue, 'extend'))
     into v_until using p_subscription, p_lease_id, p_token, p_lease_time;
   return v_until;
 end $$;

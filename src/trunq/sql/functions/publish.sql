@@ -16,11 +16,11 @@ create or replace function trunq.publish(
   p_delay interval default null,
   p_due_at timestamptz default null
 ) returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_id bigint;
 begin
-  execute pg_catalog.format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8)', trunq._function(p_queue, 'publish'))
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8)', trunq._function(p_queue, 'publish'))
     into v_id using p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at;
   return v_id;
 end $$;
@@ -40,11 +40,11 @@ create or replace function trunq.publish_many(
   p_delay interval default null,
   p_due_at timestamptz default null
 ) returns bigint[]
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_ids bigint[];
 begin
-  execute pg_catalog.format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7)', trunq._function(p_queue, 'publish_many'))
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7)', trunq._function(p_queue, 'publish_many'))
     into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at;
   return v_ids;
 end $$;

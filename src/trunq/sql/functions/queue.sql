@@ -123,7 +123,7 @@ comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue
 
 create or replace function trunq.list_queues()
 returns table (queue text, queue_id integer, retention interval, span interval, subscriptions integer, created_at timestamptz)
-language sql stable as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span,
     (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id), q.created_at
   from trunq.queue q order by q.name
@@ -146,7 +146,7 @@ comment on function trunq.grant_publisher(text, text) is
 Raises: TQ001.';
 
 create or replace function trunq._check_name(p_what text, p_name text) returns void
-language plpgsql immutable as $$
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_name is null or p_name !~ '^[a-z][a-z0-9_]{0,47}$' then
     perform trunq._fail('TQ004', case
@@ -178,13 +178,13 @@ language sql stable as $$ select q from trunq.queue q where q.queue_id = p_queue
 comment on function trunq._find_queue(integer) is 'A queue by its id.';
 
 create or replace function trunq._function(p_queue text, p_verb text) returns text
-language plpgsql stable as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   -- One look, and not the whole row: this stands on the way of every trunq.publish.
   if not exists (select from trunq.queue q where q.name = p_queue) then
     perform trunq._find_queue(p_queue);
   end if;
-  return pg_catalog.concat(p_queue, '_', p_verb);
+  return concat(p_queue, '_', p_verb);
 end $$;
 comment on function trunq._function(text, text) is 'The name of a queue''s own function for a verb, in the schema trunq_queue; TQ001 when there is no such queue.';
 

@@ -51,14 +51,14 @@ Raises: TQ001, TQ007.
 Locks: that segment, exclusively, waiting at most 10 ms at a time for it; the subscriptions while a cursor is carried forward. To the end of the transaction: call it in a short one of its own.';
 
 create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) returns bigint
-language sql immutable as $$
+language sql immutable set search_path = pg_catalog, pg_temp as $$
   select floor(date_part('epoch', p_at))::bigint / extract(epoch from p_queue.span)::bigint
 $$;
 comment on function trunq._turn(trunq.queue, timestamptz) is
   'The number of the span a time lies in, by full seconds as the segment of a row is (trunq._segment).';
 
 create or replace function trunq._segment_at(p_queue trunq.queue, p_at timestamptz) returns smallint
-language sql immutable as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
+language sql immutable set search_path = pg_catalog, pg_temp as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
 comment on function trunq._segment_at(trunq.queue, timestamptz) is 'The segment that rows of a time lie in.';
 
 create or replace function trunq._is_old(p_queue trunq.queue, p_segment integer) returns boolean
@@ -154,7 +154,7 @@ comment on function trunq._empty(trunq.queue, text, integer) is 'Empties one tab
 Returns: whether it did.';
 
 create or replace function trunq._is_read(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
-language sql volatile as $$
+language sql volatile set search_path = pg_catalog, pg_temp as $$
   select p_table <> 'log' or not coalesce(bool_or(trunq._is_needed(p_queue, p_segment, s.subscription_id)), false)
   from trunq.subscription s where s.queue_id = p_queue.queue_id
 $$;

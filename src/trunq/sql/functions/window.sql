@@ -25,7 +25,7 @@
 
 create or replace function trunq._in_window(p_txid xid8, p_lo pg_snapshot, p_hi pg_snapshot) returns boolean
 language sql immutable parallel safe as $$
-  select pg_visible_in_snapshot(p_txid, p_hi) and not pg_visible_in_snapshot(p_txid, p_lo)
+  select pg_catalog.pg_visible_in_snapshot(p_txid, p_hi) and not pg_catalog.pg_visible_in_snapshot(p_txid, p_lo)
 $$;
 comment on function trunq._in_window(xid8, pg_snapshot, pg_snapshot) is 'Whether rows of a transaction lie in the window from lo to hi.';
 
@@ -33,8 +33,8 @@ create or replace function trunq._is_read_at(
   p_txid xid8, p_id bigint, p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint
 ) returns boolean
 language sql immutable parallel safe as $$
-  select pg_visible_in_snapshot(p_txid, p_lo)
-    or pg_visible_in_snapshot(p_txid, p_hi) and (p_txid, p_id) <= (p_last_txid, p_last_id)
+  select pg_catalog.pg_visible_in_snapshot(p_txid, p_lo)
+    or pg_catalog.pg_visible_in_snapshot(p_txid, p_hi) and (p_txid, p_id) <= (p_last_txid, p_last_id)
 $$;
 comment on function trunq._is_read_at(xid8, bigint, pg_snapshot, pg_snapshot, xid8, bigint) is
   'Whether a row of the log lies before a position.';

@@ -1,8 +1,6 @@
 -- Publishing is an INSERT in the caller's own transaction: commit publishes, rollback never happened. These functions return ids,
 -- put off, and refuse clearly; plain INSERT and COPY into trunq_log.<queue> do the same work. Publishers take no lock that
 -- another publisher, a reader or rotation would wait for.
---
--- These two run on the hot path without a pinned search_path, which costs 2 us a call: so they name the schema of all they call.
 
 create or replace function trunq_queue._specimen_publish(
   p_payload jsonb default null,
@@ -14,13 +12,13 @@ create or replace function trunq_queue._specimen_publish(
   p_delay interval default null,
   p_due_at timestamptz default null
 ) returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_id bigint;
 begin
   -- One condition for all that is unusual: Postgres prepares each condition anew in every transaction.
   if p_priority is distinct from 0 or p_delay is not null or p_due_at is not null
-      or greatest(pg_catalog.pg_column_size(p_payload), pg_catalog.pg_column_size(p_body), pg_catalog.pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
+      or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
     return trunq._publish_delayed('_specimen', p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at);
   end if;
   insert into trunq_log._specimen (kind, key, payload, headers, body) values (p_kind, p_key, p_payload, p_headers, p_body)
@@ -43,9 +41,9 @@ create or replace function trunq_queue._specimen_publish_many(
   p_due_at timestamptz default null
 ) returns bigint[]
 -- One plan for arrays of every length.
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare
-  v_count integer := greatest(coalesce(pg_catalog.cardinality(p_payloads), 0), coalesce(pg_catalog.cardinality(p_bodies), 0));
+  v_count integer := greatest(coalesce(cardinality(p_payloads), 0), coalesce(cardinality(p_bodies), 0));
   v_ids bigint[];
   v_kind text; v_key text; v_payload jsonb; v_body bytea; v_headers jsonb;
   v_txid xid8;
@@ -54,11 +52,11 @@ begin
   if v_count = 0 then
     return '{}';
   end if;
-  if pg_catalog.cardinality(p_payloads) not in (1, v_count) or pg_catalog.cardinality(p_bodies) not in (1, v_count)
-      or pg_catalog.cardinality(p_kinds) not in (1, v_count) or pg_catalog.cardinality(p_keys) not in (1, v_count)
-      or pg_catalog.cardinality(p_headers) not in (1, v_count)
+  if cardinality(p_payloads) not in (1, v_count) or cardinality(p_bodies) not in (1, v_count)
+      or cardinality(p_kinds) not in (1, v_count) or cardinality(p_keys) not in (1, v_count)
+      or cardinality(p_headers) not in (1, v_count)
       -- No element is larger than its array: most calls need no look at each.
-      or greatest(pg_catalog.pg_column_size(p_payloads), pg_catalog.pg_column_size(p_bodies), pg_catalog.pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
+      or greatest(pg_column_size(p_payloads), pg_column_size(p_bodies), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
     perform trunq._check_arrays('_specimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   end if;
   if p_delay is not null or p_due_at is not null then
@@ -66,31 +64,29 @@ begin
   end if;
   -- An array of one stands for all: take it out, so that every row falls back to it.
   if v_count > 1 then
-    if pg_catalog.cardinality(p_kinds) = 1 then v_kind := p_kinds[1]; p_kinds := null; end if;
-    if pg_catalog.cardinality(p_keys) = 1 then v_key := p_keys[1]; p_keys := null; end if;
-    if pg_catalog.cardinality(p_payloads) = 1 then v_payload := p_payloads[1]; p_payloads := null; end if;
-    if pg_catalog.cardinality(p_bodies) = 1 then v_body := p_bodies[1]; p_bodies := null; end if;
-    if pg_catalog.cardinality(p_headers) = 1 then v_headers := p_headers[1]; p_headers := null; end if;
+    if cardinality(p_kinds) = 1 then v_kind := p_kinds[1]; p_kinds := null; end if;
+    if cardinality(p_keys) = 1 then v_key := p_keys[1]; p_keys := null; end if;
+    if cardinality(p_payloads) = 1 then v_payload := p_payloads[1]; p_payloads := null; end if;
+    if cardinality(p_bodies) = 1 then v_body := p_bodies[1]; p_bodies := null; end if;
+    if cardinality(p_headers) = 1 then v_headers := p_headers[1]; p_headers := null; end if;
   end if;
-  if pg_catalog.cardinality(p_payloads) = v_count and p_keys is null and p_headers is null and p_bodies is null and p_kinds is null
-      and pg_catalog.has_table_privilege('trunq_log._specimen', 'insert') then
+  if cardinality(p_payloads) = v_count and p_keys is null and p_headers is null and p_bodies is null and p_kinds is null
+      and has_table_privilege('trunq_log._specimen', 'insert') then
     -- The common case: what all rows share is computed once, and ids are drawn first, which takes 0.87 of the time. A role
     -- that may write the payload columns alone takes the other way.
     lock table only trunq_log._specimen in row exclusive mode;
-    v_txid := pg_catalog.pg_current_xact_id();
-    v_ids := array(select pg_catalog.nextval('trunq_data._specimen_message_id') from pg_catalog.generate_series(1, v_count));
+    v_txid := pg_current_xact_id();
+    v_ids := array(select nextval('trunq_data._specimen_message_id') from generate_series(1, v_count));
     insert into trunq_log._specimen (id, txid, created_at, segment, kind, key, payload, headers, body)
-    select pg_catalog.unnest(v_ids), v_txid, pg_catalog.statement_timestamp(), v_segment, v_kind, v_key, pg_catalog.unnest(p_payloads), v_headers, v_body;
+    select unnest(v_ids), v_txid, statement_timestamp(), v_segment, v_kind, v_key, unnest(p_payloads), v_headers, v_body;
   else
     with published as (
       insert into trunq_log._specimen (kind, key, payload, headers, body)
       select coalesce(u.kind, v_kind), coalesce(u.key, v_key), coalesce(u.payload, v_payload),
         coalesce(u.headers, v_headers), coalesce(u.body, v_body)
-      from rows from (
-        pg_catalog.unnest(p_payloads), pg_catalog.unnest(p_kinds), pg_catalog.unnest(p_keys), pg_catalog.unnest(p_headers), pg_catalog.unnest(p_bodies)
-      ) u(payload, kind, key, headers, body)
+      from unnest(p_payloads, p_kinds, p_keys, p_headers, p_bodies) u(payload, kind, key, headers, body)
       returning id)
-    select pg_catalog.array_agg(id) into v_ids from published;
+    select array_agg(id) into v_ids from published;
   end if;
   return v_ids;
 end $$;

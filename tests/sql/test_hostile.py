@@ -1,0 +1,95 @@
+"""A role that may create functions in a schema on somebody's search_path cannot have its own run by ours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import answer, ask, call, fetch, lease, publish
+from conftest import Connect
+
+Connection = psycopg.Connection[Any]
+
+FUNCTIONS = """
+    select p.oid::regprocedure::text, p.prosrc,
+      coalesce(array_to_string(p.proconfig, ' '), '') like '%search_path=pg_catalog, pg_temp%'
+    from pg_proc p
+    where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname like '\\_specimen\\_%'
+"""
+
+KEYWORDS = set(
+    "coalesce greatest least nullif exists values in array row cast any all some extract bit as and or not filter on into using case when then"
+    " else select from where if union with materialized lateral like limit is between interval rows over".split()
+)
+
+OVERLOADS = """
+create function public.format(text, integer) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
+create function public.format(text, text) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
+create function public.concat(text, text) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
+create function public.nextval(text) returns bigint language plpgsql as $$ begin {body} return 1; end $$;
+create function public.cardinality(jsonb[]) returns integer language plpgsql as $$ begin {body} return 1; end $$;
+create function public.cardinality(bigint[]) returns integer language plpgsql as $$ begin {body} return 1; end $$;
+create function public.unnest(bigint[]) returns setof bigint language plpgsql as $$ begin {body} end $$;
+create function public.pg_column_size(jsonb) returns integer language plpgsql as $$ begin {body} return 1; end $$;
+create function public.left(text, smallint) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
+create function public.substr(bytea, smallint) returns bytea language plpgsql as $$ begin {body} return 'x'; end $$;
+create function public.pg_visible_in_snapshot(xid8, pg_snapshot) returns boolean language plpgsql as $$ begin {body} return true; end $$;
+create function public.is_more(integer, integer) returns boolean language plpgsql as $$ begin {body} return true; end $$;
+create operator public.> (leftarg = integer, rightarg = integer, function = public.is_more);
+create function public.is_text(text, name) returns boolean language plpgsql as $$ begin {body} return true; end $$;
+create operator public.= (leftarg = text, rightarg = name, function = public.is_text);
+"""
+
+
+def test_each_function_pins_its_search_path_or_names_the_schema_of_all_it_calls(session: Connection) -> None:
+    rows = session.execute(FUNCTIONS.encode()).fetchall()
+    assert len(rows) > 80
+    for signature, source, is_pinned in rows:
+        if not is_pinned:
+            text = re.sub(r"'[^']*'", "", re.sub(r"--.*", "", source))
+            aliases = set(re.findall(r"\)\s+(?:as\s+)?(\w+)\(", text))
+            called = {name for name in re.findall(r"(?<![\w.])(\w+)\(", text) if name.lower() not in KEYWORDS}
+            assert called <= aliases, signature
+
+
+@pytest.mark.parametrize("path", ["public, pg_catalog", "public"])
+def test_hostile_overloads_are_never_run(connect: Connect, path: str) -> None:
+    """All of them raise, so anything that ran one would fail."""
+    session = connect()
+    body = "raise exception 'a function of somebody else was run';"
+    session.execute(OVERLOADS.replace("{body}", body).encode())
+    session.execute(f"set search_path = {path}".encode())
+    ask(session, "create_queue", queue="orders")
+    ask(session, "subscribe", queue="orders", subscription="batches", mode="exclusive")
+    id = fetch(session, "select trunq_queue.orders_publish('{\"a\": 1}')")
+    ids = publish(session, "orders", 5)
+    fetch(session, "select trunq_queue.orders_publish_many(array['1', '2']::jsonb[], array['a', 'b'])")
+    ask(session, "publish", queue="orders", delay="1 hour")
+    held = lease(session, "orders", 4)
+    assert held.ids == [id, *ids[:3]]
+    answer(session, "ack", held, held.ids[:1])
+    answer(session, "retry", held, held.ids[1:2], errors=["why"])
+    answer(session, "reject", held, held.ids[2:3], errors=["why"])
+    ask(session, "extend", **held.named, lease_time="0")
+    ask(session, "tick", queue="orders", force=True)
+    (batch,) = call(session, "next_batch", queue="orders", subscription="batches", worker="w")
+    assert (
+        len(call(session, "read_batch", queue="orders", subscription="batches", batch_id=batch.batch_id)) == 8
+    )
+    ask(
+        session,
+        "finish_batch",
+        queue="orders",
+        subscription="batches",
+        batch_id=batch.batch_id,
+        token=batch.token,
+    )
+    for function in ("perform_duties", "status", "list_queues", "list_subscriptions"):
+        assert call(session, function)
+    assert call(session, "list_messages", queue="orders")
+    assert ask(session, "requeue", queue="orders") == 1
+    assert ask(session, "elect", name="me") == 1
+    ask(session, "drop_queue", queue="orders", force=True)
