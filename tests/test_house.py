@@ -215,16 +215,18 @@ def test_what_is_public_has_a_docstring() -> None:
     assert [name for path in sources for name in undocumented(path)] == []
 
 
-def fenced(language: str) -> list[str]:
-    """The lines of ARCHITECTURE's one block of a language."""
-    (block,) = re.findall(rf"^```{language}\n(.*?)^```", ARCHITECTURE, re.DOTALL | re.MULTILINE)
-    return [line for line in block.splitlines() if line]
+def fenced(language: str) -> list[list[str]]:
+    """The lines of each of ARCHITECTURE's blocks in a language."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", ARCHITECTURE, re.DOTALL | re.MULTILINE)
+    assert blocks
+    return [[line for line in block.splitlines() if line] for block in blocks]
 
 
 def drawn_paths() -> Iterator[Path]:
     """The paths of ARCHITECTURE's tree: four characters a level, the name, two spaces or more, what it is."""
     folders: list[str] = []
-    for line in fenced("tree"):
+    (tree,) = fenced("tree")
+    for line in tree:
         indent, name = re.fullmatch(r"([│├└─ ]*)(\S+)(?:  .*)?", line).groups()  # type: ignore[union-attr]
         folders[len(indent) // 4 :] = [name]
         yield ROOT.joinpath(*folders)
@@ -250,14 +252,10 @@ def test_every_package_and_its_modules_stand_in_the_tree() -> None:
 
 
 def test_the_layers_of_the_page_are_those_of_import_linter() -> None:
+    """One block for each contract about layers."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    layers = [
-        layer
-        for contract in settings["contracts"]
-        if contract["type"] == "layers"
-        for layer in contract["layers"]
-    ]
-    assert re.split(r"\s*>\s*", " ".join(fenced("layers"))) == layers
+    checked = [contract["layers"] for contract in settings["contracts"] if contract["type"] == "layers"]
+    assert [re.split(r"\s*>\s*", " ".join(block)) for block in fenced("layers")] == checked
 
 
 def test_every_concept_has_its_file_of_functions() -> None:
