@@ -172,6 +172,21 @@ async def test_what_does_not_get_to_start_is_given_back_to_others(queue: Queue) 
     assert slow.statistics.released == 3
 
 
+async def test_what_waits_is_kept_for_the_first_half_of_a_lease(queue: Queue) -> None:
+    """The first extension gives nothing back: a slot may be free any moment."""
+    ids = queue.publish(count=4)
+    worker = queue.worker(concurrency=1, prefetch=3, lease_time=3.0)
+    gate = Gate(worker)
+    async with running(worker):
+        await async_wait_until(lambda: gate.inside)
+        end = queue.message(ids[0]).expires_at
+        await async_wait_until(lambda: queue.message(ids[0]).expires_at > end)
+        assert worker.statistics.released == 0
+        gate.is_open.set()
+        await async_wait_until(queue.is_done)
+    assert gate.passed == ids
+
+
 async def test_what_was_given_back_is_not_leased_again_before_something_finishes(queue: Queue) -> None:
     """Else it would go to and fro between the database and a worker that cannot start it."""
     ids = queue.publish(count=4)
@@ -201,6 +216,25 @@ async def test_an_async_handler_whose_lease_is_lost_is_cancelled(queue: Queue) -
     assert gate.passed == [id]
     assert (worker.statistics.lost, worker.statistics.handled) == (1, 1)
     assert [attempt["outcome"] for attempt in queue.message(id).attempts] == ["expired", "ack"]
+
+
+async def test_a_lost_lease_takes_nothing_of_another_lease_with_it(queue: Queue) -> None:
+    worker = queue.worker(concurrency=2, prefetch=2, lease_time=0.4)
+    gate = Gate(worker)
+    async with running(worker):
+        (lost,) = queue.publish()
+        await async_wait_until(lambda: gate.inside == [lost])
+        (kept,) = queue.publish()
+        await async_wait_until(lambda: gate.inside == [lost, kept])
+        waiting = queue.publish(count=2)
+        await async_wait_until(lambda: worker.statistics.leased == 4)
+        take_away(queue, lost)
+        await async_wait_until(lambda: gate.cancelled)
+        gate.is_open.set()
+        await async_wait_until(queue.is_done)
+    assert gate.cancelled == [lost]
+    assert [queue.message(id).attempt for id in (lost, kept, *waiting)] == [2, 1, 1, 1]
+    assert worker.statistics.lost == 1
 
 
 async def test_after_a_lost_lease_a_slot_tells_failures_and_time_limits_as_before(queue: Queue) -> None:
