@@ -237,6 +237,23 @@ async def test_a_lost_lease_takes_nothing_of_another_lease_with_it(queue: Queue)
     assert worker.statistics.lost == 1
 
 
+async def test_each_message_of_a_lost_lease_is_counted_as_lost_once(queue: Queue) -> None:
+    """Handled or not, its answer on the way or still to be sent."""
+    ids = queue.publish(count=300)
+    worker = queue.worker(concurrency=1, prefetch=300)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None:
+        if message.id == ids[0] and message.attempt == 1:
+            take_away(queue, message.id)
+        await asyncio.sleep(0)
+
+    await drain(worker)
+    assert queue.states() == {"done": 300}
+    assert {queue.message(id).attempt for id in ids} == {2}
+    assert worker.statistics.lost == 300
+
+
 async def test_after_a_lost_lease_a_slot_tells_failures_and_time_limits_as_before(queue: Queue) -> None:
     """A task remembers that it was cancelled, until it is told to forget."""
     queue.policy(max_attempts=2)

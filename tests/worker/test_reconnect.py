@@ -176,7 +176,7 @@ def leases_no_more(queue: Queue) -> bool:
 def table(queue: Queue, kind: str) -> str:
     """The queue's table of leases or receipts."""
     row = queue.connection.execute(
-        "select c.oid::regclass::text from pg_class c where c.relkind = 'p' and c.relname ~ %s"
+        "select c.oid::regclass::text from pg_class c where c.relkind = 'p' and c.relname ~ ('^(q_)?' || %s)"
         " and c.relnamespace = 'trunq_data'::regnamespace",
         (kind,),
     ).fetchone()
