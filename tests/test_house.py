@@ -7,6 +7,8 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ PYTHON = sorted(
     path for name in ("src", "tests", "tools", "benchmarks") for path in (ROOT / name).rglob("*.py")
 )
 TESTS = [path for path in PYTHON if path.is_relative_to(ROOT / "tests")]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
 LONGEST_FILE = 500
 
@@ -211,8 +215,84 @@ def test_what_is_public_has_a_docstring() -> None:
     assert [name for path in sources for name in undocumented(path)] == []
 
 
+def fenced(language: str) -> list[list[str]]:
+    """The lines of each of ARCHITECTURE's blocks in a language."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", ARCHITECTURE, re.DOTALL | re.MULTILINE)
+    assert blocks
+    return [[line for line in block.splitlines() if line] for block in blocks]
+
+
+def drawn_paths() -> Iterator[Path]:
+    """The paths of ARCHITECTURE's tree: four characters a level, the name, two spaces or more, what it is."""
+    folders: list[str] = []
+    (tree,) = fenced("tree")
+    for line in tree:
+        indent, name = re.fullmatch(r"([│├└─ ]*)(\S+)(?:  .*)?", line).groups()  # type: ignore[union-attr]
+        folders[len(indent) // 4 :] = [name]
+        yield ROOT.joinpath(*folders)
+
+
+def is_module(path: Path) -> bool:
+    return path.suffix == ".py" or any(path.rglob("*.py")) or any(path.rglob("*.sql"))
+
+
+def test_every_path_of_the_tree_exists() -> None:
+    drawn = list(drawn_paths())
+    assert len(drawn) > 20
+    assert [shown(path) for path in drawn if not path.exists()] == []
+    assert [shown(path) for path in drawn if path.is_dir() == (path.suffix == ".py")] == []
+
+
+def test_every_package_and_its_modules_stand_in_the_tree() -> None:
+    packages = [path for path in (ROOT / "src").iterdir() if (path / "__init__.py").exists()]
+    assert ROOT / "src" / "trunq" in packages
+    members = [path for package in packages for path in package.iterdir() if path.name[:2] != "__"]
+    standing = {*packages, *(path for path in members if is_module(path))}
+    assert sorted(map(shown, standing - set(drawn_paths()))) == []
+
+
+def test_the_layers_of_the_page_are_those_of_import_linter() -> None:
+    """One block for each contract about layers."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    checked = [contract["layers"] for contract in settings["contracts"] if contract["type"] == "layers"]
+    assert [re.split(r"\s*>\s*", " ".join(block)) for block in fenced("layers")] == checked
+
+
+def test_every_concept_has_its_file_of_functions() -> None:
+    page = ARCHITECTURE.partition("## The concepts")[2].partition("\n\nFurther")[0]
+    concepts = set(re.findall(r"^\| (\w+) \|", page, re.MULTILINE)) - {"concept"}
+    assert len(concepts) == 14
+    assert concepts - {path.stem for path in SQL if path.parent.name == "functions"} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_links_and_paths_of_a_page_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    links = [page.parent / target for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text)]
+    named = re.findall(r"`((?:src|tests|tools|benchmarks|docs|examples)/[\w/.-]*)`", text)
+    assert [str(path) for path in [*links, *(ROOT / path for path in named)] if not path.exists()] == []
+
+
+def test_the_list_of_decisions_is_complete() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^\| \[(\d{4})\]\((\S+)\) \|", (folder / "README.md").read_text(), re.MULTILINE)
+    assert [name for _, name in listed] == sorted(path.name for path in folder.glob("0*.md"))
+    assert [int(number) for number, _ in listed] == list(range(1, len(listed) + 1))
+    for number, name in listed:
+        assert name.startswith(number)
+        assert (folder / name).read_text().startswith(f"# {number}: ")
+
+
+def test_every_folder_of_tests_has_its_question() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    folders = {f"tests/{path.relative_to(ROOT).parts[1]}" for path in TESTS if path.name[:5] == "test_"}
+    assert "tests/sql" in folders
+    asked = set(re.findall(r"^\| `(tests/\S+)` \|", page, re.MULTILINE))
+    assert {folder for folder in folders if not folder.endswith(".py")} == asked - {"tests/test_house.py"}
+
+
 def test_each_promise_names_tests_that_exist() -> None:
-    page = (ROOT / "ARCHITECTURE.md").read_text().partition("## Promises")[2]
+    page = ARCHITECTURE.partition("## Promises")[2]
     named = set(re.findall(r"`(test_\w+)`", page))
     written = {
         name

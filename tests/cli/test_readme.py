@@ -55,7 +55,7 @@ def test_the_statements_of_the_readme_publish(database: str, connection: psycopg
     with connection.cursor() as cursor, cursor.copy(copy.encode()) as rows:
         rows.write_row(("placed", '{"order": 2}'))
     states = connection.execute("select state from trunq.list_messages('orders') order by id").fetchall()
-    assert [state for (state,) in states] == ["ready", "scheduled", "ready"]
+    assert [state for (state,) in states] == ["ready", "ready", "scheduled", "ready"]
 
 
 def test_what_the_readme_says_of_several_readers_runs(

@@ -6,12 +6,14 @@ import asyncio
 import datetime
 import logging
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from serving import Queue, drain, running
 from trunq.message import Message, RawJson, Reject, Retry
+from trunq.worker.slot import TURN
 from waiting import async_wait_until
 
 
@@ -299,22 +301,23 @@ async def test_thousands_are_answered_once_each(queue: Queue) -> None:
     assert queue.states() == {"done": 2000}
 
 
-async def test_a_busy_handler_leaves_the_loop_its_turns(queue: Queue) -> None:
-    """Handlers that never wait must not keep answers, extensions and everything else from happening."""
-    queue.publish(count=2000)
-    worker = queue.worker(concurrency=1, prefetch=2000)
+async def test_handlers_that_never_wait_leave_the_loop_a_turn_between_messages(queue: Queue) -> None:
+    """Else answers, extensions and everything else would have to wait until a whole lease is handled."""
+    queue.publish(count=20)
+    worker = queue.worker(concurrency=1, prefetch=20)
     turns = 0
+    seen: list[tuple[int, int]] = []
 
     @worker.handler("work")
     async def spin(message: Message) -> None:
-        sum(range(2000))
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while worker.statistics.handled < 2000:
-            turns += 1
-            await asyncio.sleep(0)
+        seen.append((message.lease_id, turns))
+        begun = monotonic()
+        while monotonic() - begun < TURN:
+            pass
 
     async with running(worker):
-        await count_turns()
-    assert turns > 5
+        while len(seen) < 20:
+            turns += 1
+            await asyncio.sleep(0)
+    assert len({lease_id for lease_id, _ in seen}) == 1
+    assert len({turn for _, turn in seen}) == 20

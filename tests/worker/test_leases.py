@@ -10,7 +10,7 @@ import pytest
 
 from serving import Queue, drain, running
 from trunq.message import Message
-from trunq.worker import Worker
+from trunq.worker import Worker, run
 from waiting import async_wait_until, wait_until
 
 
@@ -172,6 +172,37 @@ async def test_what_does_not_get_to_start_is_given_back_to_others(queue: Queue) 
     assert slow.statistics.released == 3
 
 
+async def test_what_waits_is_kept_for_the_first_half_of_a_lease(queue: Queue) -> None:
+    """The first extension gives nothing back: a slot may be free any moment."""
+    ids = queue.publish(count=4)
+    worker = queue.worker(concurrency=1, prefetch=3, lease_time=3.0)
+    gate = Gate(worker)
+    async with running(worker):
+        await async_wait_until(lambda: gate.inside)
+        end = queue.message(ids[0]).expires_at
+        await async_wait_until(lambda: queue.message(ids[0]).expires_at > end)
+        assert worker.statistics.released == 0
+        gate.is_open.set()
+        await async_wait_until(queue.is_done)
+    assert gate.passed == ids
+
+
+async def test_what_was_given_back_is_not_leased_again_before_something_finishes(queue: Queue) -> None:
+    """Else it would go to and fro between the database and a worker that cannot start it."""
+    ids = queue.publish(count=4)
+    worker = queue.worker(concurrency=1, prefetch=3, lease_time=0.3, poll=0.02, notify=False)
+    gate = Gate(worker)
+    async with running(worker):
+        await async_wait_until(lambda: worker.statistics.released == 3)
+        end = queue.message(ids[0]).expires_at
+        # Two extensions later, while it polls all the time.
+        await async_wait_until(lambda: (queue.message(ids[0]).expires_at - end).total_seconds() > 0.2)
+        assert worker.statistics.leased == 4
+        gate.is_open.set()
+        await async_wait_until(queue.is_done)
+    assert gate.passed == ids
+
+
 async def test_an_async_handler_whose_lease_is_lost_is_cancelled(queue: Queue) -> None:
     (id,) = queue.publish()
     worker = queue.worker(concurrency=1, lease_time=0.3)
@@ -185,6 +216,73 @@ async def test_an_async_handler_whose_lease_is_lost_is_cancelled(queue: Queue) -
     assert gate.passed == [id]
     assert (worker.statistics.lost, worker.statistics.handled) == (1, 1)
     assert [attempt["outcome"] for attempt in queue.message(id).attempts] == ["expired", "ack"]
+
+
+async def test_a_lost_lease_takes_nothing_of_another_lease_with_it(queue: Queue) -> None:
+    worker = queue.worker(concurrency=2, prefetch=2, lease_time=0.4)
+    gate = Gate(worker)
+    async with running(worker):
+        (lost,) = queue.publish()
+        await async_wait_until(lambda: gate.inside == [lost])
+        (kept,) = queue.publish()
+        await async_wait_until(lambda: gate.inside == [lost, kept])
+        waiting = queue.publish(count=2)
+        await async_wait_until(lambda: worker.statistics.leased == 4)
+        take_away(queue, lost)
+        await async_wait_until(lambda: gate.cancelled)
+        gate.is_open.set()
+        await async_wait_until(queue.is_done)
+    assert gate.cancelled == [lost]
+    assert [queue.message(id).attempt for id in (lost, kept, *waiting)] == [2, 1, 1, 1]
+    assert worker.statistics.lost == 1
+
+
+async def test_each_message_of_a_lost_lease_is_counted_as_lost_once(queue: Queue) -> None:
+    """Handled or not, its answer on the way or still to be sent."""
+    ids = queue.publish(count=300)
+    worker = queue.worker(concurrency=1, prefetch=300)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None:
+        if message.id == ids[0] and message.attempt == 1:
+            take_away(queue, message.id)
+        await asyncio.sleep(0)
+
+    await drain(worker)
+    assert queue.states() == {"done": 300}
+    assert {queue.message(id).attempt for id in ids} == {2}
+    assert worker.statistics.lost == 300
+
+
+async def test_after_a_lost_lease_a_slot_tells_failures_and_time_limits_as_before(queue: Queue) -> None:
+    """A task remembers that it was cancelled, until it is told to forget."""
+    queue.policy(max_attempts=2)
+    (id,) = queue.publish()
+    worker = queue.worker(concurrency=1, lease_time=0.3, reserve=0.01)
+    entered = asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        if message.attempt == 1:
+            await asyncio.Event().wait()
+
+    @worker.handler("fail")
+    async def fail(message: Message) -> None:
+        raise ValueError("as usual")
+
+    @worker.handler("late")
+    async def late(message: Message) -> None:
+        await asyncio.Event().wait()
+
+    async with running(worker):
+        await entered.wait()
+        take_away(queue, id)
+        others = queue.publish("fail") + queue.publish("late")
+        await async_wait_until(queue.is_done)
+    assert queue.message(id).state == "done"
+    errors = {dead.id: dead.errors[-1]["error"].partition(":")[0] for dead in queue.dead()}
+    assert errors == dict(zip(others, ["ValueError", "TimeoutError"], strict=True))
 
 
 async def test_a_sync_handler_whose_lease_is_lost_sees_its_event_and_its_answer_does_not_count(
@@ -274,3 +372,23 @@ async def test_the_subscription_says_how_long_a_lease_is(queue: Queue) -> None:
         message = queue.message(id)
         gate.is_open.set()
     assert 419 < (message.expires_at - message.leased_at).total_seconds() < 421
+
+
+async def test_a_worker_follows_a_policy_that_changes_while_it_runs(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_POLICY_EVERY", 0.02)
+    worker = queue.worker(poll=0.02, notify=False)
+    gate = Gate(worker)
+    gate.is_open.set()
+    async with running(worker):
+        await async_wait_until(lambda: worker.statistics.looks)
+        queue.policy(lease_time="7 min")
+
+        async def is_followed() -> bool:
+            (id,) = queue.publish()
+            await async_wait_until(lambda: id in gate.passed)
+            message = queue.message(id)
+            return 419 < (message.expires_at - message.leased_at).total_seconds() < 421
+
+        await async_wait_until(is_followed)

@@ -16,6 +16,8 @@ from trunq.embedded import Embedded
 from trunq.errors import InvalidArgument, QueueNotFound, SchemaMissing, SubscriptionNotFound, WrongMode
 from trunq.message import Message
 from trunq.worker import Worker
+from trunq.worker import run as policy
+from waiting import async_wait_until
 
 
 def worker(*queues: str, **options: Any) -> Worker:
@@ -87,6 +89,18 @@ async def test_a_wrong_password_is_an_error_not_a_hang(guarded: str) -> None:
 async def test_a_reserve_as_long_as_the_lease_is_refused(queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="a reserve of 60 s leaves nothing of a lease of 60 s"):
         await run(worker("q", dsn=queue.dsn, reserve=60))
+
+
+async def test_a_policy_that_leaves_nothing_of_the_lease_ends_a_running_worker_with_a_sentence(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "_POLICY_EVERY", 0.02)
+    made = worker("q", dsn=queue.dsn, reserve=1, lead=False)
+    task = asyncio.create_task(run(made))
+    await async_wait_until(lambda: made.statistics.looks)
+    queue.policy(lease_time="0.5 s")
+    with pytest.raises(InvalidArgument, match=r"a reserve of 1 s leaves nothing of a lease of 0\.5 s"):
+        await task
 
 
 async def test_a_worker_that_names_no_database_asks_the_settings(

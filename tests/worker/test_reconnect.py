@@ -14,6 +14,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from serving import Queue, running
 from trunq.embedded import Embedded
 from trunq.message import Message
+from trunq.worker.answer import MOST_UNSENT
+from trunq.worker.fetch import LARGEST_LEASE, MOST_AHEAD
 from waiting import async_wait_until
 
 NEVER = 3600.0
@@ -137,6 +139,86 @@ async def test_answers_given_while_the_database_is_away_are_delivered(
     assert [queue.message(id).attempt for id in ids] == [1, 1, 1]
 
 
+async def test_while_answers_wait_to_be_delivered_no_more_is_leased_than_stated(
+    queue: Queue, connect: Callable[..., psycopg.Connection[Any]]
+) -> None:
+    """Answers take memory; and what was handled unanswered runs again after a crash."""
+    count = MOST_UNSENT * 2
+    queue.connection.execute(
+        "insert into trunq_log.q (kind) select 'work' from generate_series(1, %s)", (count,)
+    )
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    blocker = connect(autocommit=False)
+    blocker.execute(f"lock table {table(queue, 'receipt')} in exclusive mode".encode())
+    async with running(worker):
+        await async_wait_until(lambda: worker.statistics.handled > MOST_UNSENT)
+        await async_wait_until(lambda: leases_no_more(queue))
+        assert worker.statistics.leased <= MOST_UNSENT + MOST_AHEAD + LARGEST_LEASE
+        blocker.rollback()
+        await async_wait_until(queue.is_done)
+    assert worker.statistics.handled == count
+
+
+def leases_no_more(queue: Queue) -> bool:
+    """Whether a worker has asked for no messages for a tenth of a second."""
+    row = queue.connection.execute(
+        "select max(state_change) < clock_timestamp() - interval '0.1 s' and bool_and(state = 'idle')"
+        " from pg_stat_activity where datname = current_database()"
+        " and application_name like 'trunq worker%%' and query like '%%lease(%%'"
+    ).fetchone()
+    return row == (True,)
+
+
+def table(queue: Queue, kind: str) -> str:
+    """The queue's table of leases or receipts."""
+    row = queue.connection.execute(
+        "select c.oid::regclass::text from pg_class c where c.relkind = 'p' and c.relname ~ ('^(q_)?' || %s)"
+        " and c.relnamespace = 'trunq_data'::regnamespace",
+        (kind,),
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+async def test_answers_wait_for_the_disk_and_leases_do_not(
+    queue: Queue, administrator: psycopg.Connection[Any]
+) -> None:
+    """Losing a lease only redelivers. An answer that the worker counts as delivered must survive a crash."""
+    name = conninfo_to_dict(queue.dsn)["dbname"]
+    administrator.execute(f"alter database {name} set synchronous_commit = on".encode())
+    queue.connection.execute("create table committed (what text, synchronous text)")
+    queue.connection.execute(
+        "create function note() returns trigger language plpgsql as $$ begin"
+        " insert into committed values (tg_argv[0], current_setting('synchronous_commit'));"
+        " return null; end $$"
+    )
+    for what in ("lease", "receipt"):
+        queue.connection.execute(
+            f"create trigger note after insert on {table(queue, what)}"
+            f" for each row execute function note('{what}')".encode()
+        )
+    queue.connection.execute("create table effect (id bigint)")
+    queue.publish("plain")
+    queue.publish("once")
+    worker = queue.worker(concurrency=1, prefetch=0)
+
+    @worker.handler("plain")
+    async def plain(message: Message) -> None: ...
+
+    @worker.handler("once")
+    async def once(message: Message, connection: Any) -> None:
+        await connection.execute("insert into effect values (%s)", (message.id,))
+
+    async with running(worker):
+        await async_wait_until(queue.is_done)
+    committed = queue.connection.execute("select distinct what, synchronous from committed order by 1")
+    assert committed.fetchall() == [("lease", "off"), ("receipt", "on")]
+
+
 async def test_a_lease_that_ran_out_while_the_database_was_away_counts_if_nobody_reaped_it(
     queue: Queue, away: Callable[[], Any]
 ) -> None:
@@ -191,6 +273,34 @@ async def test_what_waits_is_not_started_after_its_lease_ran_out_unheard(
             assert seen == ids[:1]
         await async_wait_until(queue.is_done)
     assert sorted(seen) == ids
+
+
+async def test_a_stop_gives_back_what_was_not_started_because_its_lease_ran_out(
+    queue: Queue, away: Callable[[], Any]
+) -> None:
+    ids = queue.publish(count=3)
+    worker = queue.worker(lease_time=0.3, poll=NEVER, concurrency=1, prefetch=2)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    async with running(worker) as (task,):
+        await entered.wait()
+        with away():
+            end = queue.message(ids[0]).expires_at
+            await async_wait_until(
+                lambda: queue.connection.execute("select trunq.clock() > %s", (end,)).fetchone() == (True,)
+            )
+            go.set()
+            await async_wait_until(lambda: worker.statistics.handled == 1)
+            worker.stop()
+            await async_wait_until(lambda: worker.statistics.released == 2)
+        await task
+    assert queue.states() == {"done": 1, "ready": 2}
+    assert [queue.message(id).attempt for id in ids] == [1, 1, 1]
 
 
 async def test_a_stop_while_the_database_is_away_waits_to_deliver_the_answers(

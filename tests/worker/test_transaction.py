@@ -169,6 +169,39 @@ async def test_a_handler_whose_lease_was_given_to_another_is_rolled_back(
     assert (worker.statistics.handled, worker.statistics.lost) == (1, 1)
 
 
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_writes_are_rolled_back_when_the_message_was_answered_meanwhile(
+    queue: Queue, effects: Callable[[], list[int]], colour: str
+) -> None:
+    """By somebody who knows its lease and token: what that answer began must not be done twice."""
+    (id,) = queue.publish()
+    worker = queue.worker()
+
+    def answer(message: Message) -> None:
+        queue.connection.execute(
+            "select trunq.ack('q', 'default', %s, %s, array[%s::bigint])",
+            (message.lease_id, message.token, message.id),
+        )
+
+    if colour == "async":
+
+        @worker.handler("work")
+        async def handle(message: Message, connection: Any) -> None:
+            await connection.execute("insert into effect values (%s)", (message.id,))
+            answer(message)
+    else:
+
+        @worker.handler("work")
+        def handle_sync(message: Message, connection: Any) -> None:
+            write(connection, message)
+            answer(message)
+
+    await drain(worker)
+    assert effects() == []
+    assert queue.message(id).state == "done"
+    assert (worker.statistics.handled, worker.statistics.lost) == (0, 1)
+
+
 async def test_an_error_of_the_database_in_the_handler_fails_its_message_only(
     queue: Queue, effects: Callable[[], list[int]]
 ) -> None:

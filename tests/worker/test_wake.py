@@ -16,6 +16,7 @@ import pytest
 from serving import Queue, running
 from trunq.message import Message
 from trunq.worker import Worker
+from trunq.worker.fetch import LONGEST_APART, LOOKS_APART
 from waiting import async_wait_until
 
 NEVER = 3600.0
@@ -232,6 +233,51 @@ async def test_a_worker_with_full_hands_leaves_the_bell_to_others(queue: Queue) 
             ids = queue.publish()
             await async_wait_until(lambda: ids[0] in seen)
             go.set()
+
+
+async def test_a_worker_that_caught_up_pauses_before_it_looks_again(
+    queue: Queue, connect: Callable[..., psycopg.Connection[Any]]
+) -> None:
+    """The longer its look took, the longer, up to a limit. All times are the server's."""
+    took = 0.5
+    worker = noting(queue.worker(poll=0.3, notify=False), [])
+    other = connect(autocommit=False)
+    pauses = []
+    async with running(worker):
+        for _ in range(4):
+            # The next look waits until the lease of another worker commits.
+            other.execute("select trunq.lease('q', 'default', 'other')")
+            await async_wait_until(lambda: seconds_waited(queue) > took)
+            (id,) = queue.publish()
+            looks = worker.statistics.looks
+            other.rollback()
+            await async_wait_until(lambda looks=looks: worker.statistics.looks >= looks + 2)
+            pauses.append(seconds_until_newest_look(queue, id))
+    assert min(pauses) > LONGEST_APART
+    # Unlimited, each would be the factor times as long as its look.
+    assert min(pauses) < took * LOOKS_APART
+
+
+LOOK = (
+    "from pg_stat_activity where datname = current_database()"
+    " and application_name like 'trunq worker%%' and query like '%%lease(%%'"
+)
+
+
+def seconds_waited(queue: Queue) -> float:
+    """For how long a worker's look has been waiting for a lock."""
+    row = queue.connection.execute(
+        f"select extract(epoch from clock_timestamp() - query_start)::float8 {LOOK}"
+        " and wait_event_type = 'Lock'".encode()
+    ).fetchone()
+    return row[0] if row else 0.0
+
+
+def seconds_until_newest_look(queue: Queue, id: int) -> float:
+    """From the lease of a message to the start of the newest look."""
+    row = queue.connection.execute(f"select query_start {LOOK}".encode()).fetchone()
+    assert row is not None
+    return float((row[0] - queue.message(id).leased_at).total_seconds())
 
 
 async def test_polling_alone_is_enough(queue: Queue) -> None:
