@@ -9,8 +9,9 @@ import psycopg
 
 from trunq import Client, install, settings
 from trunq import embedded as embedding
-from trunq.cli.failure import WAYS_TO_A_DATABASE, Mistake, explain_connection, is_connection_trouble
+from trunq.cli.failure import Mistake
 from trunq.cli.option import embedded_directory
+from trunq.explanation import WAYS_TO_A_DATABASE, explain_connection, is_connection_trouble
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def _default_address() -> Iterator[None]:
     except psycopg.Error as error:
         if not is_connection_trouble(error):
             raise
-        reason, _, _ = explain_connection(str(error)).partition(". ")
+        reason = explain_connection(str(error)).reason
         raise Mistake(
             f"No database is given, and there is none at the usual place ({reason}). {WAYS_TO_A_DATABASE}"
         ) from None

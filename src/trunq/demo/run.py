@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 from rich.console import Console
 
-from trunq import Client, embedded, install
+from trunq import Client, display, embedded, install
 from trunq.demo import collect, expectation, flights, pipeline, report
 from trunq.demo.evidence import Evidence
 from trunq.demo.expectation import Expectation
@@ -159,7 +159,7 @@ def look(job: Run, published: int, bars: Bars) -> bool:
     bars.show("answered", published - unanswered)
     bars.show("in the lake", collect.lake_rows(job.place.lake))
     bars.tell(
-        waiting=f"{queue.ready:,}" + ("+" if queue.ready_is_capped else ""),
+        waiting=display.ready(queue.ready, queue.ready_is_capped),
         for_up_to=span(queue.oldest_ready),
         put_off=f"{queue.delayed:,}",
         dead=f"{queue.dead:,}",
