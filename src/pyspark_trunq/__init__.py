@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """`format("trunq")`: see trunq.spark.source."""
+    """`format("trunq")`: see trunq.spark.source.format."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,4 +36,4 @@ class DefaultSource(DataSource):
         return reader
 
     def _source(self) -> Any:
-        return import_module("trunq.spark.source").TrunqSource(self.options)
+        return import_module("trunq.spark.source.format").TrunqSource(self.options)

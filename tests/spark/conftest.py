@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from trunq import spark as trunq_spark
-from trunq.spark.option import Options
+from trunq.spark.source.option import Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,8 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from trunq.errors import InvalidArgument
-from trunq.spark.delta import DeltaWriter, TrunqDeltaSink, WrittenFiles, open_table, vacuum
 from trunq.spark.errors import LakeMismatch, LakeUnwritable
+from trunq.spark.lake.delta import DeltaWriter, TrunqDeltaSink, WrittenFiles, open_table, vacuum
 
 QUERY = "3c1f"
 ODD = ["a b/ü%=", "", "2013-01", None, "a:b?*[x]{y}^'\"#\\", "..", "é"]

@@ -12,11 +12,11 @@ from pyspark.sql.types import StringType, StructType
 
 from spark.conftest import Queue
 from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMissing, TickNotFound
-from trunq.spark import fetch
-from trunq.spark.column import BY_NAME, COLUMNS, arrow_schema, choose
 from trunq.spark.errors import DatabaseAway
-from trunq.spark.option import Options
-from trunq.spark.reader import BatchReader, FilteringReader
+from trunq.spark.source import fetch
+from trunq.spark.source.column import BY_NAME, COLUMNS, arrow_schema, choose
+from trunq.spark.source.option import Options
+from trunq.spark.source.reader import BatchReader, FilteringReader
 
 ENGINES = ("psycopg", "adbc")
 ALL = tuple(BY_NAME)

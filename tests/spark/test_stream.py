@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark.conftest import Queue
 from trunq.errors import InvalidArgument, WrongMode
 from trunq.spark.errors import CheckpointMismatch, DataLoss
-from trunq.spark.stream import Offset, StreamReader
+from trunq.spark.source.stream import Offset, StreamReader
 
 Make = Callable[..., StreamReader]
 

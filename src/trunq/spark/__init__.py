@@ -37,15 +37,15 @@ from trunq.spark.errors import (
     LakeUnwritable,
     SparkError,
 )
-from trunq.spark.java import Java, find_java
-from trunq.spark.pipeline import finish, settle
-from trunq.spark.session import register, session
-from trunq.spark.table import write_table
+from trunq.spark.launch.java import Java, find_java
+from trunq.spark.launch.session import register, session
+from trunq.spark.sink.table import write_table
+from trunq.spark.source.position import finish, settle
 
 if TYPE_CHECKING:
-    from trunq.spark.delta import read_delta, vacuum
+    from trunq.spark.lake.delta import read_delta, vacuum
 
-_LATE = {"read_delta": "trunq.spark.delta", "vacuum": "trunq.spark.delta"}
+_LATE = {"read_delta": "trunq.spark.lake.delta", "vacuum": "trunq.spark.lake.delta"}
 
 __all__ = [
     "CheckpointMismatch",

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from trunq.spark.column import DDL, choose
-from trunq.spark.option import Options
-from trunq.spark.reader import BatchReader, FilteringReader
-from trunq.spark.stream import StreamReader
+from trunq.spark.source.column import DDL, choose
+from trunq.spark.source.option import Options
+from trunq.spark.source.reader import BatchReader, FilteringReader
+from trunq.spark.source.stream import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

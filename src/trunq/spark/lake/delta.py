@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 
 from trunq.errors import InvalidArgument
 from trunq.spark.errors import LakeError, LakeMismatch, LakeUnwritable
-from trunq.spark.parquet import DataFile, FileSet
+from trunq.spark.lake.parquet import DataFile, FileSet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

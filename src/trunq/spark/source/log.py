@@ -11,7 +11,7 @@ from psycopg import sql
 from trunq.errors import QueueNotFound
 from trunq.spark.connection import Connection, Database
 from trunq.spark.errors import DataLoss
-from trunq.spark.range import Snapshot, Transaction, Window
+from trunq.spark.source.range import Snapshot, Transaction, Window
 
 SAMPLE: Final = 1000
 """Rows of a transaction are counted up to here; beyond, the range of its ids stands for them."""

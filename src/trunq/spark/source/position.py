@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trunq.errors import InvalidArgument
 from trunq.spark.connection import LATER, Database
-from trunq.spark.log import QueueLog
+from trunq.spark.source.log import QueueLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunq.spark.errors import SparkError
-from trunq.spark.java import SHIM, find_java, make_executable
+from trunq.spark.launch.java import SHIM, find_java, make_executable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,14 +32,14 @@ def session(
     memory: str = "1g",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Starts Spark, or returns the session that runs; it knows `format("trunq")` and `format("trunq_delta")`.
+    """Starts Spark, or returns the running session; it knows `format("trunq")` and `format("trunq_delta")`.
 
-    It finds Java (see `trunq.spark.java`), makes Spark's workers use this interpreter, and keeps the log to
-    errors. `memory` is the driver's heap; in local mode everything runs in it. `conf` wins over what is set
-    here. In `local[cores,failures]` the second number is how often a task is tried: with the default, a
-    read that was cut off by a restart of the database is done again instead of ending the query.
+    It finds Java (see `trunq.spark.launch.java`), has Spark's workers use this interpreter, and logs errors
+    only. `memory` is the heap of the driver, in which everything runs in local mode. `conf` overrides the
+    settings made here. In `local[cores,failures]` the second number says how often Spark tries a task: with
+    the default, Spark repeats a read that a restart of the database cut off, and the query goes on.
 
-    Raises `JavaMissing` when there is no Java, `SparkError` when it does not start.
+    Raises `JavaMissing` when there is no Java, `SparkError` when Spark does not start.
     """
     try:
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - to say what is missing
@@ -70,8 +70,8 @@ def register(spark: SparkSession) -> SparkSession:
     Such a session should run with `spark.python.unix.domain.socket.enabled`: without it each micro-batch
     takes about 40 ms longer.
     """
-    from trunq.spark.delta import TrunqDeltaSink  # noqa: PLC0415 - these need pyspark
-    from trunq.spark.source import TrunqSource  # noqa: PLC0415
+    from trunq.spark.lake.delta import TrunqDeltaSink  # noqa: PLC0415 - these need pyspark
+    from trunq.spark.source.format import TrunqSource  # noqa: PLC0415
 
     _share_environment(spark)
     spark.dataSource.register(TrunqSource)

@@ -1,6 +1,6 @@
 """Spark's Python processes, less their last words.
 
-    python -m trunq.spark.hangup pyspark.daemon ...
+    python -m trunq.spark.launch.hangup pyspark.daemon ...
 
 When Spark has what it wants, when a task has failed or a query was stopped, it hangs up on its Python
 process, which then may have something left to write. Left alone, that prints a traceback after the real

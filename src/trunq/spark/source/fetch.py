@@ -24,10 +24,10 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq.link import FIRST_PAUSE, LONGEST_PAUSE, is_away, is_passing
-from trunq.spark.column import BY_NAME, arrow_schema
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
-from trunq.spark.range import ROWS_WORTH_A_TASK, Part
+from trunq.spark.source.column import BY_NAME, arrow_schema
+from trunq.spark.source.range import ROWS_WORTH_A_TASK, Part
 
 BATCH_BYTES: Final = 8 << 20
 BATCH_ROWS: Final = 20_000
