@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,23 +147,3 @@ def test_a_reader_that_has_seen_enough_is_no_failure(
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
     process.wait(timeout=20)
-
-
-def test_a_member_ends_when_the_one_who_started_it_is_gone(
-    office: Path, database: str, client: Client
-) -> None:
-    reading, writing = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-m", "trunq.cli.member", "worker", "office:post"],
-        stdin=reading,
-        stderr=subprocess.PIPE,
-        cwd=office,
-        env={**os.environ, "TRUNQ_DSN": database},
-        text=True,
-    ) as process:
-        os.close(reading)
-        client.publish("mail", 1, kind="letter")
-        wait_until(lambda: done(client) == 1, timeout=20, what="it works")
-        os.close(writing)
-        process.wait(timeout=20)
-        assert process.returncode == 0

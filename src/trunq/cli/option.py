@@ -126,11 +126,11 @@ class Group(_Help, TyperGroup):
     """A noun with its verbs, or the whole."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        # Typer would put nouns after commands; ORDER has them in the order one meets them.
+        # Typer would put nouns after commands; ORDER is the order of use. Commands of plug-ins come first.
         return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)
 
 
-ORDER = ("demo", "db", "queue", "publish", "worker", "leader", "status", "message", "dead")
+ORDER = ("db", "queue", "publish", "worker", "leader", "status", "message", "dead")
 
 
 def noun(help: str, *lines: str) -> typer.Typer:

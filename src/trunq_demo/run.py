@@ -18,16 +18,16 @@ import psycopg
 from rich.console import Console
 
 from trunq import Client, display, embedded, install
-from trunq.demo import collect, expectation, flights, pipeline, report
-from trunq.demo.evidence import Evidence
-from trunq.demo.expectation import Expectation
-from trunq.demo.fleet import Fleet, Member
-from trunq.demo.flights import Flight
-from trunq.demo.job import MAX_ATTEMPTS, QUEUE
-from trunq.demo.place import ELSEWHERE, Place, PlaceUnusable
-from trunq.demo.publisher import Replay
-from trunq.demo.screen import Bars, Screen
 from trunq.errors import SchemaNewer
+from trunq_demo import collect, expectation, flights, pipeline, report
+from trunq_demo.evidence import Evidence
+from trunq_demo.expectation import Expectation
+from trunq_demo.fleet import Fleet, Member
+from trunq_demo.flights import Flight
+from trunq_demo.job import MAX_ATTEMPTS, QUEUE
+from trunq_demo.place import ELSEWHERE, Place, PlaceUnusable
+from trunq_demo.publisher import Replay
+from trunq_demo.screen import Bars, Screen
 
 WORKERS = 2
 LOOK = 0.7
@@ -96,7 +96,7 @@ def prepare(job: Run) -> None:
                 f"{job.place.directory} was made by a newer trunq. Remove it, or {ELSEWHERE}."
             ) from error
         with psycopg.connect(job.dsn, autocommit=True) as connection:
-            connection.execute(files("trunq.demo").joinpath("tables.sql").read_bytes())
+            connection.execute(files("trunq_demo").joinpath("tables.sql").read_bytes())
         if QUEUE in {queue.queue for queue in job.client.list_queues()}:
             job.client.drop_queue(QUEUE, force=True)
         job.client.create_queue(QUEUE)
@@ -109,10 +109,10 @@ def start(job: Run) -> tuple[Member, list[Member]]:
     """Start Spark, which takes a while, and the workers."""
     place = job.place
     spark = job.fleet.start(
-        "spark pipeline", "trunq.demo.pipeline", str(place.lake), str(place.checkpoint), str(place.figures)
+        "spark pipeline", "trunq_demo.pipeline", str(place.lake), str(place.checkpoint), str(place.figures)
     )
     workers = [
-        job.fleet.start(f"worker {number}", "trunq.cli.member", "worker", "trunq.demo.job:worker")
+        job.fleet.start(f"worker {number}", "trunq_demo.member", "worker", "trunq_demo.job:worker")
         for number in range(1, WORKERS + 1)
     ]
     job.screen.done(f"Started {WORKERS} workers and a Spark query")

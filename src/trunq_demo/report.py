@@ -11,8 +11,8 @@ from string import Template
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from trunq.demo import figure
-from trunq.demo.evidence import Cell, Check, Evidence
+from trunq_demo import figure
+from trunq_demo.evidence import Cell, Check, Evidence
 
 COUNTS = (
     *("published", "handled", "retried", "dead", "rejected", "given_up", "compensated"),
@@ -29,7 +29,7 @@ def write(evidence: Evidence, path: Path) -> Path:
 
 def render(evidence: Evidence) -> str:
     """The page, its pictures and the library that draws them in one text."""
-    page = Template(files("trunq.demo").joinpath("report.html").read_text(encoding="utf-8"))
+    page = Template(files("trunq_demo").joinpath("report.html").read_text(encoding="utf-8"))
     return page.substitute(
         _numbers(evidence) | _pictures(evidence) | _verdict(evidence), plotly=get_plotlyjs()
     )

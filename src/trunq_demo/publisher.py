@@ -9,8 +9,8 @@ from types import TracebackType
 
 import psycopg
 
-from trunq.demo import flights
-from trunq.demo.flights import Flight
+from trunq_demo import flights
+from trunq_demo.flights import Flight
 
 COPY = "copy trunq_log.flights (kind, key, payload) from stdin"
 STEP = 0.1

@@ -1,4 +1,4 @@
-"""What a worker does with a flight: `trunq worker trunq.demo.job:worker`.
+"""What a worker does with a flight: `trunq worker trunq_demo.job:worker`.
 
     kind       what the handler does                     how it ends
     arrived    tells how punctual it was                 done, with a result
@@ -18,8 +18,8 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from trunq import Message, Reject, Retry
-from trunq.demo.flights import Flight, stumbles
 from trunq.worker import Worker
+from trunq_demo.flights import Flight, stumbles
 
 QUEUE = "flights"
 MAX_ATTEMPTS = 3

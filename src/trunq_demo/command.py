@@ -17,13 +17,18 @@ from trunq.cli.output import err, out, write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trunq.demo.evidence import Evidence
+    from trunq_demo.evidence import Evidence
 
 EXAMPLES = (
     "trunq demo",
     "# The year in 20 seconds, somewhere else",
     "trunq demo /tmp/demo --replay 20",
 )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to those of trunq: the entry point of the group `trunq.commands`."""
+    option.verb(app, "demo", *EXAMPLES)(demo)
 
 
 def demo(
@@ -68,10 +73,10 @@ def demo(
 
 def _run(directory: Path, replay: float, console: Console) -> Evidence:
     try:
-        from trunq.demo.fleet import ProcessDied
-        from trunq.demo.flights import InputMissing
-        from trunq.demo.place import PlaceUnusable
-        from trunq.demo.run import run
+        from trunq_demo.fleet import ProcessDied
+        from trunq_demo.flights import InputMissing
+        from trunq_demo.place import PlaceUnusable
+        from trunq_demo.run import run
     except ModuleNotFoundError as error:
         raise Mistake(f"The demo needs {error.name}, which is not here: pip install 'trunq[all]'.") from None
     try:

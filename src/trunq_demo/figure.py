@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from trunq.demo.evidence import Cell, Month, Outcome, Second
+from trunq_demo.evidence import Cell, Month, Outcome, Second
 
 # Mid tones: at least 3:1 against the light page and the dark one, and told apart without red and green.
 BLUE, ORANGE, GREEN, RED, GREY = "#3d84cc", "#d9822b", "#2f9e6b", "#cf4a45", "#8a929b"

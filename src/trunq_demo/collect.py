@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from psycopg import sql
 
-from trunq.demo.evidence import Cell, Check, Latency, Month, Outcome, Second
-from trunq.demo.expectation import Expectation
-from trunq.demo.job import QUEUE
+from trunq_demo.evidence import Cell, Check, Latency, Month, Outcome, Second
+from trunq_demo.expectation import Expectation
+from trunq_demo.job import QUEUE
 
 Connection = psycopg.Connection[Any]
 
@@ -55,7 +55,7 @@ class Lake:
 def prepare(connection: Connection) -> None:
     """Make the temporary tables and views that the other functions read."""
     (queue_id,) = _row(connection, "select queue_id from trunq.list_queues() where queue = %s", QUEUE)
-    script: Any = files("trunq.demo").joinpath("evidence.sql").read_text(encoding="utf-8")
+    script: Any = files("trunq_demo").joinpath("evidence.sql").read_text(encoding="utf-8")
     connection.execute(
         sql.SQL(script).format(
             queue=QUEUE,

@@ -1,7 +1,7 @@
 """The Spark side of the demo: the queue into a lake table, exactly once, and the lake table into an
 aggregate.
 
-`python -m trunq.demo.pipeline LAKE CHECKPOINT FIGURES` follows the queue until a line comes on its standard
+`python -m trunq_demo.pipeline LAKE CHECKPOINT FIGURES` follows the queue until a line comes on its standard
 input (or that is closed). Then it reads what is left, computes the aggregate over the lake table, writes it
 to Postgres and its own figures to the file FIGURES. The database is that of TRUNQ_DSN. Started again on the
 same checkpoint it goes on where it was, also after kill -9.
@@ -22,9 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from trunq import Client
-from trunq.demo.job import QUEUE
-from trunq.demo.parent import Parent
 from trunq.spark import explain, read_delta, session, settle, write_table
+from trunq_demo.job import QUEUE
+from trunq_demo.parent import Parent
 
 SUBSCRIPTION = "lake"
 AGGREGATE = "demo.punctuality"
@@ -97,13 +97,6 @@ def punctuality(lake: DataFrame) -> DataFrame:
         F.avg("dep_delay").alias("mean_delay"),
         F.percentile("dep_delay", 0.9).alias("p90_delay"),
     )
-
-
-def wait_for_word(query: StreamingQuery) -> None:
-    """Return when a line can be read from standard input, or it is closed; raise what the query died of."""
-    sys.stdin.readline()
-    if (error := query.exception()) is not None:
-        raise error
 
 
 def catch_up(query: StreamingQuery, dsn: str) -> None:

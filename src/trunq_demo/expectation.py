@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trunq.demo import flights
-from trunq.demo.flights import Flight
-from trunq.demo.job import DELAYED_MINUTES, MAX_ATTEMPTS, compensation
+from trunq_demo import flights
+from trunq_demo.flights import Flight
+from trunq_demo.job import DELAYED_MINUTES, MAX_ATTEMPTS, compensation
 
 
 @dataclass(frozen=True, slots=True)
