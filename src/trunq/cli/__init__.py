@@ -7,7 +7,6 @@ with 130.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -20,10 +19,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
     raise SystemExit(0)
 
 
