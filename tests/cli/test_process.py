@@ -137,13 +137,20 @@ def test_status_ends_quietly_with_ctrl_c(
     assert "Traceback" not in err
 
 
-def test_a_reader_that_has_seen_enough_gets_no_traceback(
-    tmp_path: Path, processes: list[subprocess.Popen[str]]
+@pytest.mark.parametrize("command", [["db", "sql"], ["--version"]], ids=" ".join)
+def test_output_that_nobody_reads_any_more_ends_a_command_without_a_traceback(
+    tmp_path: Path, command: list[str]
 ) -> None:
-    processes.append(process := start("db", "sql", directory=tmp_path))
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    assert process.wait(timeout=20) == 1
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "trunq.cli", *command],
+        cwd=tmp_path,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")
