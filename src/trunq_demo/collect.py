@@ -22,7 +22,7 @@ Connection = psycopg.Connection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Numbers of the queue and of the handlers' table; `by_outcome` counts what handled messages came to."""
+    """Numbers of the queue and of the handlers' table; `by_outcome` counts handled messages by outcome."""
 
     published: int
     answered: int
@@ -66,7 +66,7 @@ def prepare(connection: Connection) -> None:
 
 
 def count(connection: Connection) -> Found:
-    """Count messages by what became of them."""
+    """Count messages by their outcome."""
     published, answered, retried, failures = _row(connection, "table tally")
     bookings, booked, euros = _row(connection, "table booking")
     dead = dict(connection.execute("table dead").fetchall())
@@ -85,7 +85,7 @@ def count(connection: Connection) -> Found:
 
 
 def outcomes(found: Found) -> list[Outcome]:
-    """Where the messages ended, for people."""
+    """The outcomes of the messages, as the report names them."""
     done = found.by_outcome
     return [
         Outcome("on time", done.get("on time", 0), "good"),
@@ -113,7 +113,7 @@ def cells(connection: Connection) -> list[Cell]:
 
 
 def lake_rows(path: Path) -> int:
-    """How many rows the lake table has by now: its log tells, no file is read."""
+    """How many rows the lake table has so far, from its log, without reading a file."""
     if not DeltaTable.is_deltatable(str(path)):
         return 0
     files = pa.table(DeltaTable(str(path)).get_add_actions())
@@ -138,7 +138,7 @@ def lake(path: Path) -> Lake:
 
 
 def checks(expected: Expectation, found: Found, lake: Lake, cells: list[Cell]) -> list[Check]:
-    """Each number twice: counted in the input, and where the messages ended."""
+    """Each number twice: counted in the input, and counted where the messages ended."""
     done = found.by_outcome
     return [
         Check("Messages published", expected.flights, found.published),

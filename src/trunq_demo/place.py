@@ -1,4 +1,4 @@
-"""The directory of a run: what is where, whose it is, and cleaning up what the run before left."""
+"""The directory of a run: its layout, its lock, and the removal of the previous run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PlaceUnusable(Exception):
 
 
 class Place:
-    """Where a run keeps its things."""
+    """The files of a run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
@@ -32,9 +32,9 @@ class Place:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Make the directory, or clear away the run before; nobody else runs here meanwhile.
+        """Create the directory, or remove the previous run, and lock it against other runs.
 
-        Raises PlaceUnusable for one that cannot be written, holds other things, or is in use.
+        Raises PlaceUnusable if the directory is not writable, holds other files, or is in use.
         """
         self._claim()
         with (self.directory / MARK).open("r+") as mark:
@@ -67,7 +67,7 @@ class Place:
             ) from error
 
     def _clear(self) -> None:
-        # The database stays: installing into it once more is part of what a second run shows.
+        # The database stays: a second run also shows an installation into an existing database.
         for old in (self.lake.parent, self.checkpoint, self.logs):
             shutil.rmtree(old, ignore_errors=True)
         self.report.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The year replayed: flights copied into the queue at a steady pace."""
+"""Replaying the year: copying flights into the queue at a steady pace."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trunq_demo.flights import Flight
 
 COPY = "copy trunq_log.flights (kind, key, payload) from stdin"
 STEP = 0.1
-"""Seconds between two COPYs; each is a transaction of its own, and visible to the workers when it commits."""
+"""Seconds between two COPYs, each a transaction of its own."""
 LARGEST_COPY = 5_000
 
 
 class Replay:
-    """Context manager that publishes the year within so many seconds (0: as fast as it goes), in a thread.
+    """Context manager that publishes the year in a thread, spread over `seconds` (0: as fast as possible).
 
-    `count` is how many flights are published, `took` how long all of them took, None before.
+    `count` is the number of published flights, `took` the duration of the whole replay, None before its end.
     """
 
     def __init__(self, dsn: str, year: Sequence[Flight], seconds: float) -> None:
@@ -35,7 +35,7 @@ class Replay:
         self._thread = threading.Thread(target=self._run, name="publisher")
 
     def check(self) -> None:
-        """Raise what publishing has failed of, if it has."""
+        """Raise the error of the publishing thread, if it failed."""
         if self.error is not None:
             raise self.error
 
@@ -71,7 +71,7 @@ class Replay:
         self.took = time.monotonic() - started
 
     def _due(self, elapsed: float) -> int:
-        """How many flights are to be published by now: one step ahead, so that the last are not late."""
+        """How many flights should be published by now, one step ahead, so that the last ones are in time."""
         if elapsed + STEP >= self.seconds:
             return len(self.year)
         return int(len(self.year) * (elapsed + STEP) / self.seconds)

@@ -1,4 +1,4 @@
-"""The report of the demo: one HTML file, readable without a network."""
+"""The report of the demo: one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(evidence: Evidence, path: Path) -> Path:
 
 
 def render(evidence: Evidence) -> str:
-    """The page, its pictures and the library that draws them in one text."""
+    """The page with its pictures and the library that draws them."""
     page = Template(files("trunq_demo").joinpath("report.html").read_text(encoding="utf-8"))
     return page.substitute(
         _numbers(evidence) | _pictures(evidence) | _verdict(evidence), plotly=get_plotlyjs()
@@ -36,7 +36,7 @@ def render(evidence: Evidence) -> str:
 
 
 def _numbers(evidence: Evidence) -> dict[str, str]:
-    """What the text of the page leaves open."""
+    """The values of the placeholders in the page's text."""
     count = {name: f"{getattr(evidence, name):,}" for name in COUNTS}
     return count | {
         "title": f"{evidence.published:,} flights through one Postgres queue",
@@ -60,7 +60,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
 
 
 def _pictures(evidence: Evidence) -> dict[str, str]:
-    """The pictures as HTML; the library that draws them stands in the head of the page, once."""
+    """The pictures as HTML; the head of the page holds the library that draws them, once."""
     drawn: dict[str, go.Figure] = {
         "throughput": figure.throughput(evidence.timeline),
         "latency": figure.latency(evidence.timeline),

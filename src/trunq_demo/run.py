@@ -31,12 +31,12 @@ from trunq_demo.screen import Bars, Screen
 
 WORKERS = 2
 LOOK = 0.7
-"""Seconds between two looks at how far the run is."""
+"""Seconds between two updates of the progress bars."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What the steps of a run share."""
+    """What all steps of a run use."""
 
     place: Place
     screen: Screen
@@ -47,10 +47,10 @@ class Run:
 
 
 def run(directory: Path, seconds: float, console: Console) -> Evidence:
-    """Run the main job in a directory and return what it left; the year is replayed in so many seconds.
+    """Run the demo in a directory, with the year replayed in `seconds`, and return its results.
 
-    Raises InputMissing, PlaceUnusable, ProcessDied, or what trunq raises. However it ends, no process is
-    left.
+    Raises InputMissing, PlaceUnusable, ProcessDied, or an error of trunq. However the run ends, no process of
+    it is left.
     """
     flights.data_directory()
     place, screen = Place(directory), Screen(console)
@@ -65,7 +65,7 @@ def run(directory: Path, seconds: float, console: Console) -> Evidence:
             try:
                 evidence = work(job, started_at)
             except KeyboardInterrupt:
-                # From here on we are only cleaning up, which one more Ctrl-C must not keep us from.
+                # Only the clean-up is left, which another Ctrl-C must not interrupt.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 screen.console.print("Stopping …")
                 raise
@@ -75,7 +75,7 @@ def run(directory: Path, seconds: float, console: Console) -> Evidence:
 
 
 def work(job: Run, started_at: datetime) -> Evidence:
-    """The run itself, once there is a database."""
+    """The steps of the run, from the first that needs the database."""
     prepare(job)
     spark, workers = start(job)
     year, expected = read(job.screen)
@@ -87,7 +87,7 @@ def work(job: Run, started_at: datetime) -> Evidence:
 
 
 def prepare(job: Run) -> None:
-    """Install trunq, make the queue and its subscriptions anew, and the table the handlers write to."""
+    """Install trunq, and create the queue, its subscriptions and the table that the handlers write to."""
     with job.screen.step("Making the queue") as facts:
         try:
             install.install(job.dsn)
@@ -106,7 +106,7 @@ def prepare(job: Run) -> None:
 
 
 def start(job: Run) -> tuple[Member, list[Member]]:
-    """Start Spark, which takes a while, and the workers."""
+    """Start Spark and the workers."""
     place = job.place
     spark = job.fleet.start(
         "spark pipeline", "trunq_demo.pipeline", str(place.lake), str(place.checkpoint), str(place.figures)
@@ -120,7 +120,7 @@ def start(job: Run) -> tuple[Member, list[Member]]:
 
 
 def await_query(job: Run) -> None:
-    """Wait until the Spark query runs: it is to follow the year, not to catch up with it."""
+    """Wait until the Spark query runs, so that it follows the replay from the beginning."""
     with job.screen.step("Waiting for Spark"):
         while not (job.place.checkpoint / "metadata").exists():
             job.fleet.check()
@@ -128,7 +128,7 @@ def await_query(job: Run) -> None:
 
 
 def read(screen: Screen) -> tuple[list[Flight], Expectation]:
-    """Read the input and count, in plain Python, what must come out."""
+    """Read the input and compute the expected numbers in plain Python."""
     with screen.step("Reading the flights of 2013") as facts:
         year = flights.in_time_order(flights.read())
         expected = expectation.expect(year)
@@ -137,7 +137,7 @@ def read(screen: Screen) -> tuple[list[Flight], Expectation]:
 
 
 def replay(job: Run, year: list[Flight], spark: Member) -> float:
-    """Replay the year and wait until every message is answered and in the lake; seconds the replay took."""
+    """Replay the year and wait until every message is answered and in the lake; returns its seconds."""
     with job.screen.bars(len(year)) as bars, Replay(job.dsn, year, job.seconds) as publisher:
         while publisher.took is None:
             publisher.check()
@@ -151,7 +151,7 @@ def replay(job: Run, year: list[Flight], spark: Member) -> float:
 
 
 def look(job: Run, published: int, bars: Bars) -> bool:
-    """Bring the bars up to date; whether the workers have answered everything. Raises if a process died."""
+    """Update the progress bars; returns whether all messages are answered. Raises if a process died."""
     job.fleet.check()
     queue = next(row for row in job.client.status(QUEUE) if row.subscription == "default")
     unanswered = queue.ready + queue.leased + queue.delayed
@@ -168,7 +168,7 @@ def look(job: Run, published: int, bars: Bars) -> bool:
 
 
 def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds: float) -> Evidence:
-    """Count everything where it ended up."""
+    """Collect the results and compare them with the expected numbers."""
     place = job.place
     with job.screen.step("Counting") as facts, psycopg.connect(job.dsn, autocommit=True) as connection:
         collect.prepare(connection)
@@ -214,7 +214,7 @@ def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds
 
 
 def versions(connection: psycopg.Connection[Any], figures: dict[str, Any]) -> dict[str, str]:
-    """What the run ran on."""
+    """The versions of the software in the run."""
     server = connection.info.parameter_status("server_version") or ""
     return {
         "trunq": version("trunq"),
@@ -225,7 +225,7 @@ def versions(connection: psycopg.Connection[Any], figures: dict[str, Any]) -> di
 
 
 def commands(place: Place) -> dict[str, str]:
-    """How to look at what the run left: a command, as it works here, and what it shows."""
+    """Commands that show the results, with paths as they work here, and what each shows."""
     programs = Path(sys.executable).parent
     trunq, python = (_typed(programs / name) for name in ("trunq", "python"))
     database = short(place.database)
@@ -239,16 +239,16 @@ def commands(place: Place) -> dict[str, str]:
 
 
 def _typed(program: Path) -> str:
-    """What one types here to start a program: its name, if that finds this one and no other."""
+    """The shortest way to start a program from here: its name, if the PATH finds this very program."""
     return program.name if shutil.which(program.name) == str(program) else short(program)
 
 
 def short(path: Path) -> str:
-    """The path as one would type it here."""
+    """The path, relative to the current directory where possible."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def span(waited: timedelta | None) -> str:
-    """How long the first of the waiting messages has waited, for people."""
+    """How long the oldest waiting message has waited."""
     seconds = waited.total_seconds() if waited is not None else 0.0
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0) * 1000:.0f} ms"

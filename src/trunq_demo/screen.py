@@ -1,4 +1,4 @@
-"""What one sees while the demo runs: a line for each step done, bars for what takes long."""
+"""What the terminal shows while the demo runs: a line for each step, progress bars for the replay."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rich.progress import (
 from rich.text import Text
 
 PLAIN_EVERY = 10.0
-"""Seconds between two lines where there is no terminal to draw bars on."""
+"""Seconds between two lines of progress where output is not a terminal."""
 
 
 class Screen:
-    """Prints steps as they are done."""
+    """Prints the steps of a run."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
     @contextmanager
     def step(self, doing: str) -> Iterator[list[str]]:
-        """Show that something is being done, then that it was; what is put into the list ends the line."""
+        """Show a spinner during a step, then a line with the facts that the step appended to the list."""
         started = time.monotonic()
         facts: list[str] = []
         with self.console.status(f"{escape(doing)} …"):
@@ -41,20 +41,18 @@ class Screen:
         self.done(doing, *facts, seconds=time.monotonic() - started)
 
     def done(self, what: str, *facts: str, seconds: float | None = None) -> None:
-        """Print a line for a step done."""
+        """Print the line of a finished step."""
         took = f"  [dim]{seconds:.1f} s[/dim]" if seconds is not None else ""
         said = "".join(f"  [dim]{escape(fact)}[/dim]" for fact in facts)
         self.console.print(f"[green]✓[/green] {escape(what)}{said}{took}")
 
     def bars(self, total: int) -> Bars:
-        """The bars of the run itself."""
+        """The progress bars of the replay."""
         return Bars(self.console, total)
 
 
 class Bars:
-    """Context manager: how many messages were published, answered and written to the lake, and a line of
-    facts.
-    """
+    """Context manager that shows how many messages are published, answered and in the lake."""
 
     NAMES = ("published", "answered", "in the lake")
 
@@ -79,7 +77,7 @@ class Bars:
         self.live = Live(Group(self.progress, self.facts), console=console, refresh_per_second=8)
 
     def show(self, name: str, count: int) -> None:
-        """Move a bar."""
+        """Set a bar; it never moves back."""
         self.counts[name] = max(self.counts[name], min(count, self.total))
         self.progress.update(self.tasks[name], completed=self.counts[name])
 

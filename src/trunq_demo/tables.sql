@@ -1,4 +1,4 @@
--- What the handlers of the demo write to, made anew for each run. Spark makes demo.punctuality itself.
+-- The table that the handlers of the demo write to, created afresh for each run. Spark creates demo.punctuality.
 drop schema if exists demo cascade;
 create schema demo;
 
@@ -9,4 +9,4 @@ create table demo.compensation (
   euros integer not null
 );
 comment on table demo.compensation is
-  'Written by the handler of late flights, in one transaction with its answer. Nothing here forbids a second row: that there is none is what the run shows.';
+  'The handler of late flights writes it in one transaction with its answer. No constraint forbids a second row for a message: the run shows that there is none.';

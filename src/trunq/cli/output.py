@@ -18,7 +18,7 @@ from trunq.display import cell, label, plain
 Row = Mapping[str, Any]
 
 WIDE = 1000
-"""Width of what is not written to a terminal: a table in a file or a pipe is never cut."""
+"""Width of output that does not go to a terminal: a table in a file or a pipe is never cut."""
 
 
 def _console(stderr: bool) -> Console:
@@ -32,13 +32,13 @@ out, err = _console(stderr=False), _console(stderr=True)
 
 
 def say(sentence: str, **facts: Any) -> None:
-    """Print one sentence for people; the facts in it stand out. Facts are escaped, the sentence is markup."""
+    """Print a sentence with its facts in bold. The sentence may contain markup, facts are escaped."""
     marked = {name: f"[bold]{escape(str(fact))}[/bold]" for name, fact in facts.items()}
     out.print(sentence.format(**marked))
 
 
 def complain(sentence: str) -> None:
-    """Say on stderr what went wrong."""
+    """Print an error to stderr."""
     err.print(f"[red]error:[/red] {escape(sentence)}")
 
 
@@ -49,7 +49,7 @@ def write_json(value: Any) -> None:
 
 
 def write_rows(rows: Iterable[Row], columns: Sequence[str], as_json: bool, empty: str) -> None:
-    """Print rows as a table of some columns, or all of them as a JSON array."""
+    """Print rows as a table of these columns, or with all columns as a JSON array."""
     found = list(rows)
     if as_json:
         write_json(found)
@@ -60,7 +60,7 @@ def write_rows(rows: Iterable[Row], columns: Sequence[str], as_json: bool, empty
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
-    """A table of those columns that hold something; only `error` gives way when it is narrow."""
+    """A table without the empty columns; where space is short, only `error` becomes narrower."""
     columns = [column for column in columns if any(row[column] not in (None, "") for row in rows)]
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
     for column in columns:

@@ -3,16 +3,18 @@
     query = (df.writeStream.format("trunq_delta").option("partitionBy", "month")
                .option("checkpointLocation", ...).trigger(availableNow=True).start("/data/flights"))
 
-Executors write Parquet files that nobody sees yet and send their names to the driver. The driver adds them
-to the table's log in one commit, which also says "query Q has applied batch N". A batch that is replayed
-after a crash finds that mark and adds nothing; its files are removed. Files of tasks that were killed
-belong to no commit: no reader of the table sees them, and `vacuum` removes them.
+Executors write Parquet files that no reader sees yet, and send the names of the files to the driver. The
+driver adds them to the table's log in one commit, which also records "query Q has applied batch N". When
+Spark replays a batch after a crash, the driver finds that record, adds nothing and removes the files of the
+replay. Files of killed tasks belong to no commit: no reader of the table sees them, and `vacuum` removes
+them.
 
-Two drivers that run the same query at once (a restart before the old one is dead) meet at that mark: Delta
-lets only one commit with the same application through, and the other looks again.
+Two drivers may run the same query for a moment (a restart before the old driver is dead). Delta accepts
+only one of two concurrent commits with the same application id; the other driver then reads the log again.
 
-The option is `partitionBy`, a comma-separated list of columns; Spark does not tell a Python sink of
-`DataStreamWriter.partitionBy()`. As the Delta protocol has it, an empty text as partition value is null.
+The option `partitionBy` is a comma-separated list of columns, because Spark does not pass
+`DataStreamWriter.partitionBy()` on to a Python sink. By the Delta protocol, an empty string as partition
+value is null.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class TrunqDeltaSink(DataSource):
 
 @dataclass
 class WrittenFiles(WriterCommitMessage):
-    """What one task wrote: unknown to every reader until the driver commits it."""
+    """The files of one task, which no reader sees until the driver commits them."""
 
     query_id: str
     files: list[DataFile]
@@ -90,14 +92,14 @@ class WrittenFiles(WriterCommitMessage):
 
 @dataclass
 class DeltaWriter(DataSourceStreamArrowWriter):
-    """Writes one batch of a streaming query; each process gets its own copy."""
+    """Writes the batches of a streaming query; each process has its own copy."""
 
     path: str
     schema: StructType
     partition_by: Sequence[str]
 
     def check(self) -> None:
-        """Refuses columns that the table cannot take, before anything is written."""
+        """Refuses columns that do not fit the table, before a task writes anything."""
         with _told(self.path):
             table = open_table(self.path)
             check_partitioning(self._arrow_schema(), self.partition_by)
@@ -105,7 +107,6 @@ class DeltaWriter(DataSourceStreamArrowWriter):
                 check_schema(table, self._arrow_schema(), self.partition_by)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-
         task = TaskContext.get()
         if task is None:
             raise LakeError("trunq_delta is written to by a streaming query only")
@@ -116,8 +117,8 @@ class DeltaWriter(DataSourceStreamArrowWriter):
     def write_files(
         self, batches: Iterable[pa.RecordBatch], query_id: str, batch_id: int, part: int
     ) -> WrittenFiles:
-        """The part of `write` that needs no Spark task around it."""
-        # Attempt numbers start again in every driver; a killed task's file must not be met again.
+        """Writes the files of one task; `write` without Spark's task context."""
+        # A random name: attempt numbers start again in each driver and would reuse the file of a killed task.
         stem = f"part-{batch_id:08d}-{part:05d}-{uuid.uuid4()}"
         files = FileSet(Path(self.path), stem, self._arrow_schema(), self.partition_by)
         with _told(self.path):
@@ -146,7 +147,6 @@ class DeltaWriter(DataSourceStreamArrowWriter):
                 remove_files(self.path, message.files)
 
     def _arrow_schema(self) -> pa.Schema:
-
         return to_arrow_schema(self.schema, timezone="UTC")
 
 
@@ -158,8 +158,10 @@ def append(
     query_id: str,
     batch_id: int,
 ) -> bool:
-    """Adds files to the table, made if need be, as a batch of a query; False if that batch is in already."""
+    """Adds files to the table as a batch of a query, and creates the table if necessary.
 
+    Returns False if the table already has that batch.
+    """
     actions: list[AddAction | RemoveAction] = [
         AddAction(
             path=file.path,
@@ -191,8 +193,7 @@ def append(
 
 
 def open_table(path: str) -> DeltaTable | None:
-    """The table at a path; None when there is none yet."""
-
+    """The table at a path; None if there is none yet."""
     try:
         return DeltaTable(path)
     except TableNotFoundError:
@@ -200,12 +201,11 @@ def open_table(path: str) -> DeltaTable | None:
 
 
 def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
-    """Makes an empty table; two who do so at once get the same one."""
-
+    """Creates an empty table; two processes that do so at once get the same table."""
     try:
         return DeltaTable.create(path, schema, mode="error", partition_by=list(partition_by))
     except DeltaError:
-        # The log's first entry is made by one only; whoever came second finds it.
+        # Only one process can write the first entry of the log; the others find it.
         table = open_table(path)
         if table is None:
             raise
@@ -213,8 +213,7 @@ def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> D
 
 
 def check_schema(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Raises `LakeMismatch`, naming the columns, unless rows of this schema fit the table."""
-
+    """Raises `LakeMismatch`, which names the columns, unless rows of this schema fit the table."""
     have = _types(json.loads(table.schema().to_json()))
     give = _types(json.loads(Schema.from_arrow(schema).to_json()))
     problems = [f'the table has no column "{name}"' for name in give if name not in have]
@@ -235,8 +234,7 @@ def check_schema(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[st
 
 
 def check_partitioning(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Raises `InvalidArgument` unless the columns exist, can name directories, and leave data."""
-
+    """Raises `InvalidArgument` unless the columns exist, have a fitting type, and are not all there are."""
     types = _types(json.loads(Schema.from_arrow(schema).to_json()))
     for name in partition_by:
         if name not in types:
@@ -253,18 +251,17 @@ def check_partitioning(schema: pa.Schema, partition_by: Sequence[str]) -> None:
 
 
 def remove_files(path: str, files: Iterable[DataFile]) -> None:
-    """Removes files that no commit names."""
+    """Removes files that belong to no commit."""
     for file in files:
         (Path(path) / file.path).unlink(missing_ok=True)
 
 
 def vacuum(path: str, older_than_hours: int = 24) -> list[str]:
-    """Removes files in the table's directory that no version still kept names; returns them.
+    """Removes files in the table's directory that no retained version refers to; returns their names.
 
-    Those are what killed tasks left behind, and files that compaction replaced. A query that writes now has
-    files of its own without a commit for as long as a batch takes: keep `older_than_hours` well above that.
+    Killed tasks leave such files, and so does compaction. The files of a running batch belong to no commit
+    yet: keep `older_than_hours` well above the duration of a batch.
     """
-
     with _told(path):
         return list(
             DeltaTable(path).vacuum(
@@ -274,12 +271,11 @@ def vacuum(path: str, older_than_hours: int = 24) -> list[str]:
 
 
 def read_delta(spark: SparkSession, path: str) -> DataFrame:
-    """A Delta table as a DataFrame, without Delta's jar: the files its log names now.
+    """The current version of a Delta table as a DataFrame, without Delta's jar.
 
-    It reads what Spark's Parquet reader can read alone; a table with deletion vectors or renamed columns is
-    refused with `LakeError`.
+    Spark's Parquet reader reads the files. A table that needs more, with deletion vectors or renamed columns,
+    raises `LakeError`.
     """
-
     table = open_table(path)
     if table is None:
         raise LakeError(f"there is no Delta table at {path}")
@@ -292,7 +288,7 @@ def read_delta(spark: SparkSession, path: str) -> DataFrame:
         )
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     root = local_path(path)
-    # The log's paths are encoded once more than the names on disk are.
+    # In the log, paths are percent-encoded once more than the file names on disk.
     logged = pa.table(table.get_add_actions())["path"].to_pylist()
     files = [str(root / unquote(name)) for name in logged]
     if not files:
@@ -302,7 +298,7 @@ def read_delta(spark: SparkSession, path: str) -> DataFrame:
 
 
 def local_path(path: str) -> Path:
-    """The directory a path or `file:` address names."""
+    """The directory of a path or a `file:` URL."""
     if not path:
         raise InvalidArgument("trunq_delta needs a path", 'say .start("/data/table") or .option("path", ...)')
     address = urlsplit(path)
@@ -318,14 +314,13 @@ def local_path(path: str) -> Path:
 
 @contextmanager
 def _told(path: str) -> Iterator[None]:
-    """Says in a sentence what the disk or the table's log refused."""
-
+    """Turns errors of the disk and of Delta into `LakeUnwritable` and `LakeError`."""
     try:
         yield
     except OSError as error:
         raise _unwritable(path, error) from error
     except DeltaError as error:
-        # The log's library tells a full disk in words of its own: ask the disk.
+        # deltalake reports a full disk as an error of its own, so try the disk directly.
         try:
             _try_to_write(path)
         except OSError as reason:

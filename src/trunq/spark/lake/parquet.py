@@ -1,7 +1,7 @@
-"""Parquet files in hive directories (`month=2013-01/part-0.parquet`), and what a lake's log says of each.
+"""Parquet files in hive directories (`month=2013-01/part-0.parquet`), and their Delta statistics.
 
-One `FileSet` writes the rows of one task: a file for each combination of partition values. Rows wait in
-memory until there are enough of them for a row group, across all files no more than `BUFFER_BYTES`.
+A `FileSet` writes the rows of one task: a file for each combination of partition values. It collects rows
+in memory until there are enough for a row group; all files together buffer at most `BUFFER_BYTES`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import pyarrow.parquet as pq
 ROW_GROUP_BYTES = 64 << 20
 BUFFER_BYTES = 128 << 20
 STATISTIC_CHARACTERS = 64
-# What Spark escapes in directory names; anything beyond ASCII stays as it is, or Spark would read it wrongly.
+# The characters that Spark escapes in directory names. It reads escaped characters beyond ASCII wrongly.
 ESCAPED = {chr(code) for code in range(0x20)} | set("\"#%'*/:=?\\\x7f{[]^")
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A finished file: `path` relative to the table, `partition` encoded as the Delta protocol wants it."""
+    """A finished file: `path` is relative to the table, `partition` encoded as in the Delta protocol."""
 
     path: str
     size: int
@@ -62,11 +62,11 @@ class FileSet:
                 self._buffered -= file.flush()
 
     def close(self) -> list[DataFile]:
-        """Finishes the files and describes them."""
+        """Closes the files and returns their descriptions."""
         return [file.close() for file in self._files.values()]
 
     def discard(self) -> None:
-        """Removes what was written: the task failed."""
+        """Removes the files of a task that failed."""
         for file in self._files.values():
             file.discard()
 
@@ -96,7 +96,7 @@ class _OpenFile:
         return size
 
     def flush(self) -> int:
-        """Writes what waits as one row group; returns the bytes that no longer wait."""
+        """Writes the buffered rows as one row group; returns how many bytes that freed."""
         if not self._waiting:
             return 0
         table = pa.Table.from_batches(self._waiting)
@@ -127,7 +127,7 @@ class _OpenFile:
 
     def discard(self) -> None:
         if self._writer is not None:
-            # On a full disk the end of the file cannot be written either, and pyarrow stumbles over that.
+            # On a full disk, closing fails as well: it writes the end of the file.
             with suppress(Exception):
                 self._writer.close()
         (self.root / self.path).unlink(missing_ok=True)
@@ -136,13 +136,13 @@ class _OpenFile:
 def split(
     batch: pa.RecordBatch, columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """The rows of a batch by their encoded values in some columns, each combination once."""
+    """Groups the rows of a batch by their encoded values in some columns."""
     if batch.num_rows == 0:
         return
     if not columns:
         yield (), batch
         return
-    # One number for each combination of values.
+    # Number the combinations of values.
     codes = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
     for name in columns:
         encoded = _with_null_for_empty(batch.column(name)).dictionary_encode(null_encoding="encode")
@@ -158,7 +158,7 @@ def split(
 
 
 def encode(value: object) -> str | None:
-    """A partition value as the Delta protocol writes it; there an empty text is the same as null."""
+    """A partition value as the Delta protocol writes it, where an empty string equals null."""
     match value:
         case None | "":
             return None
@@ -173,9 +173,9 @@ def encode(value: object) -> str | None:
 
 
 def describe(metadata: Any, with_nan: set[str]) -> dict[str, Any]:
-    """Rows, and smallest, largest value and count of nulls of each plain column, from a file's own metadata.
+    """The Delta statistics of a file, from its Parquet metadata: rows, and bounds and nulls of plain columns.
 
-    A bound that cannot be stated exactly is left out: a reader skips a file by these.
+    Readers skip files by these bounds, so a bound that cannot be stated exactly is left out.
     """
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
@@ -208,7 +208,7 @@ def _lower_bound(value: object) -> Any:
 def _upper_bound(value: object) -> Any:
     if not isinstance(value, str) or len(value) <= STATISTIC_CHARACTERS:
         return _plain(value)
-    # Above every text that begins like this one, unless that one goes on with the last character there is.
+    # This bound is above every text with the same head, unless the next character is the largest there is.
     head = value[:STATISTIC_CHARACTERS]
     return None if value[STATISTIC_CHARACTERS] == "\U0010ffff" else head + "\U0010ffff"
 
@@ -228,7 +228,7 @@ def _plain(value: object) -> Any:
 
 
 def _columns_with_nan(rows: pa.RecordBatch) -> Iterator[str]:
-    """Parquet's own bounds pass over NaN, which readers of a lake sort above every number."""
+    """Parquet's bounds ignore NaN, which readers of a lake sort above every number."""
     for column in rows.schema:
         if pa.types.is_floating(column.type) and pc.any(pc.is_nan(rows.column(column.name))).as_py():
             yield column.name

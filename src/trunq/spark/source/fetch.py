@@ -1,12 +1,12 @@
 """Reading a part of the log as Arrow record batches, by one of two engines.
 
-`adbc` has Postgres' binary COPY turned into Arrow by native code: some three times as fast for many rows,
-but its connection takes 30 ms to open, so each worker process keeps one. `psycopg` is there at once: for
-few rows.
+`adbc` turns Postgres' binary COPY into Arrow in native code. It is about three times as fast for many rows,
+but its connection takes 30 ms to open, so each worker process keeps one. `psycopg` connects at once and
+suits few rows.
 
-Both run the same statement, with its values written into it (ADBC would not use COPY with bound ones); they
-are numbers, checked names and quoted texts. Every batch is bounded in bytes, whatever the size of the
-payloads.
+Both engines run the same statement. Its values are literals, since ADBC does not use COPY with bound
+parameters: numbers, checked names and quoted texts. Every batch is bounded in bytes, whatever the size of
+the payloads.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ BATCH_ROWS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to read of a queue: columns, and conditions beside those of the part."""
+    """What to read of a queue: columns, and conditions in addition to those of the part."""
 
     queue: str
     columns: tuple[str, ...]
     conditions: tuple[str, ...] = ()
 
     def statement(self, part: Part) -> str:
-        """One SELECT; a union where the part needs several walks of the index."""
+        """One SELECT, or a union of several where the part needs several index scans."""
         chosen = ", ".join(f"{BY_NAME[name].sql} as {name}" for name in self.columns) or "1 as one"
         more = "".join(f" and {condition}" for condition in ("subscription_id is null", *self.conditions))
         table = sql.Identifier("trunq_log", self.queue).as_string()
@@ -54,9 +54,9 @@ Engine = Callable[[str, str, Sequence[str]], Iterator[pa.RecordBatch]]
 
 
 def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[pa.RecordBatch]:
-    """The rows of a part. The database is waited for as long as nothing was handed on yet.
+    """The rows of a part. Until it has yielded the first batch, it waits for a database that is away.
 
-    Once something was, a lost connection is an error: Spark then runs the task again, from its beginning.
+    Afterwards a lost connection is an error, upon which Spark runs the whole task again.
     """
     if not part.conditions():
         return
@@ -82,7 +82,7 @@ def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[
 
 
 def choose(engine: str, rows: int) -> Engine:
-    """The engine asked for; `auto` takes adbc for many rows, where it is installed."""
+    """The engine of that name; `auto` takes adbc for many rows if it is installed."""
     if engine == "psycopg" or (engine == "auto" and rows < ROWS_WORTH_A_TASK):
         return read_psycopg
     try:
@@ -95,7 +95,7 @@ def choose(engine: str, rows: int) -> Engine:
 
 
 def read_psycopg(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """By a binary COPY, row for row: a cursor's fetch would be bounded in rows only."""
+    """Reads by a binary COPY, row by row: a cursor could bound a batch in rows only."""
     schema = arrow_schema(columns)
     with connect(dsn) as connection, connection.transaction(), connection.cursor() as cursor:
         for setting in _PLAN:
@@ -115,7 +115,7 @@ def read_psycopg(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[p
 
 
 def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """By ADBC, over the connection this process keeps for the address."""
+    """Reads by ADBC, over the connection that this process keeps for the address."""
     schema = arrow_schema(columns)
     try:
         connection = _kept(dsn)
@@ -135,19 +135,19 @@ def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.R
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         connection.commit()
     except GeneratorExit:
-        # Spark wants no more of it, and the rest is still on its way.
+        # Spark stops early; the rest of the result is still in the connection.
         _forget(dsn)
         raise
     except Exception as error:
         lost = not _is_alive(connection)
         _forget(dsn)
         if lost:
-            # In the middle of a result ADBC says so with an OSError, as for any other failure.
+            # In the middle of a result, ADBC reports a lost connection as an OSError, like any other failure.
             raise away(error, dsn) from error
         raise
 
 
-# Transaction settings: through a connection pooler, a session's would reach others.
+# Settings of the transaction: through a pooler, those of the session would reach other clients.
 _PLAN: Final = (
     "set transaction isolation level read committed",
     "set local enable_seqscan = off",
@@ -165,7 +165,7 @@ def _forget_all() -> None:
 
 
 def _kept(dsn: str) -> Any:
-    """This process's connection to the address; a forked one must not use its parent's."""
+    """This process's connection to the address; a forked process must not use that of its parent."""
     import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415
 
     key = (os.getpid(), dsn)
@@ -196,7 +196,7 @@ def _transpose(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
 
 
 def _passes(error: Exception) -> bool:
-    """Whether the same will do a moment later: the database is away, or asks for patience."""
+    """Whether the same statement may succeed a moment later."""
     return isinstance(error, DatabaseAway) or (
         isinstance(error, psycopg.Error) and (is_away(error) or is_passing(error))
     )

@@ -6,23 +6,24 @@
 | --- | --- | --- |
 | `dsn`, `service` | `TRUNQ_DSN` | the database; a service or the environment keep passwords out of plans |
 | `queue` | needed | which queue |
-| `subscription` | needed by streams | exclusive, made if missing: keeps position and unread messages |
+| `subscription` | needed by streams | exclusive, created if missing: keeps position and unread messages |
 | `startingOffsets` | `latest`; batch: `earliest` | where a new subscription, or a batch, starts |
 | `startingTick`, `endingTick` | | the same by tick; the end is for batches only |
-| `maxMessagesPerTrigger` | no limit | about so many messages a batch: whole ticks, at least one |
-| `minPartitions` | cores, for many rows | at least so many tasks |
-| `maxRowsPerPartition` | 500000 | no task reads many more |
-| `engine` | `auto` | `adbc` or `psycopg`; auto goes by the number of rows |
+| `maxMessagesPerTrigger` | no limit | about this many messages a batch: whole ticks, at least one |
+| `minPartitions` | cores, for many rows | at least this many tasks |
+| `maxRowsPerPartition` | 500000 | no task reads many more rows than this |
+| `engine` | `auto` | `adbc` or `psycopg`; auto chooses by the number of rows |
 | `kind`, `key` | all | comma-separated: only messages with one of these |
 | `pushdown` | `false` | batch: Postgres applies the query's conditions on kind and key |
-| `failOnDataLoss` | `true` | whether a stream ends when ticks it has still to read are gone |
+| `failOnDataLoss` | `true` | whether a stream fails when ticks it has not yet read are gone |
 
 Columns: id, kind, key, payload (JSON text), body, headers (JSON text), priority, attempt, created_at. Spark
-cannot tell a Python source which of them a query uses, so name them with `.schema("kind string, payload
-string")`: reading two instead of nine columns halves the time.
+does not tell a Python source which columns a query uses. Name them in a schema, such as
+`.schema("kind string, payload string")`: reading two columns instead of nine takes half the time.
 
-Only messages for everyone are read, not the retries of shared subscriptions. A stream sees what the leader's
-ticks let it see; `trigger(availableNow=True)` and batches cut a tick when there is something newer.
+The source reads the messages that all subscriptions see, not the retries of shared ones. A stream reads up to
+the newest tick, which the leader cuts; `trigger(availableNow=True)` and batches cut a tick if there are newer
+messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A queue's log as the driver sees it: its ticks, the subscription's position, probes of its index."""
+"""What the driver asks of a queue: its ticks, the position of a subscription, probes of the log's index."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trunq.spark.errors import DataLoss
 from trunq.spark.source.range import Snapshot, Transaction, Window
 
 SAMPLE: Final = 1000
-"""Rows of a transaction are counted up to here; beyond, the range of its ids stands for them."""
+"""A transaction's rows are counted up to this number; above it, the range of ids is the estimate."""
 
-# The log has no statistics: left alone, the planner would read all of it.
+# The log has no planner statistics: without these settings Postgres would scan all of it.
 BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A stored snapshot of the queue, and where message ids stood when it was cut."""
+    """A stored snapshot of the queue, and the highest message id when it was cut."""
 
     tick_id: int
     snapshot: str
@@ -34,14 +34,14 @@ class Tick:
 
 
 class QueueLog:
-    """One queue, over a connection that comes back; every method may be called again after a failure."""
+    """One queue, over a connection that reopens; you may call any method again after a failure."""
 
     def __init__(self, database: Database, queue: str) -> None:
         self._database = database
         self._queue = queue
 
     def queue_id(self) -> int:
-        """The queue's id: another one when the queue was dropped and made again. Raises `QueueNotFound`."""
+        """The queue's id, which changes if the queue is dropped and created again. Raises `QueueNotFound`."""
         query = "select queue_id from trunq.list_queues() where queue = %s"
         found = self._rows(sql.SQL(query), self._queue)
         if not found:
@@ -51,16 +51,16 @@ class QueueLog:
         return int(found[0][0])
 
     def tick(self, tick_id: int) -> Tick | None:
-        """A tick by its number; None when it is not kept."""
+        """A tick by its number; None if it is gone."""
         found = self._ticks("select * from trunq.list_ticks(%s, %s, %s)", self._queue, tick_id, tick_id)
         return found[0] if found else None
 
     def oldest_tick(self) -> Tick:
-        """The first tick kept."""
+        """The oldest tick that is kept."""
         return self._ticks("select * from trunq.list_ticks(%s) order by tick_id limit 1", self._queue)[0]
 
     def newest_tick(self, from_tick_id: int | None = None) -> Tick:
-        """The last tick; one from which ticks are known saves looking at those before."""
+        """The newest tick; the search starts at `from_tick_id` if that is given."""
         query = "select * from trunq.list_ticks(%s, %s) order by tick_id desc limit 1"
         found = self._ticks(query, self._queue, from_tick_id)
         if not found:
@@ -71,7 +71,7 @@ class QueueLog:
         return found[0]
 
     def tick_within(self, start: Tick, target_id: int, messages: int | None) -> Tick:
-        """The last tick up to `target_id` with at most so many messages after `start`; at least the next."""
+        """The last tick up to `target_id` with at most `messages` after `start`; at least the next tick."""
         query = """
             select * from (
               select t.*, row_number() over (order by t.tick_id) as step from trunq.list_ticks(%s, %s, %s)
@@ -83,9 +83,10 @@ class QueueLog:
         return found[0] if found else start
 
     def tick_for_everything(self, known: int | None = None) -> Tick:
-        """A tick that has all that is committed now: the newest, unless messages were committed since.
+        """A tick that includes all committed messages: the newest, or a new one if messages came after it.
 
-        On a standby it is the newest there is: none can be cut, and its own snapshots mean nothing.
+        On a standby it is the newest: a standby cannot cut a tick, and its own snapshots have no meaning
+        here.
         """
         newest = self.newest_tick(known)
         if self._value("select pg_is_in_recovery()"):
@@ -97,7 +98,7 @@ class QueueLog:
         return self.tick(cut) or self.newest_tick(newest.tick_id)
 
     def is_empty(self, window: Window) -> bool:
-        """Whether no message for everyone lies in a window."""
+        """Whether a window holds no message, apart from retries."""
         if window.is_empty:
             return True
         query = sql.SQL("select 1 from {log} where {condition} and subscription_id is null limit 1")
@@ -107,9 +108,9 @@ class QueueLog:
         )
 
     def subscribe(self, subscription: str, start: str) -> bool:
-        """Makes the exclusive subscription unless it is there; returns whether it was made.
+        """Creates the exclusive subscription if it does not exist; returns whether it did so.
 
-        Raises `WrongMode` when it is there and shared.
+        Raises `WrongMode` if a shared subscription has that name.
         """
         query = "select trunq.subscribe(%s, %s, p_mode => 'exclusive', p_start => %s)"
         return bool(self._value(query, self._queue, subscription, start))
@@ -119,18 +120,18 @@ class QueueLog:
         return int(self._value("select trunq.position(%s, %s)", self._queue, subscription))
 
     def advance(self, subscription: str, tick_id: int) -> int:
-        """Moves the subscription to a tick, never back; returns where it stands."""
+        """Moves the subscription forward to a tick, never back; returns its position."""
         query = "select trunq.advance(p_queue => %s, p_subscription => %s, p_tick_id => %s)"
         return int(self._value(query, self._queue, subscription, tick_id))
 
-    # What splitting asks (range.Log).
+    # The protocol range.Log.
 
     def sizes(self, txids: Sequence[int]) -> list[Transaction]:
-        """Those of the transactions that have rows."""
+        """Those of the transactions that wrote rows."""
         return self._transactions(sql.SQL("select txid from unnest(%s::xid8[]) each(txid)"), _array(txids))
 
     def walk(self, low: int, high: int, limit: int) -> list[Transaction]:
-        """The first transactions with rows from `low` to `high`, each found by one step into the index."""
+        """The first transactions with rows from `low` to `high`, each found by one probe of the index."""
         steps = sql.SQL("""
             select w.txid from (
               with recursive walk(txid, step) as (
@@ -187,7 +188,7 @@ class QueueLog:
 
 
 def plan_by_index(connection: Connection) -> None:
-    """Has this transaction's statements walk the index (txid, id)."""
+    """Makes the statements of this transaction scan the index (txid, id)."""
     for setting in BY_INDEX:
         connection.execute(sql.SQL("set local {} = off").format(sql.Identifier(setting)))
 

@@ -36,10 +36,10 @@ KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user asked for.
+    """The options that the user gave.
 
-    The address is kept as it was given: one from the environment or from a service file never travels with
-    the plan, and none is shown.
+    An address from the environment or a service file is looked up where it is used, so it never travels with
+    the query plan; `repr` shows no address.
     """
 
     queue: str
@@ -59,7 +59,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Options:
-        """Reads Spark's options, named in lower case by now; raises `InvalidArgument` for a wrong one."""
+        """Reads Spark's options, whose names are in lower case; raises `InvalidArgument` for a wrong one."""
         known = {name.lower() for name in KNOWN}
         unknown = [name for name in given if name.lower() not in known and not name.startswith("__")]
         if unknown:
@@ -96,7 +96,7 @@ class Options:
         return self
 
     def address(self) -> str:
-        """Where the database is: the option, else the environment of the process that asks."""
+        """The address of the database: the option, else the environment of this process."""
         dsn = self.dsn if self.dsn is not None else os.environ.get("TRUNQ_DSN")
         if dsn is None:
             raise InvalidArgument(
@@ -106,7 +106,7 @@ class Options:
         try:
             conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:
-            # What libpq cannot read it repeats, and that may be the password: `from None`.
+            # `from None`: libpq repeats what it cannot parse, which may be the password.
             raise InvalidArgument(
                 "the database's address cannot be read",
                 "it is postgresql://user@host:5432/database or host=... dbname=..., or the name of a service",

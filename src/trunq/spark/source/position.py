@@ -1,4 +1,4 @@
-"""Seeing a streaming query to its end."""
+"""Moving the subscriptions of a streaming query to the position it has reached."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = None) -> bool:
-    """Waits for a query to end, then moves the subscriptions it reads to where it got; also when it failed.
+    """Waits for a query to end, then moves its subscriptions to its position, even if the query failed.
 
-    Spark tells a source that a batch is done only when it begins the next, so the last batch of a run would
-    stay unread for its subscription until the query runs again. Returns False when `timeout` seconds ran
-    out first. `dsn` is the database of the queues, by default `TRUNQ_DSN`.
+    Spark tells a source that a batch is done only when the next one begins. Without `finish`, the
+    subscription would keep the last batch of a run as unread until the query runs again. Returns False if
+    the query still runs after `timeout` seconds. `dsn` is the database of the queues, by default
+    `TRUNQ_DSN`.
     """
     try:
         ended = query.awaitTermination(timeout) if timeout is not None else query.awaitTermination()
@@ -30,7 +31,7 @@ def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = 
 
 
 def settle(query: StreamingQuery, dsn: str | None = None) -> dict[str, int]:
-    """Moves a query's subscriptions to the end of the last batch it finished; returns their positions."""
+    """Moves a query's subscriptions to the end of its last finished batch; returns their positions."""
     address = dsn if dsn is not None else os.environ.get("TRUNQ_DSN")
     if address is None:
         raise InvalidArgument("trunq needs to know the database", "set TRUNQ_DSN, or give dsn")

@@ -1,15 +1,15 @@
-"""Which rows lie between two snapshots, and how they are cut into parts that many can read at once.
+"""Which rows lie between two snapshots, and how to cut them into parts for parallel tasks.
 
-A tick's snapshot says which transactions were finished: all below `xmin`, none from `xmax` on, and of those
-between all but the ones listed as running. The rows between two ticks are therefore those of
+A tick's snapshot says which transactions were finished: all below `xmin`, none from `xmax` on, and between
+the two all but those listed as running. The rows between two ticks are therefore those of
 
 * the transactions that were running in the first snapshot and were finished in the second (late ones, all
   below the first `xmax`), and
 * those from the first `xmax` to the second, less those still running in the second.
 
-That is a set of transaction ids and nothing else, so the predicate is plain comparisons on the log's index
-(txid, id). Any cut of that index's order into intervals is an exact partition of the rows; where the cuts
-lie decides only how even the parts are.
+These conditions name transaction ids only, so they are plain comparisons on the log's index (txid, id). Any
+cut of the index order into intervals is an exact partition of the rows; the places of the cuts decide only
+how even the parts are.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 ROWS_WORTH_A_TASK = 50_000
-"""Fewer rows than this are read sooner than a second task is started."""
+"""Starting a second task takes longer than reading this many rows."""
 
 FEW = 256
-"""As many transactions are looked at one by one."""
+"""Up to this many transactions are probed one by one."""
 
 
 class Position(NamedTuple):
-    """A place in the log's order."""
+    """A position in the order of the log's index."""
 
     txid: int
     id: int
@@ -49,7 +49,7 @@ class Snapshot:
 
 
 BEGINNING = Snapshot(0, 0)
-"""Sees nothing: what follows it is everything."""
+"""It sees nothing, so everything comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +74,17 @@ class Window:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no transaction lies in it; one that is not empty may still have no rows."""
+        """Whether it has no transactions; a window with transactions may still have no rows."""
         return not self.late and self.low >= self.high
 
     def whole(self, rows: int) -> Part:
-        """All of it as one part, of about that many rows."""
+        """The whole window as one part, of about that many rows."""
         everything = Interval(Position(self.low, 0), Position(self.high, 0))
         return Part(self.late, (everything,) if self.low < self.high else (), self.running, rows)
 
 
 class Interval(NamedTuple):
-    """Part of the log's order: from `start` up to, and without, `stop`."""
+    """A range of positions: `start` included, `stop` excluded."""
 
     start: Position
     stop: Position
@@ -92,7 +92,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task reads: whole late transactions, and intervals less the transactions still running."""
+    """What one task reads: whole late transactions, and intervals without the transactions still running."""
 
     whole: tuple[int, ...] = ()
     intervals: tuple[Interval, ...] = ()
@@ -100,7 +100,7 @@ class Part:
     rows: int = 0
 
     def conditions(self) -> list[str]:
-        """SQL conditions, each answered by one walk of the index; the part is the union of their rows."""
+        """SQL conditions, each for one index scan; the part is the union of their rows."""
         found = [f"txid = any({_xids(self.whole)})"] if self.whole else []
         for start, stop in self.intervals:
             condition = f"(txid, id) >= {_literal(start)} and (txid, id) < {_literal(stop)}"
@@ -110,7 +110,7 @@ class Part:
         return found
 
     def with_interval(self, interval: Interval, rows: int) -> Part:
-        """The part and an interval behind what it has."""
+        """The part with an interval appended."""
         before = self.intervals
         if before and before[-1].stop == interval.start:
             before, interval = before[:-1], Interval(before[-1].start, interval.stop)
@@ -119,7 +119,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one transaction put into the log: its smallest and largest message id, and about how many rows."""
+    """What one transaction wrote: its smallest and largest message id, and an estimate of its rows."""
 
     txid: int
     first_id: int
@@ -127,15 +127,15 @@ class Transaction:
     rows: int
 
     def cut(self, share: float) -> Position:
-        """Where about that share of the rows lies before: a transaction draws its ids in order."""
+        """The position below which about that share of the rows lies: ids of a transaction ascend."""
         return Position(self.txid, self.first_id + round((self.last_id - self.first_id + 1) * share))
 
 
 class Log(Protocol):
-    """What splitting asks of the log; each answer is a few probes of its index."""
+    """What `split` asks of the log; each answer takes a few probes of its index."""
 
     def sizes(self, txids: Sequence[int]) -> list[Transaction]:
-        """Those of the transactions that have rows."""
+        """Those of the transactions that wrote rows."""
 
     def walk(self, low: int, high: int, limit: int) -> list[Transaction]:
         """The first transactions with rows from `low` to `high`, in order."""
@@ -146,13 +146,13 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a window is to be cut: into parts of at most `max_rows`, and at least `min_parts` of them."""
+    """How to cut a window: into parts of at most `max_rows`, and into at least `min_parts`."""
 
     max_rows: int = 500_000
     min_parts: int | None = None
 
     def parts(self, rows: int) -> int:
-        """How many parts for about that many rows; without `min_parts`, few rows make few parts."""
+        """The number of parts for about that many rows; without `min_parts`, few rows make few parts."""
         wanted = self.min_parts or min(os.cpu_count() or 1, rows // ROWS_WORTH_A_TASK)
         return max(1, min(max(wanted, -(-rows // self.max_rows)), max(rows, 1)))
 
@@ -160,8 +160,8 @@ class Split:
 def split(window: Window, log: Log, ids: tuple[int, int], how: Split) -> list[Part]:
     """Cuts a window into parts of about the same size, together exactly its rows.
 
-    `ids` is where message ids stood at its two snapshots: their difference estimates the rows between. Late
-    transactions had drawn theirs before, so they are asked for.
+    `ids` are the highest message ids at its two snapshots; their difference is an estimate of the rows. Late
+    transactions drew their ids before the first snapshot, so the log is asked for their sizes.
     """
     late = log.sizes(window.late) if window.late else []
     between = max(0, ids[1] - ids[0])
@@ -180,7 +180,7 @@ def split(window: Window, log: Log, ids: tuple[int, int], how: Split) -> list[Pa
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """An interval of the log's order with about `rows` rows."""
+    """An interval with about `rows` rows."""
 
     interval: Interval
     rows: int
@@ -192,8 +192,9 @@ def _units_between(
 ) -> tuple[list[_Unit], int]:
     """The units of the main range, and about how many rows it has.
 
-    Few transactions are big ones (a bulk load): each is cut by itself, because ids of loads that ran at the
-    same time are mixed. Of many, later ones have larger ids, so a cut is found by bisection.
+    If there are few transactions, they are big ones (bulk loads): each is cut on its own, because loads at
+    the same time draw alternating ids. If there are many, ids grow with the transactions, and a binary
+    search finds the cuts.
     """
     low, high = interval.start.txid, interval.stop.txid
     found = log.walk(low, high, FEW)
@@ -205,7 +206,7 @@ def _units_between(
 
         return [_Unit(interval, rows, cut)], rows
     found = [each for each in found if each.txid not in running]
-    # Each unit reaches to the next one, so that together they are the whole range whatever was found.
+    # Each unit reaches to the next one, so together they cover the whole range.
     stops = [Position(each.txid, 0) for each in found[1:]] + [interval.stop]
     starts = [interval.start, *stops[:-1]]
     units = [
@@ -216,7 +217,7 @@ def _units_between(
 
 
 def bisect(log: Log, low: int, high: int, id: int) -> Position:
-    """Where rows with ids from `id` on begin, if ids rise from one transaction to the next."""
+    """The position of the first row with at least this id, by binary search: ids grow with transactions."""
     end = high
     while high - low > 1:
         middle = (low + high) // 2
@@ -229,7 +230,7 @@ def bisect(log: Log, low: int, high: int, id: int) -> Position:
 
 
 def _covered(transactions: Sequence[Transaction]) -> int:
-    """How many ids the transactions span together: loads at the same time draw from the same range."""
+    """How many ids the transactions cover together: the ranges of loads at the same time overlap."""
     rows = reached = 0
     for each in sorted(transactions, key=lambda each: each.first_id):
         rows += min(each.rows, max(0, each.last_id - max(reached, each.first_id - 1)))
@@ -257,7 +258,7 @@ def _pack(units: Sequence[_Unit], count: int, window: Window) -> list[Part]:
 
 
 def _gather_whole(part: Part, low: int) -> Part:
-    """Late transactions that were not cut are read together, not one by one."""
+    """Late transactions that were not cut are read by one index scan together."""
     whole = [each for each in part.intervals if each.start.txid < low and _of(each.start.txid) == each]
     return replace(
         part,

@@ -18,18 +18,18 @@ from trunq.spark.source.option import Options
 from trunq.spark.source.range import BEGINNING, Part, Snapshot, Split, split
 
 START = Tick(0, f"{BEGINNING.xmin}:{BEGINNING.xmax}:", 0)
-"""Before everything that is still in the log."""
+"""A tick before everything that is still in the log."""
 
 
 @dataclass
 class LogPart(InputPartition):
-    """What one task reads, and all it needs to know for that."""
+    """What one task reads; Spark sends it to the worker."""
 
     part: Part
 
 
 class BatchReader(DataSourceReader):
-    """Reads from one tick (default: all that is still there) to another (default: all committed by now)."""
+    """Reads from one tick (default: the oldest message) to another (default: all committed messages)."""
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class BatchReader(DataSourceReader):
         try:
             start, end = self._start(), self._end()
             if start is START:
-                # Long-read messages are gone: ids begin somewhere.
+                # Rotation removed the oldest messages, so ids do not begin at 1.
                 first = self._log.first_id(BEGINNING.xmax, Snapshot.parse(end.snapshot).xmax)
                 start = replace(START, last_message_id=(first or 1) - 1)
             return plan(self._log, start, end, self._options)
@@ -74,9 +74,9 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A batch reader that has Postgres apply the query's conditions on kind and key.
+    """A batch reader that lets Postgres apply the query's conditions on kind and key.
 
-    Apart from `BatchReader` because Spark refuses a reader that can do this where
+    It is a class of its own because Spark refuses a reader with `pushFilters` where
     `spark.sql.python.filterPushdown.enabled` is off.
     """
 
@@ -93,7 +93,7 @@ class FilteringReader(BatchReader):
 
 
 def as_condition(given: Filter) -> str | None:
-    """The SQL for a condition on kind or key; None for those Spark must see to."""
+    """The SQL for a condition on kind or key; None for one that Spark must apply."""
     match given:
         case EqualTo(("kind" | "key",) as column, str() as value):
             return membership(column[0], [value])
@@ -112,20 +112,20 @@ def membership(column: str, values: Iterable[Any]) -> str:
 
 
 def conditions(options: Options) -> tuple[str, ...]:
-    """What the options kind and key ask for."""
+    """The conditions of the options kind and key."""
     asked = (("kind", options.kinds), ("key", options.keys))
     return tuple(membership(column, values) for column, values in asked if values)
 
 
 def plan(log: QueueLog, start: Tick, end: Tick, options: Options) -> list[LogPart]:
-    """Cuts what lies between two ticks into partitions."""
+    """Cuts the messages between two ticks into partitions."""
     ids = (start.last_message_id, end.last_message_id)
     parts = split(start.between(end), log, ids, Split(options.max_rows_per_partition, options.min_partitions))
     return [LogPart(part) for part in parts]
 
 
 def read_part(options: Options, query: Query, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition; Spark asks for None when there are no partitions at all."""
+    """The rows of a partition; Spark passes None when there are no partitions."""
     if not isinstance(partition, LogPart):
         return iter(())
     return fetch(options.address(), query, partition.part, options.engine)

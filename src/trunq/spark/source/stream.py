@@ -1,8 +1,8 @@
 """Following a queue: `spark.readStream.format("trunq")`.
 
-An offset is a tick with its snapshot. What lies between two of them is the same whenever it is read, so a
-batch that is replayed after a crash is the same batch. Spark does not store where a query starts: the
-subscription does, so a crash before the first batch was finished begins at the same place again.
+An offset is a tick with its snapshot. The messages between two ticks are the same at every read, so a batch
+that Spark replays after a crash is the same batch. Spark does not store where a query starts, but the
+subscription does: after a crash before the end of the first batch, the query starts at the same tick again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Offset = dict[str, Any]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads batches between ticks, for an exclusive subscription of its own.
 
-    One instance lives in the query's driver process and has the connection; copies of another, made when
-    the query was planned, read the partitions in Spark's workers.
+    One instance lives in the query's driver process and holds the connection. Spark's workers read the
+    partitions with copies of another instance, which Spark created when it planned the query.
     """
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Tick | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Where the subscription stands; it is made if it is not there."""
+        """The position of the subscription, which is created if it does not exist."""
         start = self._options.starting_offsets or "latest"
         if self._options.starting_tick is not None:
             start = "earliest"
@@ -76,11 +76,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Everything committed so far is to be read, so a tick is cut when the newest has not all of it."""
+        """Sets the end of the run: a tick that includes everything committed so far."""
         self._target = self._log.tick_for_everything()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The tick to read up to now: as far as the limit allows, but one further at least."""
+        """The tick that ends the next batch: as far as the limit allows, but at least the next tick."""
         known = self._check(start)
         newest = self._target or self._log.newest_tick(known.tick_id)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -89,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(newest if most is None else self._log.tick_within(known, newest.tick_id, most))
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """The newest tick: the backlog shows in the query's progress."""
+        """The newest tick, from which Spark computes the backlog in the query's progress."""
         return self._offset(self._log.newest_tick(self._known.tick_id if self._known else None))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[LogPart]:
@@ -102,14 +102,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(self._options, self._query, partition)
 
     def commit(self, end: Offset) -> None:
-        """Moves the subscription. Spark calls this a batch late, and not for a query's last: see `finish`."""
+        """Moves the subscription. Spark calls this one batch late, and never for the last: see `finish`."""
         self._log.advance(self._subscription, int(end["tick"]))
 
     def stop(self) -> None:
         self._database.close()
 
     def _offset(self, tick: Tick) -> Offset:
-        # Spark compares offsets as text: always the same keys in the same order.
+        # Spark compares offsets as text: the keys must always have the same order.
         if self._queue_id is None:
             self._queue_id = self._log.queue_id()
         return {
@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _check(self, offset: Offset) -> Tick:
-        """The tick of an offset, which may be a checkpoint's: of this queue, kept, and the same as then."""
+        """The tick of an offset, which may come from a checkpoint: checks its queue, id and snapshot."""
         if self._known is not None and self._known.tick_id == offset.get("tick"):
             return self._known
         self._check_queue(offset)
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if tick is None or tick.snapshot != snapshot:
             if self._options.fail_on_data_loss:
                 raise self._data_loss(tick_id, gone=tick is None)
-            # The snapshot alone says what to read of that which is left.
+            # The snapshot alone defines what to read of the messages that are left.
             tick = Tick(tick_id, snapshot, tick.last_message_id if tick else 0)
         self._known = tick
         return tick
