@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from shelling import Shell
 from trunq import Client, embedded, install
-from trunq.cli.failure import explain_connection
+from trunq.explanation import explain_connection
 
 
 @pytest.mark.parametrize(
@@ -215,4 +215,4 @@ def test_a_place_that_cannot_be_written(trunq: Shell, tmp_path: Path) -> None:
     ],
 )
 def test_what_libpq_says_is_told_as_what_to_do(said: str, told: str) -> None:
-    assert told in explain_connection(said)
+    assert told in explain_connection(said).sentences

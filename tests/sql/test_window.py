@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from calling import ask, burn, fetch
-from trunq.spark.range import Snapshot, Window
+from trunq.spark.source.range import Snapshot, Window
 
 Connection = psycopg.Connection[Any]
 Row = tuple[int, int]
