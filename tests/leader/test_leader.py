@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from serving import PATIENCE, Queue
-from trunq.duties import DUTIES
 from trunq.leader import Leader
+from trunq.leader.duty import DUTIES
 from trunq.message import Message
 from waiting import async_wait_until, wait_until
 

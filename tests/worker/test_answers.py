@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from serving import Queue, drain, running
-from trunq.message import Message, RawJson, Reject, Retry
+from trunq.message import Message, Reject, Retry
+from trunq.wire.json import RawJson
 from waiting import async_wait_until
 
 

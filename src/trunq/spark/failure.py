@@ -10,8 +10,8 @@ import re
 
 import psycopg
 
+from trunq.connection.backoff import first_line
 from trunq.errors import TrunqError
-from trunq.link import first_line
 
 OURS = re.compile(r"^(?:\w+\.)*trunq\.(?:spark\.)?errors\.\w+: (?P<message>.*(?:\nHINT: .*)?)", re.MULTILINE)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trunq.errors import InvalidArgument
+from trunq.connection.address import address
 from trunq.spark.connection import LATER, Database
 from trunq.spark.log import QueueLog
 
@@ -20,7 +19,7 @@ def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = 
 
     Spark tells a source that a batch is done only when it begins the next, so the last batch of a run would
     stay unread for its subscription until the query runs again. Returns False when `timeout` seconds ran
-    out first. `dsn` is the database of the queues, by default `TRUNQ_DSN`.
+    out first. `dsn` is the database of the queues, by default that of the settings.
     """
     try:
         ended = query.awaitTermination(timeout) if timeout is not None else query.awaitTermination()
@@ -31,10 +30,7 @@ def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = 
 
 def settle(query: StreamingQuery, dsn: str | None = None) -> dict[str, int]:
     """Moves a query's subscriptions to the end of the last batch it finished; returns their positions."""
-    address = dsn if dsn is not None else os.environ.get("TRUNQ_DSN")
-    if address is None:
-        raise InvalidArgument("trunq needs to know the database", "set TRUNQ_DSN, or give dsn")
-    known: str = address
+    known = address(dsn)
     progress = query.lastProgress
     positions: dict[str, int] = {}
     for source in progress["sources"] if progress else ():

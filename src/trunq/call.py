@@ -1,0 +1,108 @@
+"""The functions of the database, and how each is called: by the client, the worker, the leader and Spark.
+
+A call names its arguments and leaves out those that are None: what is not given, the database decides. The
+verbs of a queue's hot path are functions of its own, `trunq_queue.<queue>_<verb>`; all others are
+`trunq.<function>` with the queue's name as an argument. That is known here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Final
+
+import psycopg
+
+from trunq.errors import InvalidArgument, SchemaMissing, Translated
+from trunq.wire.array import Array
+from trunq.wire.name import check_name
+from trunq.wire.scalar import plain
+
+OF_A_QUEUE: Final[frozenset[str]] = frozenset()
+"""The verbs that are functions of a queue's own. To be, once the database makes them: publish, publish_many,
+lease, ack, retry, reject, release, extend, next_batch, finish_batch.
+"""
+
+_ABSENT: Final = (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction)
+
+
+class Call:
+    """One call: its statement, and the values of its parameters."""
+
+    __slots__ = ("function", "is_raw", "statement", "values")
+
+    def __init__(
+        self,
+        function: str,
+        arguments: dict[str, Any],
+        columns: tuple[str, ...] = (),
+        *,
+        raw: bool = False,
+    ) -> None:
+        """`columns` are those wanted of a function that returns rows; with `raw`, rows come as they are
+        sent, for `Message` to decode.
+        """
+        queue = arguments.get("queue")
+        if queue is not None:
+            check_name("queue", queue)
+        if (subscription := arguments.get("subscription")) is not None:
+            check_name("subscription", subscription)
+        is_of_a_queue = function in OF_A_QUEUE and queue is not None
+        names, values = [], []
+        for name, value in arguments.items():
+            if value is not None and not (is_of_a_queue and name == "queue"):
+                names.append(name)
+                values.append(plain(name, value))
+        self.function = function
+        self.values = values
+        self.is_raw = raw
+        self.statement = _statement(function, queue if is_of_a_queue else None, tuple(names), columns)
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether a parameter is an array in binary form."""
+        return any(isinstance(value, Array) for value in self.values)
+
+
+@lru_cache(maxsize=4096)
+def _statement(
+    function: str, queue: str | None, arguments: tuple[str, ...], columns: tuple[str, ...]
+) -> bytes:
+    """Columns are named: a newer function may have more."""
+    name = f"trunq.{function}" if queue is None else f'trunq_queue."{queue}_{function}"'
+    given = ", ".join(f"p_{argument.rstrip('_')} => %s" for argument in arguments)
+    wanted = f"{', '.join(columns)} from " if columns else ""
+    return f"select {wanted}{name}({given})".encode()
+
+
+class Explained(Translated):
+    """Around a call: `translated`, and what else can only be said of a call of ours.
+
+    That is: arguments the database cannot read as what they should be, and functions it lacks.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        super().__exit__(kind, error, trace)
+        if isinstance(error, psycopg.DataError):
+            raise unreadable(error) from error
+        if isinstance(error, _ABSENT):
+            raise SchemaMissing(
+                f"trunq.{self._function} is not in this database: {error.diag.message_primary}",
+                "`trunq db install` puts trunq there, or brings it up to date",
+            ) from error
+
+
+def unreadable(error: psycopg.DataError) -> InvalidArgument:
+    """What the database cannot read as the type it wants: RawJson that is no JSON, a number too large."""
+    diagnosis = error.diag
+    parts = [diagnosis.message_primary or str(error), diagnosis.message_detail, diagnosis.context]
+    return InvalidArgument(". ".join(part.rstrip(".").partition("\n")[0] for part in parts if part))
