@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -175,13 +175,18 @@ def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
         Options.parse(given)
 
 
-def test_the_address_comes_from_the_environment_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_is_that_of_the_settings_and_is_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRUNQ_DSN", raising=False)
-    with pytest.raises(InvalidArgument, match="needs to know the database"):
-        Options.parse({"queue": "q"}).address()
-    monkeypatch.setenv("TRUNQ_DSN", "host=h password=secret")
     options = Options.parse({"queue": "q"})
-    assert options.address() == os.environ["TRUNQ_DSN"]
+    # Nothing is said, so libpq looks where it always does: PGHOST and so on.
+    assert options.address() == ""
+    (tmp_path / "trunq.toml").write_text('dsn = "host=file"')
+    assert options.address() == "host=file"
+    monkeypatch.setenv("TRUNQ_DSN", "host=h password=secret")
+    assert options.address() == "host=h password=secret"
     assert Options.parse({"queue": "q", "service": "it's"}).address() == "service='it\\'s'"
     assert "secret" not in repr(Options.parse({"queue": "q", "dsn": "host=h password=secret"}))
 

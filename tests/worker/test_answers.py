@@ -163,11 +163,11 @@ async def test_a_result_that_is_no_json_is_an_error_that_says_so(queue: Queue) -
 
     @worker.handler("work")
     async def wrong(message: Message) -> Any:
-        return {1, 2}
+        return {"made": [object()]}
 
     await drain(worker)
     (dead,) = queue.dead()
-    assert "returned what JSON cannot hold" in dead.errors[-1]["error"]
+    assert "returned what JSON cannot hold (result['made'][0] is a object" in dead.errors[-1]["error"]
 
 
 async def test_a_result_the_database_refuses_fails_alone(queue: Queue) -> None:
@@ -177,8 +177,7 @@ async def test_a_result_the_database_refuses_fails_alone(queue: Queue) -> None:
 
     @worker.handler("work")
     async def mostly_fine(message: Message) -> Any:
-        # jsonb has no character 0, which JSON can write.
-        return "\x00" if message.payload == 4 else "fine"
+        return RawJson("no JSON") if message.payload == 4 else "fine"
 
     await drain(worker)
     (dead,) = queue.dead()

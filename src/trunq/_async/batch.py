@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from psycopg import AsyncConnection
 
@@ -14,6 +14,9 @@ from trunq.record import (
 )
 from trunq.wire.json import decode_jsonb
 from trunq.wire.scalar import Interval, decode_timestamp, interval
+
+OPENED: Final = Batch._fields[: Batch._fields.index("queue")]
+"""The columns of `trunq.next_batch`."""
 
 
 class AsyncBatches(AsyncAccess):
@@ -33,17 +36,27 @@ class AsyncBatches(AsyncAccess):
 
         None when there is no new tick, or another worker holds the open batch.
         """
-        batches = await self._records(
-            connection,
-            Batch,
-            "next_batch",
-            queue=queue,
-            subscription=subscription,
-            worker=worker,
-            max_ticks=max_ticks,
-            lease_time=interval("lease_time", lease_time),
+        arguments = {
+            "queue": queue,
+            "subscription": subscription,
+            "worker": worker,
+            "max_ticks": max_ticks,
+            "lease_time": interval("lease_time", lease_time),
+        }
+        rows = await self._execute(connection, Call("next_batch", arguments, OPENED))
+        return Batch._make((*rows[0], queue, subscription)) if rows else None
+
+    async def read(
+        self, batch: Batch, *, connection: AsyncConnection[Any] | None = None
+    ) -> list[BatchMessage]:
+        """The messages of an open batch, in order: `read_batch` of it."""
+        return await self.read_batch(batch.queue, batch.subscription, batch.batch_id, connection=connection)
+
+    async def finish(self, batch: Batch, *, connection: AsyncConnection[Any] | None = None) -> bool:
+        """Move the subscription past a batch: `finish_batch` of it."""
+        return await self.finish_batch(
+            batch.queue, batch.subscription, batch.batch_id, batch.token, connection=connection
         )
-        return batches[0] if batches else None
 
     async def read_batch(
         self, queue: str, subscription: str, batch_id: int, *, connection: AsyncConnection[Any] | None = None

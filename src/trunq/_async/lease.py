@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
 from trunq.call import Call
+from trunq.errors import InvalidArgument
+from trunq.held import Held, Leased
 from trunq.message import LEASED, Message
 from trunq.wire.scalar import Interval, interval
 
@@ -46,6 +48,17 @@ class AsyncLeases(AsyncAccess):
         rows = await self._execute(connection, Call("lease", arguments, LEASED, raw=True))
         return [Message(row, queue, subscription) for row in rows]
 
+    @overload
+    async def extend(
+        self,
+        messages: Leased,
+        /,
+        *,
+        lease_time: Interval | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> datetime: ...
+
+    @overload
     async def extend(
         self,
         queue: str,
@@ -55,18 +68,31 @@ class AsyncLeases(AsyncAccess):
         lease_time: Interval | None = None,
         *,
         connection: AsyncConnection[Any] | None = None,
+    ) -> datetime: ...
+
+    async def extend(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        lease_time: Interval | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
     ) -> datetime:
-        """Let a lease end `lease_time` (the subscription's) from now, later or sooner; returns when."""
-        expires_at: datetime = await self._value(
-            connection,
-            "extend",
-            queue=queue,
-            subscription=subscription,
-            lease_id=lease_id,
-            token=token,
-            lease_time=interval("lease_time", lease_time),
-        )
-        return expires_at
+        """Let a lease end `lease_time` (the subscription's) from now, later or sooner; returns when.
+
+        It is the whole lease, whichever of its messages is given; the `expires_at` of those given is set.
+        """
+        held = Held.of(queue, subscription, lease_id, token, () if isinstance(queue, str) else None)
+        if held.is_nothing:
+            raise InvalidArgument("there are no messages whose lease could be extended")
+        call = Call("extend", {**held.lease, "lease_time": interval("lease_time", lease_time)})
+        ((expires_at,),) = await self._execute(connection, call)
+        if not isinstance(queue, str):
+            for message in [queue] if isinstance(queue, Message) else queue:
+                message.expires_at = expires_at
+        return expires_at  # type: ignore[no-any-return]
 
     async def reap(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
         """End leases whose time is over: their messages go back or die as lease_expired. Returns how many."""

@@ -5,18 +5,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from psycopg import Connection
 
 from trunq._sync.access import Access
+from trunq.call import Call
+from trunq.held import Held, Leased, for_each
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
 from trunq.wire.scalar import Interval
 
 
 class Answers(Access):
-    """Answers."""
+    """Answers.
 
+    Each takes a message, or a list of messages of one lease, which know the lease they are held under; or,
+    for those who kept no more than ids, the queue, the subscription, the lease, its token and the ids.
+
+    Answering for a message twice under the same lease changes nothing and is not counted, so an answer may
+    be sent again when the connection broke. All answers raise LeaseLost when the lease has ended,
+    MessageNotFound for an id that is not of this lease. In a transaction of yours an answer is the last
+    statement: it locks the lease until the transaction ends.
+    """
+
+    @overload
+    def ack(
+        self,
+        messages: Leased,
+        /,
+        *,
+        result: Any = None,
+        results: Sequence[Any] | None = None,
+        took: Iterable[float | None] | float | None = None,
+        connection: Connection[Any] | None = None,
+    ) -> int: ...
+
+    @overload
     def ack(
         self,
         queue: str,
@@ -28,25 +52,48 @@ class Answers(Access):
         took: Iterable[float | None] | None = None,
         *,
         connection: Connection[Any] | None = None,
+    ) -> int: ...
+
+    def ack(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        results: Sequence[Any] | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        result: Any = None,
+        connection: Connection[Any] | None = None,
     ) -> int:
         """Messages are done; returns how many were not answered before.
 
         `results` (any JSON, kept if the subscription keeps results) and `took` (seconds each handler ran)
-        are in the order of `ids`.
+        are in the order of the messages; `result` is one for each of them.
         """
-        acked: int = self._value(
-            connection,
-            "ack",
-            queue=queue,
-            subscription=subscription,
-            lease_id=lease_id,
-            token=token,
-            ids=bigint_array(ids),
-            results=jsonb_array("results", results),
-            took=real_array(took),
-        )
-        return acked
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        if results is None and result is not None:
+            results = [result] * len(held.ids)
+        arguments = {
+            "results": jsonb_array("results", results),
+            "took": real_array(for_each(took, held)),
+        }
+        return self._answer(connection, "ack", held, arguments)
 
+    @overload
+    def retry(
+        self,
+        messages: Leased,
+        /,
+        *,
+        after: Interval | None = None,
+        error: str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        connection: Connection[Any] | None = None,
+    ) -> int: ...
+
+    @overload
     def retry(
         self,
         queue: str,
@@ -59,26 +106,50 @@ class Answers(Access):
         took: Iterable[float | None] | None = None,
         *,
         connection: Connection[Any] | None = None,
+    ) -> int: ...
+
+    def retry(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
+        delays: Iterable[Interval | None] | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        after: Interval | None = None,
+        error: str | None = None,
+        connection: Connection[Any] | None = None,
     ) -> int:
         """Messages are to be tried again; those whose attempts are used up become dead. Returns how many.
 
-        `errors` is one for all, or, like `delays` and `took`, one for each id. A delay of None is by the
-        subscription's policy.
+        `after` is the delay and `error` the reason of each. In the long form, `errors` is one for all, or,
+        like `delays` and `took`, one for each id. A delay of None is by the subscription's policy.
         """
-        retried: int = self._value(
-            connection,
-            "retry",
-            queue=queue,
-            subscription=subscription,
-            lease_id=lease_id,
-            token=token,
-            ids=bigint_array(ids := list(ids)),
-            errors=text_array("errors", [errors] * len(ids) if isinstance(errors, str) else errors),
-            delays=interval_array("delays", delays),
-            took=real_array(took),
-        )
-        return retried
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        if after is not None:
+            delays = [after] * len(held.ids)
+        arguments = {
+            "errors": text_array("errors", for_each(error if errors is None else errors, held)),
+            "delays": interval_array("delays", delays),
+            "took": real_array(for_each(took, held)),
+        }
+        return self._answer(connection, "retry", held, arguments)
 
+    @overload
+    def reject(
+        self,
+        messages: Leased,
+        reason: str | None = None,
+        /,
+        *,
+        took: Iterable[float | None] | float | None = None,
+        connection: Connection[Any] | None = None,
+    ) -> int: ...
+
+    @overload
     def reject(
         self,
         queue: str,
@@ -90,21 +161,34 @@ class Answers(Access):
         took: Iterable[float | None] | None = None,
         *,
         connection: Connection[Any] | None = None,
-    ) -> int:
-        """Messages will never succeed: they become dead, with these reasons. Returns how many."""
-        rejected: int = self._value(
-            connection,
-            "reject",
-            queue=queue,
-            subscription=subscription,
-            lease_id=lease_id,
-            token=token,
-            ids=bigint_array(ids := list(ids)),
-            errors=text_array("errors", [errors] * len(ids) if isinstance(errors, str) else errors),
-            took=real_array(took),
-        )
-        return rejected
+    ) -> int: ...
 
+    def reject(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        connection: Connection[Any] | None = None,
+    ) -> int:
+        """Messages will never succeed: they become dead, for this reason. Returns how many."""
+        if not isinstance(queue, str):
+            errors, subscription = subscription, None
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        arguments = {
+            "errors": text_array("errors", for_each(errors, held)),
+            "took": real_array(for_each(took, held)),
+        }
+        return self._answer(connection, "reject", held, arguments)
+
+    @overload
+    def release(self, messages: Leased, /, *, connection: Connection[Any] | None = None) -> int: ...
+
+    @overload
     def release(
         self,
         queue: str,
@@ -114,15 +198,27 @@ class Answers(Access):
         ids: Iterable[int],
         *,
         connection: Connection[Any] | None = None,
+    ) -> int: ...
+
+    def release(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        *,
+        connection: Connection[Any] | None = None,
     ) -> int:
         """Messages were not started: they go back at once, the attempt does not count. Returns how many."""
-        released: int = self._value(
-            connection,
-            "release",
-            queue=queue,
-            subscription=subscription,
-            lease_id=lease_id,
-            token=token,
-            ids=bigint_array(ids),
-        )
-        return released
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        return self._answer(connection, "release", held, {})
+
+    def _answer(
+        self, connection: Connection[Any] | None, function: str, held: Held, arguments: dict[str, Any]
+    ) -> int:
+        if held.is_nothing:
+            return 0
+        call = Call(function, {**held.lease, "ids": bigint_array(held.ids), **arguments})
+        ((answered,),) = self._execute(connection, call)
+        return int(answered)

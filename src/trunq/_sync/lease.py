@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from psycopg import Connection
 
 from trunq._sync.access import Access
 from trunq.call import Call
+from trunq.errors import InvalidArgument
+from trunq.held import Held, Leased
 from trunq.message import LEASED, Message
 from trunq.wire.scalar import Interval, interval
 
@@ -48,6 +50,17 @@ class Leases(Access):
         rows = self._execute(connection, Call("lease", arguments, LEASED, raw=True))
         return [Message(row, queue, subscription) for row in rows]
 
+    @overload
+    def extend(
+        self,
+        messages: Leased,
+        /,
+        *,
+        lease_time: Interval | None = None,
+        connection: Connection[Any] | None = None,
+    ) -> datetime: ...
+
+    @overload
     def extend(
         self,
         queue: str,
@@ -57,18 +70,31 @@ class Leases(Access):
         lease_time: Interval | None = None,
         *,
         connection: Connection[Any] | None = None,
+    ) -> datetime: ...
+
+    def extend(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        lease_time: Interval | None = None,
+        *,
+        connection: Connection[Any] | None = None,
     ) -> datetime:
-        """Let a lease end `lease_time` (the subscription's) from now, later or sooner; returns when."""
-        expires_at: datetime = self._value(
-            connection,
-            "extend",
-            queue=queue,
-            subscription=subscription,
-            lease_id=lease_id,
-            token=token,
-            lease_time=interval("lease_time", lease_time),
-        )
-        return expires_at
+        """Let a lease end `lease_time` (the subscription's) from now, later or sooner; returns when.
+
+        It is the whole lease, whichever of its messages is given; the `expires_at` of those given is set.
+        """
+        held = Held.of(queue, subscription, lease_id, token, () if isinstance(queue, str) else None)
+        if held.is_nothing:
+            raise InvalidArgument("there are no messages whose lease could be extended")
+        call = Call("extend", {**held.lease, "lease_time": interval("lease_time", lease_time)})
+        ((expires_at,),) = self._execute(connection, call)
+        if not isinstance(queue, str):
+            for message in [queue] if isinstance(queue, Message) else queue:
+                message.expires_at = expires_at
+        return expires_at  # type: ignore[no-any-return]
 
     def reap(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
         """End leases whose time is over: their messages go back or die as lease_expired. Returns how many."""
