@@ -8,19 +8,25 @@ verbs of a queue's hot path are functions of its own, `trunq_queue.<queue>_<verb
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 from types import TracebackType
 from typing import Any, Final
 
 import psycopg
 
 from trunq.errors import InvalidArgument, SchemaMissing, Translated
+from trunq.verb import VERBS
 from trunq.wire.array import Array
 from trunq.wire.name import check_name
 from trunq.wire.scalar import plain
 
 OF_A_QUEUE: Final[frozenset[str]] = frozenset()
-"""The verbs that are functions of a queue's own. To be, once the database makes them: publish, publish_many,
-lease, ack, retry, reject, release, extend, next_batch, finish_batch.
+"""The verbs that are called by the name of the queue: `VERBS`, as soon as the database makes them."""
+
+AT_ONCE: Final = 50
+"""How many statements of the hot path are prepared at their first use. Others wait for psycopg's own rule (a
+fifth use): it keeps 100 on a connection, and who goes round more queues than that would have each call
+prepare one and drop another.
 """
 
 _ABSENT: Final = (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction)
@@ -29,7 +35,7 @@ _ABSENT: Final = (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunc
 class Call:
     """One call: its statement, and the values of its parameters."""
 
-    __slots__ = ("function", "is_raw", "statement", "values")
+    __slots__ = ("function", "is_raw", "prepare", "statement", "values")
 
     def __init__(
         self,
@@ -56,7 +62,8 @@ class Call:
         self.function = function
         self.values = values
         self.is_raw = raw
-        self.statement = _statement(function, queue if is_of_a_queue else None, tuple(names), columns)
+        own = queue if is_of_a_queue else None
+        self.statement, self.prepare = _statement(function, own, tuple(names), columns)
 
     @property
     def has_arrays(self) -> bool:
@@ -67,12 +74,19 @@ class Call:
 @lru_cache(maxsize=4096)
 def _statement(
     function: str, queue: str | None, arguments: tuple[str, ...], columns: tuple[str, ...]
-) -> bytes:
-    """Columns are named: a newer function may have more."""
+) -> tuple[bytes, bool | None]:
+    """The statement, and whether it is prepared at once.
+
+    Columns are named: a newer function may have more.
+    """
     name = f"trunq.{function}" if queue is None else f'trunq_queue."{queue}_{function}"'
     given = ", ".join(f"p_{argument.rstrip('_')} => %s" for argument in arguments)
     wanted = f"{', '.join(columns)} from " if columns else ""
-    return f"select {wanted}{name}({given})".encode()
+    at_once = function in VERBS and next(_hot) < AT_ONCE
+    return f"select {wanted}{name}({given})".encode(), at_once or None
+
+
+_hot: Final = count()
 
 
 class Explained(Translated):

@@ -34,6 +34,8 @@ from typing import Final
 
 import psycopg
 
+from trunq.verb import VERBS
+
 
 class TrunqError(Exception):
     """Base of every error trunq raises; `hint` says the way out, where one is known."""
@@ -161,10 +163,7 @@ BY_SQLSTATE: dict[str, type[TrunqError]] = {
 
 _GONE: Final = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction)
 
-_OF_NO_QUEUE: Final = re.compile(
-    r"trunq_queue\.\"?(\w+?)_(?:publish_many|publish|lease|ack|retry|reject|release|extend|next_batch"
-    r"|finish_batch)\"?\("
-)
+_OF_NO_QUEUE: Final = re.compile(rf"trunq_queue\.\"?(\w+?)_(?:{'|'.join(VERBS)})\"?\(")
 """A function of a queue's own that is not there, as Postgres names it, whatever language it speaks."""
 
 _LOG: Final = re.compile(r"trunq_log\.\"?(\w+)")

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
@@ -27,7 +27,9 @@ async def send(connection: AsyncConnection[Any], call: Call) -> AsyncCursor[tupl
         check_encoding(connection)
         adapt_arrays(cursor)
         is_binary = True
-    return await cursor.execute(call.statement, call.values, binary=is_binary)
+    # Not in a pipeline: what follows a failure there is skipped, of which psycopg's list knows nothing.
+    prepare = call.prepare if connection.pgconn.pipeline_status == PipelineStatus.OFF else None
+    return await cursor.execute(call.statement, call.values, prepare=prepare, binary=is_binary)
 
 
 async def execute(connection: AsyncConnection[Any], call: Call) -> list[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from psycopg import Connection, Cursor, Pipeline
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
@@ -29,7 +29,9 @@ def send(connection: Connection[Any], call: Call) -> Cursor[tuple[Any, ...]]:
         check_encoding(connection)
         adapt_arrays(cursor)
         is_binary = True
-    return cursor.execute(call.statement, call.values, binary=is_binary)
+    # Not in a pipeline: what follows a failure there is skipped, of which psycopg's list knows nothing.
+    prepare = call.prepare if connection.pgconn.pipeline_status == PipelineStatus.OFF else None
+    return cursor.execute(call.statement, call.values, prepare=prepare, binary=is_binary)
 
 
 def execute(connection: Connection[Any], call: Call) -> list[tuple[Any, ...]]:
