@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from conftest import Connect
 from trunq import Client, InvalidName, QueueNotFound, SchemaMissing, call
 from trunq._sync.execute import execute
-from trunq.call import Call, Explained
+from trunq.call import Call, explained
 from trunq.connection.address import complete
 from trunq.leader.duty import DUTIES, duties_of
 from trunq.verb import VERBS
@@ -54,7 +54,7 @@ def test_a_queue_that_is_not_there_is_named(
     connection: psycopg.Connection[Any], verb: str, queue: str
 ) -> None:
     connection.execute("create schema if not exists trunq_queue")
-    with pytest.raises(QueueNotFound) as caught, Explained(verb):
+    with pytest.raises(QueueNotFound) as caught, explained:
         execute(connection, Call(verb, {"queue": queue, "subscription": "default"}))
     assert caught.value.message == f'there is no queue "{queue}"'
     assert "trunq.create_queue" in (caught.value.hint or "")
@@ -67,7 +67,7 @@ def test_what_is_said_of_a_missing_queue_is_what_the_database_says(
     connection.execute("create schema if not exists trunq_queue")
     said = []
     for function in ("publish", "reap"):
-        with pytest.raises(QueueNotFound) as caught, Explained(function):
+        with pytest.raises(QueueNotFound) as caught, explained:
             execute(connection, Call(function, {"queue": "nope"}))
         said.append(str(caught.value))
     assert said[0] == said[1]
@@ -78,7 +78,7 @@ def test_a_database_without_the_schema_of_the_queues_lacks_trunq(
     new_database: Callable[..., str], connect: Connect
 ) -> None:
     connection = connect(new_database("template1"))
-    with pytest.raises(SchemaMissing, match="trunq db install"), Explained("publish"):
+    with pytest.raises(SchemaMissing, match="trunq db install"), explained:
         execute(connection, Call("publish", {"queue": "orders"}))
 
 

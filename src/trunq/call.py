@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psycopg
 
-from trunq.errors import InvalidArgument, SchemaMissing, Translated
+from trunq.errors import InvalidArgument, Translated
 from trunq.verb import VERBS
 from trunq.wire.array import Array
 from trunq.wire.name import check_name
@@ -28,8 +28,6 @@ AT_ONCE: Final = 50
 fifth use): it keeps 100 on a connection, and who goes round more queues than that would have each call
 prepare one and drop another.
 """
-
-_ABSENT: Final = (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction)
 
 
 class Call:
@@ -90,29 +88,23 @@ _hot: Final = count()
 
 
 class Explained(Translated):
-    """Around a call: `translated`, and what else can only be said of a call of ours.
+    """Around a call: `translated`, and arguments that the database cannot read as what they should be.
 
-    That is: arguments the database cannot read as what they should be, and functions it lacks.
+    Around other statements those are somebody else's.
     """
 
-    __slots__ = ("_function",)
-
-    def __init__(self, function: str) -> None:
-        self._function = function
+    __slots__ = ()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            return
-        super().__exit__(kind, error, trace)
-        if isinstance(error, psycopg.DataError):
-            raise unreadable(error) from error
-        if isinstance(error, _ABSENT):
-            raise SchemaMissing(
-                f"trunq.{self._function} is not in this database: {error.diag.message_primary}",
-                "`trunq db install` puts trunq there, or brings it up to date",
-            ) from error
+        if error is not None:
+            super().__exit__(kind, error, trace)
+            if isinstance(error, psycopg.DataError):
+                raise unreadable(error) from error
+
+
+explained: Final = Explained()
 
 
 def unreadable(error: psycopg.DataError) -> InvalidArgument:

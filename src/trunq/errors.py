@@ -161,7 +161,11 @@ BY_SQLSTATE: dict[str, type[TrunqError]] = {
 }
 
 
-_GONE: Final = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction)
+_MISSING: Final = (
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedFunction,
+)
 
 _OF_NO_QUEUE: Final = re.compile(rf"trunq_queue\.\"?(\w+?)_(?:{'|'.join(VERBS)})\"?\(")
 """A function of a queue's own that is not there, as Postgres names it, whatever language it speaks."""
@@ -169,6 +173,10 @@ _OF_NO_QUEUE: Final = re.compile(rf"trunq_queue\.\"?(\w+?)_(?:{'|'.join(VERBS)})
 _LOG: Final = re.compile(r"trunq_log\.\"?(\w+)")
 
 _OF_A_QUEUE: Final = re.compile(r"trunq_(data|queue)\.")
+
+_OURS: Final = re.compile(r"\btrunq\.\w|\"trunq(_queue|_log|_data)?\"")
+
+_INSTALL: Final = "`trunq db install` puts trunq there, or brings it up to date"
 
 _CREATE: Final = (
     "create it: select trunq.create_queue('name'); select * from trunq.list_queues() shows those there are"
@@ -180,26 +188,23 @@ def translate(error: psycopg.Error) -> TrunqError | None:
     kind = BY_SQLSTATE.get(error.sqlstate or "")
     if kind is not None:
         return kind(error.diag.message_primary or str(error), error.diag.message_hint)
-    if isinstance(error, _GONE):
-        return _missing_queue(error.diag.message_primary or "")
     if isinstance(error, psycopg.errors.CheckViolation):
         return _too_large(error)
-    if isinstance(error, psycopg.errors.InvalidSchemaName) and '"trunq_queue"' in str(error):
-        return SchemaMissing(
-            f"trunq is not in this database, or an older one: {error.diag.message_primary}",
-            "`trunq db install` puts trunq there, or brings it up to date",
-        )
+    if isinstance(error, _MISSING):
+        return _missing(error.diag.message_primary or "")
     return None
 
 
-def _missing_queue(said: str) -> QueueNotFound | None:
-    """What it means that a table or function of a queue is not there; None when it is none of a queue's."""
+def _missing(said: str) -> TrunqError | None:
+    """What it means that a schema, table or function is not there; None when it is none of ours."""
     if found := _OF_NO_QUEUE.search(said) or _LOG.search(said):
         return QueueNotFound(f'there is no queue "{found.group(1)}"', _CREATE)
     if _OF_A_QUEUE.search(said):
         return QueueNotFound(
             f"the queue was dropped meanwhile: {said}", "`trunq queue list` shows those there are"
         )
+    if _OURS.search(said):
+        return SchemaMissing(f"trunq is not in this database, or an older one: {said}", _INSTALL)
     return None
 
 

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructType
 
 from spark.conftest import Queue
 from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMissing, TickNotFound
+from trunq.record import BatchMessage
 from trunq.spark import fetch
 from trunq.spark.column import BY_NAME, COLUMNS, arrow_schema, choose
 from trunq.spark.errors import DatabaseAway
@@ -218,3 +219,7 @@ def test_a_schema_may_name_only_the_columns_there_are() -> None:
     with pytest.raises(InvalidArgument, match='"id" is bigint, not string'):
         choose(StructType().add("id", StringType()))
     assert [column.name for column in COLUMNS] == list(ALL)
+
+
+def test_the_columns_are_those_of_a_message_in_a_batch() -> None:
+    assert tuple(column.name for column in COLUMNS) == BatchMessage._fields

@@ -10,7 +10,7 @@ from psycopg import AsyncConnection
 
 from trunq._async.connection import AsyncConnections
 from trunq._async.execute import execute, execute_all
-from trunq.call import Call, Explained
+from trunq.call import Call, explained
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -39,7 +39,7 @@ class AsyncAccess(AsyncConnections):
 
     async def _execute(self, connection: AsyncConnection[Any] | None, call: Call) -> list[tuple[Any, ...]]:
         """The rows of a call, on the caller's connection or one of our own."""
-        with Explained(call.function):
+        with explained:
             if connection is not None:
                 return await execute(connection, call)
             async with self._borrow() as own:
@@ -57,7 +57,7 @@ class AsyncAccess(AsyncConnections):
         if len(parts) == 1:
             return [row[0] for row in await self._execute(connection, first)]
         calls = chain([first], (Call(function, {**arguments, **part()}) for part in parts[1:]))
-        with Explained(function):
+        with explained:
             if connection is not None:
                 return await execute_all(connection, calls)
             async with self._borrow() as own:

@@ -111,12 +111,12 @@ class AsyncConnections:
             if self._conninfo is None:
                 assert self._pool is not None
                 async with self._pool.connection() as connection:
-                    await _check(connection)
+                    await check_schema(connection)
             else:
                 # By a connection of its own: its error says why, a pool's says only that it took too long.
                 first = await self.connect()
                 try:
-                    await _check(first)
+                    await check_schema(first)
                 finally:
                     await first.close()
                 self._pool = await self._open_pool(self._conninfo)
@@ -174,7 +174,7 @@ async def _check_alive(connection: AsyncConnection[Any]) -> None:
         await AsyncConnectionPool.check_connection(connection)
 
 
-async def _check(connection: AsyncConnection[Any]) -> None:
+async def check_schema(connection: AsyncConnection[Any]) -> None:
     """Refuse a database whose schema does not fit."""
     try:
         async with connection.transaction():

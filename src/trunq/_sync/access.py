@@ -12,7 +12,7 @@ from psycopg import Connection
 
 from trunq._sync.connection import Connections
 from trunq._sync.execute import execute, execute_all
-from trunq.call import Call, Explained
+from trunq.call import Call, explained
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -39,7 +39,7 @@ class Access(Connections):
 
     def _execute(self, connection: Connection[Any] | None, call: Call) -> list[tuple[Any, ...]]:
         """The rows of a call, on the caller's connection or one of our own."""
-        with Explained(call.function):
+        with explained:
             if connection is not None:
                 return execute(connection, call)
             with self._borrow() as own:
@@ -57,7 +57,7 @@ class Access(Connections):
         if len(parts) == 1:
             return [row[0] for row in self._execute(connection, first)]
         calls = chain([first], (Call(function, {**arguments, **part()}) for part in parts[1:]))
-        with Explained(function):
+        with explained:
             if connection is not None:
                 return execute_all(connection, calls)
             with self._borrow() as own:

@@ -113,12 +113,12 @@ class Connections:
             if self._conninfo is None:
                 assert self._pool is not None
                 with self._pool.connection() as connection:
-                    _check(connection)
+                    check_schema(connection)
             else:
                 # By a connection of its own: its error says why, a pool's says only that it took too long.
                 first = self.connect()
                 try:
-                    _check(first)
+                    check_schema(first)
                 finally:
                     first.close()
                 self._pool = self._open_pool(self._conninfo)
@@ -176,7 +176,7 @@ def _check_alive(connection: Connection[Any]) -> None:
         ConnectionPool.check_connection(connection)
 
 
-def _check(connection: Connection[Any]) -> None:
+def check_schema(connection: Connection[Any]) -> None:
     """Refuse a database whose schema does not fit."""
     try:
         with connection.transaction():

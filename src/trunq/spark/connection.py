@@ -11,12 +11,10 @@ from tenacity import Retrying, stop_after_delay
 
 from trunq.connection.address import complete
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away, is_passing
-from trunq.errors import SchemaMissing, translate
+from trunq.errors import translate
 from trunq.spark.errors import DatabaseAway
 
 T = TypeVar("T")
-
-_ABSENT: Final = (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -53,10 +51,6 @@ class Database:
         except psycopg.Error as error:
             if (ours := translate(error)) is not None:
                 raise ours from error
-            if isinstance(error, _ABSENT):
-                raise SchemaMissing(
-                    "trunq is not in this database, or too old a version of it", "run `trunq db install`"
-                ) from error
             if is_away(error) or is_passing(error):
                 raise away(error, self._address()) from error
             raise

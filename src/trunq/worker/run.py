@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection
 
+from trunq._async.connection import check_schema
 from trunq._async.execute import execute, value
 from trunq.call import Call
 from trunq.connection.link import Link
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
-from trunq.install import compare
 from trunq.leader import Leader
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
@@ -133,7 +133,7 @@ class Run:
         """Connect, once and without patience: whoever starts a worker by hand should hear what is wrong."""
         connection = await self._leases.open()
         self._transactions.is_pooled = self._leases.pooled
-        compare(await _schema_version(connection))
+        await check_schema(connection)
         await self._follow_policy(connection)
         if self._options.is_named:
             for source in self._sources:
@@ -235,14 +235,6 @@ class Run:
             return total
 
         return await self._leases.run(left) == 0
-
-
-async def _schema_version(connection: AsyncConnection[Any]) -> int | None:
-    cursor = await connection.execute("select to_regclass('trunq.migration') is not null")
-    if await cursor.fetchone() != (True,):
-        return None
-    version: int | None = await value(connection, Call("version", {}))
-    return version
 
 
 async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
