@@ -6,6 +6,8 @@ import asyncio
 import datetime
 import logging
 import threading
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -168,6 +170,19 @@ async def test_a_result_that_is_no_json_is_an_error_that_says_so(queue: Queue) -
     await drain(worker)
     (dead,) = queue.dead()
     assert "returned what JSON cannot hold (result['made'][0] is a object" in dead.errors[-1]["error"]
+
+
+async def test_a_result_may_hold_what_a_payload_may(queue: Queue) -> None:
+    queue.policy(keep_results=True)
+    (id,) = queue.publish()
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def paid(message: Message) -> Any:
+        return {"paid": Decimal("1.10"), "on": date(2026, 1, 2)}
+
+    await drain(worker)
+    assert queue.message(id).result == {"paid": "1.10", "on": "2026-01-02"}
 
 
 async def test_a_result_the_database_refuses_fails_alone(queue: Queue) -> None:

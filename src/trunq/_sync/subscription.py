@@ -39,9 +39,8 @@ class Subscriptions(Access):
         It sees every message whose transaction was not finished at this moment; with `start` earliest also
         those that are still kept. A message is tried `max_attempts` times (5; 0: for ever), each under a
         lease of `lease_time` (60 s). The delay before attempt n+1 is `backoff_base` (1 s), times n when
-        `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (1 h), and a random part
-        of it, up to the share `jitter` (0.1), is added or taken. What handlers return is kept if
-        `keep_results`.
+        `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (1 h), less a random part
+        of it, up to the share `jitter` (0.1). What handlers return is kept if `keep_results`.
         """
         created: bool = self._value(
             connection,

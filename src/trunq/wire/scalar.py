@@ -51,7 +51,8 @@ def plain(name: str, value: Any) -> Any:
                 f"{name} has a NUL character at {value.index(chr(0))}, which Postgres cannot store"
             )
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    kind = type(value)
+    if kind is int or kind is float or (isinstance(value, (int, float)) and kind is not bool):
         return repr(value)
     return value
 
