@@ -33,7 +33,7 @@ prepare one and drop another.
 class Call:
     """One call: its statement, and the values of its parameters."""
 
-    __slots__ = ("function", "is_raw", "prepare", "statement", "values")
+    __slots__ = ("function", "has_arrays", "is_raw", "prepare", "statement", "values")
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class Call:
         if (subscription := arguments.get("subscription")) is not None:
             check_name("subscription", subscription)
         is_of_a_queue = function in OF_A_QUEUE and queue is not None
-        names, values = [], []
+        names, values, has_arrays = [], [], False
         for name, value in arguments.items():
-            if value is not None and not (is_of_a_queue and name == "queue"):
-                names.append(name)
-                values.append(plain(name, value))
+            if value is None or (is_of_a_queue and name == "queue"):
+                continue
+            names.append(name)
+            values.append(plain(name, value))
+            if type(value) is not str and isinstance(value, Array):
+                has_arrays = True
+        self.has_arrays = has_arrays
+        """Whether a parameter is an array in binary form."""
         self.function = function
         self.values = values
         self.is_raw = raw
         own = queue if is_of_a_queue else None
         self.statement, self.prepare = _statement(function, own, tuple(names), columns)
-
-    @property
-    def has_arrays(self) -> bool:
-        """Whether a parameter is an array in binary form."""
-        return any(isinstance(value, Array) for value in self.values)
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from psycopg import AsyncConnection
 
 from trunq._async.connection import AsyncConnections
-from trunq._async.execute import execute, execute_all
+from trunq._async.execute import execute, execute_all, value
 from trunq.call import Call, explained
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -22,8 +22,12 @@ class AsyncAccess(AsyncConnections):
         self, connection: AsyncConnection[Any] | None, function: str, /, **arguments: Any
     ) -> Any:
         """What a function that returns one value returns."""
-        rows = await self._execute(connection, Call(function, arguments))
-        return rows[0][0]
+        call = Call(function, arguments)
+        with explained:
+            if connection is not None:
+                return await value(connection, call)
+            async with self._borrow() as own:
+                return await value(own, call)
 
     async def _records(
         self,

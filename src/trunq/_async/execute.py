@@ -40,8 +40,9 @@ async def execute(connection: AsyncConnection[Any], call: Call) -> list[tuple[An
 
 async def value(connection: AsyncConnection[Any], call: Call) -> Any:
     """Execute the call of a function that returns one value."""
-    rows = await execute(connection, call)
-    return rows[0][0]
+    row = await (await send(connection, call)).fetchone()
+    assert row is not None
+    return row[0]
 
 
 async def execute_all(connection: AsyncConnection[Any], calls: Iterable[Call]) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from psycopg import Connection
 
 from trunq._sync.connection import Connections
-from trunq._sync.execute import execute, execute_all
+from trunq._sync.execute import execute, execute_all, value
 from trunq.call import Call, explained
 
 Record = TypeVar("Record", bound=NamedTuple)
@@ -22,8 +22,12 @@ class Access(Connections):
 
     def _value(self, connection: Connection[Any] | None, function: str, /, **arguments: Any) -> Any:
         """What a function that returns one value returns."""
-        rows = self._execute(connection, Call(function, arguments))
-        return rows[0][0]
+        call = Call(function, arguments)
+        with explained:
+            if connection is not None:
+                return value(connection, call)
+            with self._borrow() as own:
+                return value(own, call)
 
     def _records(
         self,

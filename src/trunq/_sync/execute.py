@@ -42,8 +42,9 @@ def execute(connection: Connection[Any], call: Call) -> list[tuple[Any, ...]]:
 
 def value(connection: Connection[Any], call: Call) -> Any:
     """Execute the call of a function that returns one value."""
-    rows = execute(connection, call)
-    return rows[0][0]
+    row = (send(connection, call)).fetchone()
+    assert row is not None
+    return row[0]
 
 
 def execute_all(connection: Connection[Any], calls: Iterable[Call]) -> list[Any]:
