@@ -26,7 +26,8 @@ from trunq.errors import (
     WrongIsolation,
     WrongMode,
 )
-from trunq.message import Message, RawJson, Reject, Retry
+from trunq.message import Message, Reject, Retry
+from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
     from trunq.worker import Worker

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +16,11 @@ from pyspark.sql.types import StringType, StructType
 
 from spark.conftest import Queue
 from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMissing, TickNotFound
+from trunq.record import BatchMessage
 from trunq.spark.connection import Connection, Database, away
 from trunq.spark.errors import DatabaseAway
 from trunq.spark.source import fetch
-from trunq.spark.source.column import BY_NAME, arrow_schema, choose
+from trunq.spark.source.column import BY_NAME, COLUMNS, arrow_schema, choose
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import BatchReader, FilteringReader
 from waiting import wait_until
@@ -178,13 +179,18 @@ def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
         Options.parse(given)
 
 
-def test_the_address_comes_from_the_environment_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_is_that_of_the_settings_and_is_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRUNQ_DSN", raising=False)
-    with pytest.raises(InvalidArgument, match="needs to know the database"):
-        Options.parse({"queue": "q"}).address()
-    monkeypatch.setenv("TRUNQ_DSN", "host=h password=secret")
     options = Options.parse({"queue": "q"})
-    assert options.address() == os.environ["TRUNQ_DSN"]
+    # Nothing is said, so libpq looks where it always does: PGHOST and so on.
+    assert options.address() == ""
+    (tmp_path / "trunq.toml").write_text('dsn = "host=file"')
+    assert options.address() == "host=file"
+    monkeypatch.setenv("TRUNQ_DSN", "host=h password=secret")
+    assert options.address() == "host=h password=secret"
     assert Options.parse({"queue": "q", "service": "it's"}).address() == "service='it\\'s'"
     assert "secret" not in repr(Options.parse({"queue": "q", "dsn": "host=h password=secret"}))
 
@@ -264,3 +270,8 @@ def test_a_schema_may_name_only_the_columns_there_are() -> None:
         choose(StructType().add("kinds", StringType()))
     with pytest.raises(InvalidArgument, match='"id" is bigint, not string'):
         choose(StructType().add("id", StringType()))
+    assert [column.name for column in COLUMNS] == list(ALL)
+
+
+def test_the_columns_are_those_of_a_message_in_a_batch() -> None:
+    assert tuple(column.name for column in COLUMNS) == BatchMessage._fields

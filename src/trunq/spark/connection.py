@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from tenacity import Retrying, stop_after_delay
 
-from trunq.errors import SchemaMissing, translated
-from trunq.link import FIRST_PAUSE, LONGEST_PAUSE, complete, first_line, is_away, is_passing
+from trunq.connection.address import complete
+from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away, is_passing
+from trunq.errors import translate
 from trunq.spark.errors import DatabaseAway
 
 T = TypeVar("T")
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 APPLICATION: Final = "trunq spark"
@@ -41,20 +42,28 @@ class Database:
         The work must therefore be idempotent. Raises the errors of trunq, and `DatabaseAway` when the
         database does not come back.
         """
-        deadline = time.monotonic() + self._patience
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                with translated, (connection := self._open()).transaction():
-                    done = work(connection)
-            except psycopg.Error as error:
-                self._judge(error, deadline)
-                # Jitter of a half to one and a half: the readers of a query must not all reconnect at once.
-                time.sleep(pause * (0.5 + random.random()))
-                pause = min(pause * 2, LONGEST_PAUSE)
-            else:
-                self._patience = LATER
-                return done
+        tries = Retrying(
+            retry=WORTH_ANOTHER_TRY, wait=BACKOFF, stop=stop_after_delay(self._patience), reraise=True
+        )
+        try:
+            done: T = tries(self._attempt, work)
+        except psycopg.Error as error:
+            if (ours := translate(error)) is not None:
+                raise ours from error
+            if is_away(error) or is_passing(error):
+                raise away(error, self._address()) from error
+            raise
+        self._patience = LATER
+        return done
+
+    def _attempt(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with (connection := self._open()).transaction():
+                return work(connection)
+        except psycopg.Error as error:
+            if is_away(error):
+                self.close()
+            raise
 
     def close(self) -> None:
         """Closes the connection; the next `run` opens another."""
@@ -66,20 +75,6 @@ class Database:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._address())
         return self._connection
-
-    def _judge(self, error: psycopg.Error, deadline: float) -> None:
-        """Returns if `run` should try again, else raises."""
-        if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
-            raise SchemaMissing(
-                "trunq is not in this database, or too old a version of it", "run `trunq db install`"
-            ) from error
-        lost = is_away(error)
-        if lost:
-            self.close()
-        elif not is_passing(error):
-            raise error
-        if time.monotonic() >= deadline:
-            raise away(error, self._address()) from error
 
 
 def connect(dsn: str) -> Connection:
@@ -101,7 +96,7 @@ def away(error: Exception, dsn: str) -> DatabaseAway:
         return error
     return DatabaseAway(
         f"the database cannot be reached: {redact(first_line(error), dsn)}",
-        "is it running, and is the address (TRUNQ_DSN, or the option service or dsn) right?",
+        "is it running, and is the address (TRUNQ_DSN, trunq.toml, or the option service or dsn) right?",
     )
 
 

@@ -26,9 +26,9 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
+from trunq.connection.address import address
 from trunq.errors import translated
 from trunq.leader import own_name
-from trunq.settings import load
 from trunq.signals import run_with_signals
 from trunq.worker.lease import Statistics
 from trunq.worker.registry import Function, Registry
@@ -150,7 +150,7 @@ class Worker:
         return Options(
             queues=tuple(dict.fromkeys(self.queues)),
             subscription=self.subscription,
-            dsn=self.dsn if self.dsn is not None else load().dsn or "",
+            dsn=address(self.dsn),
             identity=self.name or own_name(),
             is_named=self.name is not None,
             concurrency=self.concurrency,

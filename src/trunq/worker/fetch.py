@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq.link import Link
-from trunq.message import Message
+from trunq._async.execute import execute
+from trunq.call import Call
+from trunq.connection.link import Link
+from trunq.message import LEASED, Message
 from trunq.worker.answer import MOST_UNSENT, Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
@@ -38,15 +41,6 @@ fewer and find more, instead of taking from the publishers what they need.
 LONGEST_APART: Final = 0.02
 EMPTY_CHECK: Final = 0.1
 """Serving until empty: look so often while the rest is leased to others, or delayed."""
-
-_COLUMNS: Final = (
-    "lease_id, token, id, attempt, max_attempts, kind, key, payload, body, headers, priority,"
-    " created_at, expires_at"
-)
-_LEASE_CALL: Final = (
-    f"select {_COLUMNS} from trunq.lease(p_queue => %s, p_subscription => %s, p_worker => %s,"
-    " p_max_messages => %s, p_lease_time => make_interval(secs => %s))"
-)
 
 
 class Ahead:
@@ -200,14 +194,18 @@ class Fetcher:
 
     async def _lease(self, source: Source, share: int) -> int:
         asked_at = monotonic()
-        parameters = (source.queue, source.subscription, self._worker, share, source.lease_time)
+        arguments = {
+            **source.names,
+            "worker": self._worker,
+            "max_messages": share,
+            "lease_time": timedelta(seconds=source.lease_time),
+        }
+        call = Call("lease", arguments, LEASED, raw=True)
 
         async def lease(connection: AsyncConnection[Any]) -> list[tuple[Any, ...]]:
             nonlocal asked_at
             asked_at = monotonic()
-            async with connection.cursor(binary=True) as cursor:
-                await cursor.execute(_LEASE_CALL, parameters)
-                return await cursor.fetchall()
+            return await execute(connection, call)
 
         try:
             rows = await self._link.run(lease)

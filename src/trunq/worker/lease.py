@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trunq.message import Message
 
-Acked = tuple[int, float, str | None]
+Acked = tuple[int, float, bytes | None]
 """A handled message: its id, the seconds it took, its result as JSON. A bare tuple: there are many."""
 
 
@@ -86,6 +86,16 @@ class Lease:
         self.parked: list[Message] = []
         """Messages that were not started because the lease had run out by then."""
 
+    @property
+    def names(self) -> dict[str, Any]:
+        """What an answer names it by, as arguments of a call."""
+        return {
+            "queue": self.queue,
+            "subscription": self.subscription,
+            "lease_id": self.lease_id,
+            "token": self.token,
+        }
+
     def renewed(self, at: float) -> None:
         """It counts anew from `at`."""
         self.ends = at + self.lease_time
@@ -128,6 +138,11 @@ class Source:
     waits_since: float | None = None
     """Since when publishers have kept us from taking the bell."""
     channel: str = field(default="", repr=False)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What it is called by, as arguments of a call."""
+        return {"queue": self.queue, "subscription": self.subscription}
 
 
 @dataclass(slots=True)

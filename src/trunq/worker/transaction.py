@@ -19,8 +19,8 @@ from typing import Any
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
+from trunq.connection.address import complete
 from trunq.errors import LeaseLost, translate
-from trunq.link import complete
 from trunq.message import Message, Reject, Retry
 from trunq.worker.answer import ack_in_sync_transaction, ack_in_transaction
 from trunq.worker.lease import Lease

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,8 +21,10 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from tenacity import Retrying, retry_if_exception, stop_after_delay
 
-from trunq.link import FIRST_PAUSE, LONGEST_PAUSE, is_away, is_passing
+from trunq.connection.address import complete
+from trunq.connection.backoff import BACKOFF, is_away, is_passing
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
 from trunq.spark.source.column import BY_NAME, arrow_schema
@@ -62,23 +63,26 @@ def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[
         return
     read = choose(engine, part.rows)
     statement = query.statement(part)
-    deadline = time.monotonic() + LATER
-    pause = FIRST_PAUSE
-    while True:
-        begun = False
-        try:
-            for batch in read(dsn, statement, query.columns):
-                begun = True
-                yield batch
-        except (psycopg.Error, DatabaseAway) as error:
-            if not _passes(error):
-                raise
-            if begun or time.monotonic() >= deadline:
-                raise away(error, dsn) from error
-            time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
-        else:
-            return
+    tries = Retrying(
+        retry=retry_if_exception(_passes), wait=BACKOFF, stop=stop_after_delay(LATER), reraise=True
+    )
+    try:
+        first, rest = tries(_begin, read, dsn, statement, query.columns)
+        if first is not None:
+            yield first
+            yield from rest
+    except (psycopg.Error, DatabaseAway) as error:
+        if not _passes(error):
+            raise
+        raise away(error, dsn) from error
+
+
+def _begin(
+    read: Engine, dsn: str, statement: str, columns: Sequence[str]
+) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
+    """The first batch, if there is one, and those that follow."""
+    batches = read(dsn, statement, columns)
+    return next(batches, None), batches
 
 
 def choose(engine: str, rows: int) -> Engine:
@@ -170,7 +174,7 @@ def _kept(dsn: str) -> Any:
 
     key = (os.getpid(), dsn)
     if key not in _connections:
-        _connections[key] = adbc.connect(psycopg.conninfo.make_conninfo(dsn, application_name=APPLICATION))
+        _connections[key] = adbc.connect(complete(dsn, APPLICATION))
     return _connections[key]
 
 
@@ -195,8 +199,6 @@ def _transpose(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _passes(error: Exception) -> bool:
+def _passes(error: BaseException) -> bool:
     """Whether the same statement may succeed a moment later."""
-    return isinstance(error, DatabaseAway) or (
-        isinstance(error, psycopg.Error) and (is_away(error) or is_passing(error))
-    )
+    return isinstance(error, DatabaseAway) or is_away(error) or is_passing(error)

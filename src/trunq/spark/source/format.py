@@ -4,7 +4,7 @@
 
 | option | default | meaning |
 | --- | --- | --- |
-| `dsn`, `service` | `TRUNQ_DSN` | the database; a service or the environment keep passwords out of plans |
+| `dsn`, `service` | the settings | the database; a service or the settings keep passwords out of plans |
 | `queue` | needed | which queue |
 | `subscription` | needed by streams | exclusive, created if missing: keeps position and unread messages |
 | `startingOffsets` | `latest`; batch: `earliest` | where a new subscription, or a batch, starts |

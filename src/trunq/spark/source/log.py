@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from psycopg import sql
 
+from trunq._sync.execute import execute
+from trunq.call import Call
 from trunq.errors import QueueNotFound
 from trunq.spark.connection import Connection, Database
 from trunq.spark.errors import DataLoss
@@ -18,6 +20,9 @@ SAMPLE: Final = 1000
 
 # The log has no planner statistics: without these settings Postgres would scan all of it.
 BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
+
+
+TICK: Final = ("tick_id", "snapshot", "last_message_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +47,18 @@ class QueueLog:
 
     def queue_id(self) -> int:
         """The queue's id, which changes if the queue is dropped and created again. Raises `QueueNotFound`."""
-        query = "select queue_id from trunq.list_queues() where queue = %s"
-        found = self._rows(sql.SQL(query), self._queue)
+        rows = self._call("list_queues", ("queue", "queue_id"))
+        found = [queue_id for queue, queue_id in rows if queue == self._queue]
         if not found:
             raise QueueNotFound(
                 f'there is no queue "{self._queue}"', "`trunq queue list` shows those there are"
             )
-        return int(found[0][0])
+        return int(found[0])
 
     def tick(self, tick_id: int) -> Tick | None:
         """A tick by its number; None if it is gone."""
-        found = self._ticks("select * from trunq.list_ticks(%s, %s, %s)", self._queue, tick_id, tick_id)
-        return found[0] if found else None
+        rows = self._call("list_ticks", TICK, queue=self._queue, from_=tick_id, to=tick_id)
+        return Tick(*rows[0]) if rows else None
 
     def oldest_tick(self) -> Tick:
         """The oldest tick that is kept."""
@@ -91,10 +96,10 @@ class QueueLog:
         newest = self.newest_tick(known)
         if self._value("select pg_is_in_recovery()"):
             return newest
-        now = Snapshot.parse(self._value("select trunq.snapshot()::text"))
+        now = Snapshot.parse(self._call("snapshot")[0][0])
         if self.is_empty(Window.between(Snapshot.parse(newest.snapshot), now)):
             return newest
-        cut = self._value("select trunq.tick(p_queue => %s, p_force => true)", self._queue)
+        cut = self._call("tick", queue=self._queue, force=True)[0][0]
         return self.tick(cut) or self.newest_tick(newest.tick_id)
 
     def is_empty(self, window: Window) -> bool:
@@ -112,17 +117,19 @@ class QueueLog:
 
         Raises `WrongMode` if a shared subscription has that name.
         """
-        query = "select trunq.subscribe(%s, %s, p_mode => 'exclusive', p_start => %s)"
-        return bool(self._value(query, self._queue, subscription, start))
+        made = self._call(
+            "subscribe", queue=self._queue, subscription=subscription, mode="exclusive", start=start
+        )
+        return bool(made[0][0])
 
     def position(self, subscription: str) -> int:
         """The tick up to which the subscription has read."""
-        return int(self._value("select trunq.position(%s, %s)", self._queue, subscription))
+        return int(self._call("position", queue=self._queue, subscription=subscription)[0][0])
 
     def advance(self, subscription: str, tick_id: int) -> int:
         """Moves the subscription forward to a tick, never back; returns its position."""
-        query = "select trunq.advance(p_queue => %s, p_subscription => %s, p_tick_id => %s)"
-        return int(self._value(query, self._queue, subscription, tick_id))
+        moved = self._call("advance", queue=self._queue, subscription=subscription, tick_id=tick_id)
+        return int(moved[0][0])
 
     # The protocol range.Log.
 
@@ -169,6 +176,11 @@ class QueueLog:
     @property
     def _table(self) -> sql.Identifier:
         return sql.Identifier("trunq_log", self._queue)
+
+    def _call(self, function: str, columns: tuple[str, ...] = (), **arguments: Any) -> list[Any]:
+        """The rows of one of trunq's functions."""
+        call = Call(function, arguments, columns)
+        return self._database.run(lambda connection: execute(connection, call))
 
     def _ticks(self, query: str, *values: Any) -> list[Tick]:
         shown = "select tick_id, snapshot::text, last_message_id from ({}) t"

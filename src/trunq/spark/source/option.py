@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +10,10 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from trunq.errors import InvalidArgument, InvalidName
+from trunq.connection.address import address
+from trunq.errors import InvalidArgument
+from trunq.wire.name import check_name
 
-NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 ENGINES = ("auto", "adbc", "psycopg")
 KNOWN = (
     "dsn",
@@ -96,13 +96,8 @@ class Options:
         return self
 
     def address(self) -> str:
-        """The address of the database: the option, else the environment of this process."""
-        dsn = self.dsn if self.dsn is not None else os.environ.get("TRUNQ_DSN")
-        if dsn is None:
-            raise InvalidArgument(
-                'format("trunq") needs to know the database',
-                "set TRUNQ_DSN, or give the option service or dsn",
-            )
+        """The address of the database: the option, else the settings of the process that asks."""
+        dsn = address(self.dsn)
         try:
             conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:
@@ -120,11 +115,7 @@ def _name(given: Mapping[str, Any], option: str, *, required: bool = False) -> s
         if required:
             raise InvalidArgument(f'format("trunq") needs the option {option}')
         return None
-    if not NAME.fullmatch(value):
-        raise InvalidName(
-            f'"{value}" cannot be the name of a {option}',
-            "a name is a lower-case letter, then up to 47 lower-case letters, digits or underscores",
-        )
+    check_name(option, value)
     return str(value)
 
 

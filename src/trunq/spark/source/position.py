@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trunq.errors import InvalidArgument
+from trunq.connection.address import address
 from trunq.spark.connection import LATER, Database
 from trunq.spark.source.log import QueueLog
 
@@ -20,8 +19,8 @@ def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = 
 
     Spark tells a source that a batch is done only when the next one begins. Without `finish`, the
     subscription would keep the last batch of a run as unread until the query runs again. Returns False if
-    the query still runs after `timeout` seconds. `dsn` is the database of the queues, by default
-    `TRUNQ_DSN`.
+    the query still runs after `timeout` seconds. `dsn` is the database of the queues, by default that of
+    the settings.
     """
     try:
         ended = query.awaitTermination(timeout) if timeout is not None else query.awaitTermination()
@@ -32,10 +31,7 @@ def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = 
 
 def settle(query: StreamingQuery, dsn: str | None = None) -> dict[str, int]:
     """Moves a query's subscriptions to the end of its last finished batch; returns their positions."""
-    address = dsn if dsn is not None else os.environ.get("TRUNQ_DSN")
-    if address is None:
-        raise InvalidArgument("trunq needs to know the database", "set TRUNQ_DSN, or give dsn")
-    known: str = address
+    known = address(dsn)
     progress = query.lastProgress
     positions: dict[str, int] = {}
     for source in progress["sources"] if progress else ():

@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from trunq import watchdog
+from trunq.embedded import watchdog
 from trunq.errors import EmbeddedError, EmbeddedMissing
 
 if TYPE_CHECKING:

@@ -1,20 +1,21 @@
-"""Seeing what there is: messages with their history, queues with their numbers, the clock all goes by."""
+"""History: what became of messages."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
-from trunq.record import MessageState, Status
+from trunq.record import (
+    MessageState,
+)
 
 State = Literal["scheduled", "ready", "leased", "retrying", "done", "dead"]
 
 
-class AsyncViews(AsyncAccess):
-    """Seeing."""
+class AsyncHistory(AsyncAccess):
+    """History."""
 
     async def show_message(
         self, queue: str, id: int, *, connection: AsyncConnection[Any] | None = None
@@ -46,24 +47,3 @@ class AsyncViews(AsyncAccess):
             limit=limit,
             before=before,
         )
-
-    async def status(
-        self, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
-    ) -> list[Status]:
-        """The numbers of each subscription of a queue, or of all."""
-        return await self._records(connection, Status, "status", queue=queue)
-
-    async def clock(self, *, connection: AsyncConnection[Any] | None = None) -> datetime:
-        """The time all of trunq goes by: the database's."""
-        now: datetime = await self._value(connection, "clock")
-        return now
-
-    async def snapshot(self, *, connection: AsyncConnection[Any] | None = None) -> str:
-        """Which transactions are finished now, as Postgres writes it: positions and ticks are made of it."""
-        snapshot: str = await self._value(connection, "snapshot")
-        return snapshot
-
-    async def version(self, *, connection: AsyncConnection[Any] | None = None) -> int:
-        """Number of the newest migration the database has had."""
-        version: int = await self._value(connection, "version")
-        return version

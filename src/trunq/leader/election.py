@@ -1,4 +1,4 @@
-"""The leader: one process at a time does the duties of duties.py.
+"""Who leads: one process at a time, which performs the duties of duty.py.
 
 It is elected by a lease row, renewed while it leads, not by a session lock: a pooler in between does no harm.
 Two leaders at once, for the moment in which one has not noticed that its lease ran out, do no harm either:
@@ -15,23 +15,25 @@ import random
 import secrets
 import socket
 from dataclasses import dataclass, field
+from datetime import timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq.duties import DUTIES, Duty
+from trunq._async.execute import execute, value
+from trunq.call import Call
+from trunq.connection.backoff import first_line
+from trunq.connection.link import Link
 from trunq.errors import translated
-from trunq.link import Link, first_line
+from trunq.leader.duty import LIST, Duty, duties_of
 from trunq.signals import run_with_signals
 
 log = logging.getLogger("trunq.leader")
 
-_ELECT = "select trunq.elect(p_name => %s, p_lease_time => make_interval(secs => %s))"
-_RESIGN = "select trunq.resign(p_name => %s, p_term => %s)"
-_QUEUES = "select queue from trunq.list_queues()"
-_MOST_IN_A_ROW = 50
+_QUEUES: Final = Call("list_queues", {}, ("queue",))
+_MOST_IN_A_ROW: Final = 50
 """A duty that always has more to do gives the others, and the renewal, their turn after so many calls."""
 
 
@@ -60,7 +62,8 @@ class Leader:
         self.lease_time = lease_time
         self.term: int | None = None
         self.performed = Performed()
-        self._link = Link(dsn, f"trunq leader {self.name}"[:63])
+        self._duties: tuple[Duty, ...] = ()
+        self._link = Link(dsn, f"trunq leader {self.name}")
         self._stopped = asyncio.Event()
         self._renew_at = 0.0
         self._due: dict[Duty, float] = {}
@@ -110,44 +113,44 @@ class Leader:
                 extra={"leader": self.name},
             )
             self._due = {}
+            if term is not None:
+                self._duties = duties_of(await self._link.run(lambda connection: execute(connection, LIST)))
         self.term = term
         self._renew_at = now + self.lease_time / 3
 
     async def _elect(self, connection: AsyncConnection[Any]) -> int | None:
-        cursor = await connection.execute(_ELECT, (self.name, self.lease_time))
-        (term,) = await cursor.fetchone() or (None,)
+        arguments = {"name": self.name, "lease_time": timedelta(seconds=self.lease_time)}
+        term: int | None = await value(connection, Call("elect", arguments))
         return term
 
     async def _perform(self) -> None:
         """Every duty that is due, for every queue. One that fails leaves the others their turn."""
-        due = [duty for duty in DUTIES if self._due.get(duty, 0.0) <= monotonic()]
-        queues = await self._link.run(_list_queues) if due else []
+        due = [duty for duty in self._duties if self._due.get(duty, 0.0) <= monotonic()]
+        queues = await self._link.run(_list_queues) if any(duty.per_queue for duty in due) else []
         for duty in due:
             self._due[duty] = monotonic() + duty.every
-            for queue in queues:
+            for queue in queues if duty.per_queue else [None]:
                 await self._perform_one(duty, queue)
                 await self._stand()
                 if self.term is None or self._stopped.is_set():
                     return
 
-    async def _perform_one(self, duty: Duty, queue: str) -> None:
-        async def call(connection: AsyncConnection[Any]) -> int:
-            cursor = await connection.execute(duty.statement, (queue,))
-            (done,) = await cursor.fetchone() or (None,)
-            return done or 0
+    async def _perform_one(self, duty: Duty, queue: str | None) -> None:
+        async def perform(connection: AsyncConnection[Any]) -> int:
+            return await value(connection, duty.call(queue)) or 0
 
         try:
             for _ in range(_MOST_IN_A_ROW):
-                done = await self._link.run(call)
+                done = await self._link.run(perform)
                 self.performed.count(duty, done)
                 if duty.again_from is None or done < duty.again_from:
                     return
             self._due[duty] = 0.0
         except psycopg.Error as error:
             log.error(
-                "duty %s of queue %s failed: %s",
+                "duty %s%s failed: %s",
                 duty.name,
-                queue,
+                "" if queue is None else f" of queue {queue}",
                 first_line(error),
                 extra={"duty": duty.name, "queue": queue},
             )
@@ -168,14 +171,13 @@ class Leader:
         connection = self._link.connection
         try:
             if connection is not None and not connection.closed:
-                await connection.execute(_RESIGN, (self.name, term))
+                await execute(connection, Call("resign", {"name": self.name, "term": term}))
         except psycopg.Error as error:
             log.warning("could not resign, the next leader waits for our lease to end: %s", first_line(error))
 
 
 async def _list_queues(connection: AsyncConnection[Any]) -> list[str]:
-    cursor = await connection.execute(_QUEUES)
-    return [queue for (queue,) in await cursor.fetchall()]
+    return [queue for (queue,) in await execute(connection, _QUEUES)]
 
 
 def own_name() -> str:

@@ -7,7 +7,8 @@ from functools import lru_cache, partial
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
-from trunq.argument import Array, bytea_array, elements, json_bytes, jsonb_array, text_array
+from trunq.wire.array import Array, bytea_array, elements, jsonb_array, text_array
+from trunq.wire.json import json_bytes
 
 PART: Final = 500
 """Messages sent at a time: with 5,000 the server takes half as long again for each, out of its caches."""
