@@ -147,8 +147,10 @@ def bigint_array(ids: Iterable[int] | None) -> str | None:
 
 
 def real_array(values: Iterable[float | None] | None) -> str | None:
-    """A real[], as text."""
-    return None if values is None else _literal("NULL" if v is None else repr(float(v)) for v in values)
+    """A real[], as text, in millionths: a real holds hardly more, and `repr` takes three times as long."""
+    if values is None:
+        return None
+    return _literal(["NULL" if value is None else f"{value:.6f}" for value in values])
 
 
 def interval_array(name: str, values: Iterable[Interval | None] | None) -> str | None:
