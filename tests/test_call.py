@@ -28,7 +28,7 @@ def test_a_call_names_what_is_given_and_leaves_out_the_rest() -> None:
 
 def test_a_verb_of_the_hot_path_is_a_function_of_the_queue() -> None:
     made = Call("ack", {"queue": "orders", "subscription": "default", "ids": "{1}"})
-    assert made.statement == b'select trunq_queue."orders_ack"(p_subscription => %s, p_ids => %s)'
+    assert made.statement == b"select trunq_queue.orders_ack(p_subscription => %s, p_ids => %s)"
     assert made.values == ["default", "{1}"]
     assert Call("reap", {"queue": "orders"}).statement == b"select trunq.reap(p_queue => %s)"
 

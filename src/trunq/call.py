@@ -74,7 +74,8 @@ def _statement(
 
     Columns are named: a newer function may have more.
     """
-    name = f"trunq.{function}" if queue is None else f'trunq_queue."{queue}_{function}"'
+    # The name of a queue was checked: it needs no quotes.
+    name = f"trunq.{function}" if queue is None else f"trunq_queue.{queue}_{function}"
     given = ", ".join(f"p_{argument.rstrip('_')} => %s" for argument in arguments)
     wanted = f"{', '.join(columns)} from " if columns else ""
     at_once = function in VERBS and next(_hot) < AT_ONCE

@@ -24,9 +24,11 @@ FUNCTIONS = """
 KEYWORDS = set(
     re.findall(
         r"\w+",
-        """coalesce greatest least nullif exists values in array row cast any all some extract bit as and or not filter
-        on into using case when then else select from where if union with materialized lateral like limit is between
-        interval rows over""",
+        """
+        coalesce greatest least nullif exists values in array row cast any all some extract bit as and or not
+        filter on into using case when then else select from where if union with materialized lateral
+        like limit is between interval rows over
+        """,
     )
 )
 
