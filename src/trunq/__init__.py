@@ -64,7 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Who only publishes does not wait for what a worker imports.
+    # A program that only publishes does not wait for what a worker imports.
     if name == "Worker":
         from trunq.worker import Worker  # noqa: PLC0415
 

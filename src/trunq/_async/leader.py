@@ -1,4 +1,4 @@
-"""Who leads, and the duties of the one who does."""
+"""Election of the leader, and its duties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trunq.wire.scalar import Interval, interval
 
 
 class AsyncLeading(AsyncAccess):
-    """Who leads, and the duties of the one who does."""
+    """Election of the leader, and its duties."""
 
     async def elect(
         self, name: str, lease_time: Interval | None = None, *, connection: AsyncConnection[Any] | None = None

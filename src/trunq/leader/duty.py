@@ -1,7 +1,7 @@
 """What the leader does, as rows of `trunq.list_duties()`.
 
 Each duty is an SQL function that says how much it did. `trunq.perform_duties()` goes by the same rows, for
-those who have pg_cron and no leader.
+databases that have pg_cron and no leader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who leads: one process at a time, which performs the duties of duty.py.
+"""The election: one process at a time leads and performs the duties of duty.py.
 
 It is elected by a lease row, renewed while it leads, not by a session lock: a pooler in between does no harm.
 Two leaders at once, for the moment in which one has not noticed that its lease ran out, do no harm either:
@@ -34,7 +34,7 @@ log = logging.getLogger("trunq.leader")
 
 _QUEUES: Final = Call("list_queues", {}, ("queue",))
 _MOST_IN_A_ROW: Final = 50
-"""A duty that always has more to do gives the others, and the renewal, their turn after so many calls."""
+"""A duty that always has more to do lets the others, and the renewal, go on after this number of calls."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ handler with a parameter `connection` gets a transaction: its writes and the ack
 
     fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
     backlog    leased, not started
-    slot       runs handlers (thread, transaction: those that are no plain coroutines)
+    slot       runs handlers (thread, transaction: those that are not plain coroutines)
     answer     sends answers in groups
     heartbeat  extends the leases of what still runs
     run        the order of life of all these

@@ -40,9 +40,9 @@ log = logging.getLogger("trunq.worker")
 GATHER: Final = 0.005
 """Seconds for which answers are gathered while others are on their way."""
 LARGE: Final = 2000
-"""So many are sent at once."""
+"""Answers sent at once."""
 MOST_UNSENT: Final = 20_000
-"""With so many unsent, nothing more is leased: the database is slow, or away."""
+"""With this many answers unsent, nothing more is leased: the database is slow, or away."""
 
 
 @dataclass(slots=True)

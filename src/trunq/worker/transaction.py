@@ -97,7 +97,7 @@ class Transactions:
             try:
                 connection = await pool.getconn(timeout=_PATIENCE)
             except PoolTimeout:
-                # The database is away. That is no failure of this message, it has not even begun.
+                # The database is away. The message has not failed: it has not begun.
                 _require_held(lease)
         try:
             yield connection

@@ -1,5 +1,5 @@
 -- One process at a time performs the duties, elected by a lease row (not a session lock, so PgBouncer is fine). A new leader
--- is a new term. Two who both believe they lead do no harm: every duty takes its own locks and finds the work done.
+-- is a new term. Two processes that both believe they lead do no harm: every duty takes its own locks and finds the work done.
 
 create or replace function trunq.elect(p_name text, p_lease_time interval default '15 seconds') returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -11,7 +11,7 @@ begin
     perform trunq._fail('TQ005', 'a leader needs a name');
   end if;
   perform trunq._check_cluster();
-  -- A look first: those who do not lead only read.
+  -- A look first: processes that do not lead only read.
   perform from trunq.leader l where l.name is distinct from p_name and l.expires_at > v_now;
   if found then
     return null;

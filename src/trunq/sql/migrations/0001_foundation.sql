@@ -180,7 +180,7 @@ create table trunq.leader (
   expires_at timestamptz
 ) with (fillfactor = 50);
 insert into trunq.leader default values;
-comment on table trunq.leader is 'Who performs the duties, and until when; a new leader is a new term.';
+comment on table trunq.leader is 'The process that performs the duties, and until when; a new leader is a new term.';
 
 -- The specimen: the tables that every queue has, here without segments and never written to. No queue can have its name.
 
@@ -232,7 +232,7 @@ create table trunq_data._specimen_lease (
 create index on trunq_data._specimen_lease (subscription_id, lease_id);
 create index on trunq_data._specimen_lease (subscription_id, expires_at) where expires_at is not null;
 comment on table trunq_data._specimen_lease is
-  'Leases of the queue: who holds which messages until when, and the position of the subscription after them.';
+  'Leases of the queue: which worker holds which messages until when, and the position of the subscription after them.';
 
 create table trunq_data._specimen_receipt (
   lease_id bigint not null,
