@@ -104,7 +104,7 @@ class QueueInUse(TrunqError):
 
 
 class ClusterChanged(TrunqError):
-    """The database was restored into another cluster: positions mean nothing here until `rebase`."""
+    """The positions were made in another cluster: `adopt` them (pg_upgrade) or `rebase` (a logical restore)."""
 
     sqlstate = "TQ010"
 
