@@ -126,7 +126,7 @@ begin
         ),
         total as (
           select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
-            sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) bytes
+            sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes
           from batch b
         ),
         taken as materialized (
@@ -134,7 +134,7 @@ begin
             when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
             else greatest(1, (
               select count(*)::integer from (
-                select sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) over (rows unbounded preceding) bytes
+                select sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) over (rows unbounded preceding) bytes
                 from batch b where b.attempt > 0) r
               where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end as size
           from total t
