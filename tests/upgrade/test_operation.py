@@ -289,3 +289,15 @@ def test_a_copy_that_does_not_say_its_version_names_what_to_drop(
     with psycopg.connect(copy, autocommit=True) as session:
         session.execute(drop.encode())
     assert install.install(copy).before is None
+
+
+def test_a_role_that_was_taken_can_do_no_more_than_it_may(roles: tuple[str, str, str]) -> None:
+    """The user of the session is a superuser; SET ROLE asks it alone."""
+    owner_dsn, _, other_dsn = roles
+    install.install(owner_dsn)
+    other = conninfo_to_dict(other_dsn)["user"]
+    with psycopg.connect(owner_dsn, user="postgres", autocommit=True) as superuser:
+        superuser.execute(f"grant usage on schema trunq to {other}".encode())
+        superuser.execute(f"set role {other}".encode())
+        with refused("42501", "owner_", "member of that role"):
+            ask(superuser, "create_queue", queue="orders")

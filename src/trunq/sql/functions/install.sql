@@ -12,15 +12,20 @@ declare
   v_owner text := (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'trunq');
   v_before text := current_setting('role');
 begin
-  if current_user <> v_owner then
-    begin
-      perform set_config('role', v_owner, true);
-    exception when insufficient_privilege then
-      perform trunq._fail('42501', format('"%s" cannot act as "%s", the owner of trunq', current_user, v_owner),
-        format('do this as "%s", or as a member of that role', v_owner));
-    end;
+  if current_user = v_owner then
+    return v_before;
   end if;
-  return v_before;
+  begin
+    -- SET ROLE asks what the user of the session may do, and not the role it has taken.
+    if pg_has_role(current_user, v_owner, 'member') then
+      perform set_config('role', v_owner, true);
+      return v_before;
+    end if;
+  exception when insufficient_privilege then
+    null;  -- in a security definer function, or a member without the right to SET ROLE
+  end;
+  perform trunq._fail('42501', format('"%s" cannot act as "%s", the owner of trunq', current_user, v_owner),
+    format('do this as "%s", or as a member of that role', v_owner));
 end $$;
 comment on function trunq._become_owner() is
   'Goes on as the owner of trunq, to the end of the transaction.
