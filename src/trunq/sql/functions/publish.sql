@@ -111,6 +111,9 @@ declare
   v_due_at timestamptz := trunq._due_at(p_delay, p_due_at);
   v_ids bigint[];
 begin
+  -- The log would refuse it when it is due, and whatever is due behind it.
+  perform trunq._check_label(p_queue, (
+    select max(greatest(octet_length(u.kind), octet_length(u.key))) from unnest(p_kinds, p_keys) u(kind, key)));
   with published as (
     insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, kind, key, payload, body, headers)
     select v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass), v_due_at, clock_timestamp(), 1,
