@@ -104,7 +104,7 @@ class QueueInUse(TrunqError):
 
 
 class ClusterChanged(TrunqError):
-    """The positions were made in another cluster: `adopt` them (pg_upgrade) or `rebase` (a logical restore)."""
+    """The positions were made in another cluster: `adopt` (pg_upgrade) or `rebase` (a logical restore)."""
 
     sqlstate = "TQ010"
 

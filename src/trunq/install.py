@@ -2,7 +2,8 @@
 
 Migrations change tables, once, in the order of their numbers, recorded in trunq.migration. Functions say
 what the system does today: all of them are applied again whenever one of them differs from what the
-database was given last. An install is an upgrade from nothing. sql/functions/install.sql says what an upgrade keeps.
+database was given last. An install is an upgrade from nothing. sql/functions/install.sql says what an upgrade
+keeps.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def _record(migration: Migration) -> str:
 
 
 def _finish() -> str:
-    """The last step: each queue's functions are made again, changes by hand too, and the checksum is noted."""
+    """The last step: each queue's functions, and what was changed by hand; and the checksum is noted."""
     return f"""select trunq._note_settings();
 select trunq._refresh_queues();
 select trunq._change_again(coalesce(nullif(current_setting('trunq.changes', true), ''), '[]')::jsonb);
@@ -258,11 +259,14 @@ select set_config('trunq.changes', '', true);
 comment on schema trunq_data is '{_mark()}';"""
 
 
-@cache
 def _mark() -> str:
-    """What is noted in the database to know its functions by: no table is needed, and a dump keeps it."""
-    digest = hashlib.sha256("".join(sql for _, sql in function_files()).encode()).hexdigest()
-    return f"trunq: segments, leases and receipts; internal. Schema {newest()}, functions {digest[:16]}."
+    """What is noted in the database to know its version by: even a dump of the schema alone keeps it."""
+    return f"trunq: segments, leases and receipts; internal. Schema {newest()}, functions {_digest()}."
+
+
+@cache
+def _digest() -> str:
+    return hashlib.sha256("".join(sql for _, sql in function_files()).encode()).hexdigest()[:16]
 
 
 def _schema_of_copy(connection: Connection) -> int:
@@ -272,7 +276,7 @@ def _schema_of_copy(connection: Connection) -> int:
     found = re.search(r" Schema (\d+),", _fetch(connection, _CHECKSUM) or "")
     if found is None:
         raise SchemaError(
-            "this database has tables of trunq, but not their rows, and nothing says of which version they are",
+            "this database has tables of trunq, but not their rows, and nothing says of which version",
             "drop schema trunq, trunq_log, trunq_queue, trunq_data cascade; then install again",
         )
     if int(found[1]) > newest():

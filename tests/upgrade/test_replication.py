@@ -1,4 +1,4 @@
-"""Logical replication from one log into another: the recipe of docs/replication.md, and what each part of it is for."""
+"""Logical replication from one log into another: the recipe of docs/replication.md, and its parts."""
 
 from __future__ import annotations
 
