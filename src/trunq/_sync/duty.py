@@ -52,6 +52,14 @@ class Duties(Access):
         """Do every duty of every queue once, as pg_cron would."""
         return self._records(connection, DutyDone, "perform_duties")
 
+    def adopt(self, *, connection: Connection[Any] | None = None) -> bool:
+        """After pg_upgrade: go on in a cluster whose transaction ids continue; False when it was ours before.
+
+        Raises ClusterChanged, and changes nothing, when they do not continue: then `rebase`.
+        """
+        adopted: bool = self._value(connection, "adopt")
+        return adopted
+
     def rebase(self, *, connection: Connection[Any] | None = None) -> int:
         """After a restore into another cluster, with all workers stopped: start every position afresh.
 
