@@ -38,7 +38,7 @@ _ENCODING: Final = """do $$
 begin
   if getdatabaseencoding() <> 'UTF8' then
     raise exception using errcode = 'object_not_in_prerequisite_state',
-      message = format('trunq needs a database in UTF8; %I is in %s, which cannot hold every text of a message',
+      message = format('trunq needs a database in UTF8; %I is in %s, which cannot hold every text',
         current_database(), getdatabaseencoding()),
       hint = 'create database NAME encoding UTF8 template template0';
   end if;
@@ -60,7 +60,7 @@ _UNBLOCK: Final = (
     "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or upgrade when it has ended"
 )
 
-_INSTALL: Final = "`trunq db install` puts it there"
+_INSTALL: Final = "`trunq db install` puts it there, and completes a copy of its schema without rows"
 _UPGRADE: Final = "`trunq db upgrade` brings it up to date"
 _RENEW: Final = "`pip install --upgrade trunq` brings this program up to date"
 

@@ -88,15 +88,27 @@ begin
   if v_found.id is not null then
     return format('message %s (%s) lies ahead of them', v_found.id, v_found.txid);
   end if;
-  -- Published here, with lower ids, before anybody noticed: drawn after a tick was cut, yet finished before it.
-  select t.last_message_id, pg_snapshot_xmin(t.snapshot) xmin into v_found
-  from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id desc limit 1;
-  execute format('select g.id, g.txid from trunq_log.%I g where g.id > $1 and g.txid < $2 and g.txid >= ''500'' limit 1', p_queue.log_table)
-    into v_found using v_found.last_message_id, v_found.xmin;
-  if v_found.id is not null then
+  select b.id, b.txid into v_found from trunq._find_behind(p_queue) b;
+  if found then
     return format('message %s (%s) was published behind them', v_found.id, v_found.txid);
   end if;
   return null;
 end $$;
 comment on function trunq._find_ahead(trunq.queue, xid8, xid8) is
   'What says that transaction ids here do not continue those of a queue: a position above p_position_limit, a message from p_row_limit on, or one published behind a tick; null: nothing.';
+
+create or replace function trunq._find_behind(p_queue trunq.queue) returns table (id bigint, txid xid8)
+-- By the index on id, which knows where the newest messages lie: not by (txid, id), all of which would have to be read.
+language plpgsql set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_tick trunq.tick;
+begin
+  select t.* into v_tick from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id desc limit 1;
+  -- Ids below 500 are those rebase gives: no cluster does.
+  return query execute format('select g.id, g.txid from trunq_log.%I g where g.id > $1 and g.txid::text::bigint between 500 and $2 - 1 limit 1', p_queue.log_table)
+    using v_tick.last_message_id, pg_snapshot_xmin(v_tick.snapshot)::text::bigint;
+end $$;
+comment on function trunq._find_behind(trunq.queue) is
+  'A message whose id was drawn after the newest tick, yet by a transaction that had finished before it: published in another cluster than the tick was cut in.';
