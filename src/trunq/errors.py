@@ -109,7 +109,7 @@ class QueueInUse(TrunqError):
 
 
 class ClusterChanged(TrunqError):
-    """The database was restored into another cluster: positions mean nothing here until `rebase`."""
+    """The positions were made in another cluster: `adopt` (pg_upgrade) or `rebase` (a logical restore)."""
 
     sqlstate = "TQ010"
 
@@ -210,11 +210,12 @@ def _missing(said: str) -> TrunqError | None:
 
 def _too_large(error: psycopg.errors.CheckViolation) -> MessageTooLarge | None:
     """What the log's own limit refuses; None when it is another rule that does."""
-    if not (error.diag.constraint_name or "").endswith("_at_most_16_mb"):
+    if "_at_most_" not in (error.diag.constraint_name or ""):
         return None
     where = (error.diag.context or "").partition("\n")[0][:100]
     return MessageTooLarge(
-        f"a message is too large: at most 16777216 bytes each for payload, body and headers ({where})",
+        "a message is too large: at most 16777216 bytes each for payload, body and headers,"
+        f" 1000 for kind and key ({where})",
         "keep large content elsewhere and publish where it is",
     )
 

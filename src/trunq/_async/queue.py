@@ -80,6 +80,14 @@ class AsyncQueues(AsyncAccess):
         version: int = await self._value(connection, "version")
         return version
 
+    async def adopt(self, *, connection: AsyncConnection[Any] | None = None) -> bool:
+        """After pg_upgrade: go on in a cluster whose transaction ids continue; False when it was ours before.
+
+        Raises ClusterChanged, and changes nothing, when they do not continue: then `rebase`.
+        """
+        adopted: bool = await self._value(connection, "adopt")
+        return adopted
+
     async def rebase(self, *, connection: AsyncConnection[Any] | None = None) -> int:
         """After a restore into another cluster, with all workers stopped: start every position afresh.
 

@@ -80,6 +80,14 @@ class Queues(Access):
         version: int = self._value(connection, "version")
         return version
 
+    def adopt(self, *, connection: Connection[Any] | None = None) -> bool:
+        """After pg_upgrade: go on in a cluster whose transaction ids continue; False when it was ours before.
+
+        Raises ClusterChanged, and changes nothing, when they do not continue: then `rebase`.
+        """
+        adopted: bool = self._value(connection, "adopt")
+        return adopted
+
     def rebase(self, *, connection: Connection[Any] | None = None) -> int:
         """After a restore into another cluster, with all workers stopped: start every position afresh.
 

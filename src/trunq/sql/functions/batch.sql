@@ -46,7 +46,7 @@ begin
       'next_batch opens one');
   end if;
   return query execute format($q$
-    select g.id, g.kind, g.key, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
+    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
     from trunq_queue.%I($1, $2) g where g.subscription_id is null or g.subscription_id = $3
   $q$, trunq._function(p_queue, 'window')) using v_lo, v_hi, v_sub.subscription_id;
 end $$;

@@ -13,6 +13,7 @@ declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
+  perform trunq._check_limit(p_limit);
   return query
     select d.dead_id, s.name, d.id, d.kind, d.key, d.payload, d.headers, d.attempt::integer, d.reason, coalesce(d.errors, '[]'),
       d.created_at, d.died_at
@@ -23,7 +24,7 @@ begin
 end $$;
 comment on function trunq.list_dead(text, text, integer, bigint) is
   'Dead messages, newest first; p_before: the last dead_id of the page before. errors: one entry an attempt.
-Raises: TQ001, TQ002.';
+Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq.requeue(p_queue text, p_subscription text default null, p_ids bigint[] default null) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -42,6 +42,7 @@ declare
   v_ids bigint[];
   v_count integer;
 begin
+  perform trunq._check_limit(p_limit);
   if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
     perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
   end if;
@@ -241,7 +242,7 @@ begin
           else 'done' end) state  -- read, and its lease gone with its segment
       from place p left join newest n on n.id = p.id
     )
-    select $11, t.state, t.id, t.kind, t.key, t.payload, t.headers, t.attempt, coalesce(s.attempts, '[]'), t.created_at, t.due_at,
+    select $11, t.state, t.id, t.kind::text, t.key::text, t.payload, t.headers, t.attempt, coalesce(s.attempts, '[]'), t.created_at, t.due_at,
       t.worker, t.leased_at, t.expires_at, case when t.is_held or t.place is not null then t.finished_at end,
       case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, t.result
     from told t left join story s on s.id = t.id

@@ -10,6 +10,7 @@ begin
   if coalesce(p_name, '') = '' then
     perform trunq._fail('TQ005', 'a leader needs a name');
   end if;
+  perform trunq._check_interval('the time of a leader', p_lease_time);
   perform trunq._check_cluster();
   -- A look first: processes that do not lead only read.
   perform from trunq.leader l where l.name is distinct from p_name and l.expires_at > v_now;

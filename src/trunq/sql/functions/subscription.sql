@@ -30,11 +30,13 @@ begin
   if coalesce(p_start, '') not in ('latest', 'earliest') then
     perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
   end if;
-  if p_max_attempts < 0 or p_lease_time <= '0' or p_backoff not in ('constant', 'linear', 'exponential')
-      or p_backoff_base < '0' or p_backoff_cap < '0' or p_jitter not between 0 and 1 then
+  if p_max_attempts < 0 or p_backoff not in ('constant', 'linear', 'exponential') or p_jitter not between 0 and 1 then
     perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription),
-      'max_attempts 0 (for ever) or more; lease_time positive; backoff constant, linear or exponential; its base and cap not negative; jitter 0 to 1');
+      'max_attempts 0 (for ever) or more; backoff constant, linear or exponential; jitter 0 to 1');
   end if;
+  perform trunq._check_interval(format('lease_time in the policy of subscription "%s"', p_subscription), p_lease_time);
+  perform trunq._check_interval(format('backoff_base in the policy of subscription "%s"', p_subscription), p_backoff_base, '0');
+  perform trunq._check_interval(format('backoff_cap in the policy of subscription "%s"', p_subscription), p_backoff_cap, '0');
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
   v_queue_id := (trunq._find_queue(p_queue)).queue_id;  -- it may have been dropped meanwhile

@@ -25,6 +25,10 @@ create domain trunq.body as bytea
   constraint body_at_most_16_mb check (pg_column_size(value) <= 16777216);
 create domain trunq.headers as jsonb
   constraint headers_at_most_16_mb check (pg_column_size(value) <= 16777216);
+create domain trunq.kind as text
+  constraint kind_at_most_1000_bytes check (octet_length(value) <= 1000);
+create domain trunq.key as text
+  constraint key_at_most_1000_bytes check (octet_length(value) <= 1000);
 create domain trunq.no_priority as smallint
   constraint plain_queue_has_no_priority check (value = 0);
 
@@ -35,7 +39,14 @@ create table trunq.migration (
 );
 comment on table trunq.migration is 'How the tables came to be: one row a migration applied.';
 
--- Transaction ids mean nothing in another cluster: positions made here are refused there (trunq.rebase()).
+create table trunq.function (
+  signature text primary key,
+  settings text[] not null
+);
+comment on table trunq.function is
+  'The settings that the files of this release gave each function; an upgrade keeps what was changed about them since.';
+
+-- Positions are made of transaction ids, which mean nothing in another cluster (functions/cluster.sql).
 create table trunq.cluster (
   singleton boolean primary key default true constraint one_row check (singleton),
   system_identifier bigint not null
@@ -195,8 +206,8 @@ create table trunq_log._specimen (
   segment smallint not null default 0,  -- a queue's own: trunq._segment
   attempt smallint not null default 1,
   priority trunq.no_priority not null default 0,
-  kind text,
-  key text,
+  kind trunq.kind,
+  key trunq.key,
   payload trunq.payload,
   body trunq.body,
   headers trunq.headers,

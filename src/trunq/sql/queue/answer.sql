@@ -19,7 +19,8 @@ begin
   -- One condition for all that is unusual.
   if coalesce(v_given, 0) = 0 or array_position(p_ids, null) is not null
       or cardinality(p_errors) <> v_given or cardinality(p_delays) <> v_given
-      or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given then
+      or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given or '1000 years' < any (p_delays) then
+    perform trunq._check_interval('a delay', (select max(d) from unnest(p_delays) d), '-1000 years');
     perform trunq._check_answer(p_ids);
     return 0;
   end if;

@@ -27,6 +27,7 @@ begin
   if p_max_ticks is null or p_max_ticks < 1 then
     perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', p_max_ticks));
   end if;
+  perform trunq._check_interval('the time of a lease', p_lease_time);
   perform trunq._check_cluster();
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   v_now := trunq.clock();
