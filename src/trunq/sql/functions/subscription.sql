@@ -146,17 +146,6 @@ begin
 end $$;
 comment on function trunq._position(trunq.queue, integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
 
-create or replace function trunq._unread(p_queue trunq.queue, p_subscription_id integer, p_limit integer)
-returns table (txid xid8, id bigint, created_at timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v record := trunq._position(p_queue, p_subscription_id);
-begin
-  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', p_queue.name || '_unread')
-    using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit;
-end $$;
-comment on function trunq._unread(trunq.queue, integer, integer) is 'What a shared subscription has not leased yet, in about the order it will, up to p_limit rows.';
-
 create or replace function trunq._floor(p_sub trunq.subscription) returns pg_snapshot
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
