@@ -192,7 +192,7 @@ begin
          l.reaped_at is null and l.expires_at > $2
        from trunq_data.%1$I l
        where l.subscription_id = $1 and l.expires_at > least($2, $4) and l.lease_id <= $5 and l.size > 0 and l.segment = any (%3$L)
-       limit greatest(0, $6 - (select count(*) from newest)))
+       limit $6 - least($6, (select count(*) from newest)))
     ),
     -- A receipt lies in the segment of its lease. Neighbours are asked for at once, a lease by itself does not make a long range.
     asked as materialized (

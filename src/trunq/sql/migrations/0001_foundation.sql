@@ -133,7 +133,7 @@ create table trunq.delayed (
   extra jsonb
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
-create index delayed_message on trunq.delayed (queue_id, id);
+create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
 create index delayed_subscription on trunq.delayed (subscription_id);
 comment on table trunq.delayed is
   'Messages that run later. subscription_id null: published with a delay, for everyone; set: a retry, for that reader.';
