@@ -234,9 +234,10 @@ create or replace function trunq._rows_of(
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_many constant bigint := 300000;
-  v_before record := trunq._tick_before(p_queue.queue_id, p_low);
+  v_before record;
   v_after trunq.tick;
 begin
+  select b.* into v_before from trunq._tick_before(p_queue.queue_id, p_low) b;
   select t.* into v_after from trunq.tick t
   where t.queue_id = p_queue.queue_id and t.tick_id > coalesce(v_before.tick_id, 0) + 1
     and case when p_to is null then p_near and t.last_message_id > p_high + 32 else pg_snapshot_xmin(t.snapshot) > p_to end
@@ -258,7 +259,7 @@ begin
   query := format($q$(
       select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and txid >= %4$L %5$s
       union all
-      select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and txid < least('500', %4$L))$q$,
+      select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and txid < least(xid8 '500', %4$L))$q$,
     p_queue.log_table, p_low, p_high, coalesce(greatest(p_from, v_before.xmin), '0'), 'and txid <= ' || quote_literal(p_to));
 end $$;
 comment on function trunq._rows_of(trunq.queue, bigint, bigint, xid8, xid8, boolean) is
