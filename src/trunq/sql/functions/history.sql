@@ -83,7 +83,7 @@ Raises: TQ001, TQ002, TQ005, TQ011.';
 create or replace function trunq._candidates(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint
 ) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_many constant integer := 10000;
   v_ids bigint[];
@@ -131,7 +131,7 @@ comment on function trunq._candidates(trunq.subscription, trunq.queue, text, int
 create or replace function trunq._logged_ids(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint
 ) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_rows record;
@@ -139,28 +139,34 @@ declare
   v_high bigint := p_before;
   v_size bigint := 2 * p_limit;
   v_low bigint := p_before - v_size;
+  v_open bigint[] := '{}';
+  v_held bigint[] := '{}';
 begin
   if p_state = 'done' then
-    -- Behind a backlog: those read last.
+    -- Behind a backlog: those read last, less those that are held.
     v_low := least(v_low, trunq._newest_read(p_queue, v) - v_size);
+    v_open := trunq._held_leases(p_queue, p_sub.subscription_id);
   end if;
   -- No index gives ids in order: down by ranges, each twice as long.
   while cardinality(v_ids) < p_limit and v_high > 0 loop
     v_rows := trunq._rows_of(p_queue, v_low, v_high - 1, case p_state when 'ready' then pg_snapshot_xmin(v.lo) end,
       case p_state when 'done' then greatest(v.last_txid, pg_snapshot_xmax(v.lo)) end);
+    if v_open <> '{}' then
+      v_held := trunq._open_ids(p_queue, p_sub.subscription_id, v_open, v_low, v_high, null);
+    end if;
     execute format($q$
       select $1 || array(
         select distinct g.id from %1$s g
         where (g.subscription_id = $2 or g.subscription_id is null and %2$s) and case $4
           when 'ready' then not %3$s
-          when 'done' then %3$s
+          when 'done' then %3$s and g.id <> all ($11)
             and not exists (select from trunq.dead d where d.queue_id = $9 and d.subscription_id = $2 and d.id = g.id)
             and not exists (select from trunq.delayed d where d.queue_id = $9 and d.subscription_id = $2 and d.id = g.id)
           else true end
         order by g.id desc limit $10)
     $q$, v_rows.query, trunq._is_for('g', '$3'), 'trunq._is_read_at(g.txid, g.id, $5, $6, $7, $8)') into v_ids
     using v_ids, p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
-      p_sub.queue_id, p_limit - cardinality(v_ids);
+      p_sub.queue_id, p_limit - cardinality(v_ids), v_held;
     v_high := v_low;
     v_size := 2 * v_size;
     v_low := v_high - v_size;
@@ -170,7 +176,7 @@ end $$;
 comment on function trunq._logged_ids(trunq.subscription, trunq.queue, text, integer, bigint) is 'The newest ids in the log below p_before that may be in a state, newest first.';
 
 create or replace function trunq._newest_read(p_queue trunq.queue, p_position record) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v_id bigint;
 begin
@@ -181,43 +187,51 @@ end $$;
 comment on function trunq._newest_read(trunq.queue, record) is 'The id of a row just before a position; 0 when there is none.';
 
 create or replace function trunq._leased_ids(p_sub trunq.subscription, p_queue trunq.queue, p_limit integer, p_before bigint) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_open bigint[];
-  v_last bigint;
+  v_open bigint[] := trunq._held_leases(p_queue, p_sub.subscription_id);
   v_ids bigint[] := '{}';
   v_high bigint := p_before;
   v_size bigint := 2 * p_limit;
   v_low bigint := least(p_before, trunq._newest_read(p_queue, trunq._position(p_queue, p_sub.subscription_id))) - v_size;
-  v_from bigint;
 begin
-  v_open := array(select o.lease_id from trunq._leases(p_queue, p_sub.subscription_id, null, null) o where o.unanswered > 0);
-  -- Long arrays are dear to read. What was published before a tick has no later id: down by ranges, a lease is opened when it may matter.
-  execute format($q$
-    select min(l.max_txid) from unnest($2) o(lease_id) cross join lateral (
-      select l.max_txid from trunq_data.%I l where l.subscription_id = $1 and l.lease_id = o.lease_id offset 0) l
-  $q$, p_queue.lease_table) into v_last using p_sub.subscription_id, v_open;
   while cardinality(v_ids) < p_limit and v_high > 0 and v_open <> '{}' loop
-    v_from := coalesce((trunq._tick_before(p_queue.queue_id, v_low)).xmin, '0')::text::bigint;
-    if v_from <= v_last then
-      v_low := 0;
-    end if;
-    execute format($q$
-      select $1 || array(
-        select u.id from unnest($2) o(lease_id)
-        cross join lateral (
-          select l.ids from trunq_data.%I l where l.subscription_id = $4 and l.lease_id = o.lease_id and l.max_txid >= $5 offset 0) l
-        cross join lateral unnest(trunq._unanswered($3, $4, o.lease_id, l.ids)) u(id)
-        where u.id >= $6 and u.id < $7 order by u.id desc limit $8)
-    $q$, p_queue.lease_table) into v_ids
-    using v_ids, v_open, p_queue, p_sub.subscription_id, v_from, v_low, v_high, p_limit - cardinality(v_ids);
+    v_ids := v_ids || trunq._open_ids(p_queue, p_sub.subscription_id, v_open, v_low, v_high, p_limit - cardinality(v_ids));
     v_high := v_low;
-    v_size := 2 * v_size;
+    v_size := 64 * v_size;
     v_low := v_high - v_size;
   end loop;
   return v_ids;
 end $$;
 comment on function trunq._leased_ids(trunq.subscription, trunq.queue, integer, bigint) is 'The newest ids below p_before that open leases hold, newest first.';
+
+create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer) returns bigint[]
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select coalesce(array_agg(o.lease_id), '{}') from trunq._leases(p_queue, p_subscription_id, null, null) o where o.unanswered > 0
+$$;
+comment on function trunq._held_leases(trunq.queue, integer) is 'Leases that hold messages without an answer.';
+
+create or replace function trunq._open_ids(
+  p_queue trunq.queue, p_subscription_id integer, p_leases bigint[], p_low bigint, p_high bigint, p_limit integer
+) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  v_ids bigint[];
+begin
+  -- Long arrays are dear to read: a lease of messages published before a tick has no id drawn after it.
+  execute format($q$
+    select array(
+      select u.id from unnest($3) o(lease_id)
+      cross join lateral (
+        select l.ids from trunq_data.%I l where l.subscription_id = $2 and l.lease_id = o.lease_id and l.max_txid >= $4 offset 0) l
+      cross join lateral unnest(trunq._unanswered($1, $2, o.lease_id, l.ids)) u(id)
+      where u.id >= $5 and u.id < $6 order by u.id desc limit $7)
+  $q$, p_queue.lease_table) into v_ids
+  using p_queue, p_subscription_id, p_leases, coalesce((trunq._tick_before(p_queue.queue_id, p_low)).xmin, '0')::text::bigint, p_low, p_high, p_limit;
+  return v_ids;
+end $$;
+comment on function trunq._open_ids(trunq.queue, integer, bigint[], bigint, bigint, integer) is
+  'The ids from p_low to below p_high that are unanswered in some leases, newest first.';
 
 create or replace function trunq._tick_before(p_queue_id integer, p_id bigint, out tick_id bigint, out last_message_id bigint, out xmin xid8)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -275,7 +289,7 @@ comment on function trunq._is_for(text, text) is
 
 create or replace function trunq._holders(p_queue trunq.queue, p_subscription_id integer, p_txids xid8[], p_ids bigint[])
 returns table (txid xid8, id bigint, lease_id bigint)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 #variable_conflict use_column
 declare
   v_probe text := format(
@@ -342,7 +356,7 @@ create or replace function trunq._message(
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb, is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_ids bigint[] := p_ids;
@@ -369,7 +383,7 @@ begin
       where g.id = any ($8) and (g.subscription_id = $1 or g.subscription_id is null and %4$s)
     ),
     holder as materialized (
-      select h.* from (select array_agg(g.txid order by g.txid, g.id) txids, array_agg(g.id order by g.txid, g.id) ids from logged g where g.txid >= '500') a
+      select h.* from (select array_agg(g.txid order by g.txid, g.id) txids, array_agg(g.id order by g.txid, g.id) ids from logged g where g.txid >= '500' and %11$s) a
       cross join lateral trunq._holders($10, $1, a.txids, a.ids) h
     ),
     held as materialized (
@@ -440,7 +454,8 @@ begin
     trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)',
     case when p_brief then 'null::jsonb, null::jsonb' else 't.payload, t.headers' end,
     case when p_brief then 'null::jsonb' else 'g.payload' end, case when p_brief then 'null::jsonb' else 'g.headers' end,
-    case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end)
+    case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end,
+    'trunq._is_read_at(g.txid, g.id, $5, $6, $7, $12)')
   using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id;
 end $$;
 comment on function trunq._message(trunq.subscription, trunq.queue, bigint[], boolean, boolean) is

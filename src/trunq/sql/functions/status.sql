@@ -93,7 +93,7 @@ end $$;
 comment on function trunq._first_page(regclass, xid8, bigint) is 'The page of a segment of the log that has the first row behind a place; null when there is none.';
 
 create or replace function trunq._estimate(p_table regclass, p_from_page bigint, p_condition text) returns numeric
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_pages constant integer := 64;
   v_pages bigint := pg_relation_size(p_table) / current_setting('block_size')::integer - p_from_page;
@@ -115,7 +115,7 @@ comment on function trunq._estimate(regclass, bigint, text) is
   'About how many rows of a table, from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
 create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_exact constant integer := 1000;
 begin
@@ -168,7 +168,7 @@ returns table (lease_id bigint, segment smallint, worker text, leased_at timesta
 language plpgsql
 set search_path = pg_catalog, pg_temp
 -- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs.
-set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set jit = off as $$
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v_mark record := trunq._reaped(p_queue, p_subscription_id);
   v_newest bigint := greatest(v_mark.newest, (trunq._position(p_queue, p_subscription_id)).lease_id - p_limit);
@@ -218,7 +218,7 @@ comment on function trunq._leases(trunq.queue, integer, timestamptz, integer) is
 create or replace function trunq._done(
   p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, p_within interval, out done bigint, out is_estimate boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_pages constant integer := 1000;
   v_left integer := c_pages;

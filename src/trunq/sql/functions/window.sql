@@ -45,7 +45,7 @@ create or replace function trunq._unread(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 -- The log has no statistics: left alone, the planner would read all of it.
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_subscription_id);
 begin
