@@ -5,7 +5,7 @@
 create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
-  oldest_ready interval, workers integer, done_last_minute bigint, estimated text[]
+  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[]
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -36,6 +36,7 @@ begin
       from trunq._counted('trunq.delayed', format('queue_id = %s and (subscription_id is null or subscription_id = %s)', v.queue_id, v.subscription_id)) o;
       select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
       from trunq._counted('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
+      oldest_dead := v_now - trunq._oldest_dead(v.queue_id, v.subscription_id);
       select o.done, estimated || case when o.is_estimate then '{done_last_minute}'::text[] end into done_last_minute, estimated
       from trunq._done(v.row, v.subscription_id, v_now, interval '1 minute') o;
       raise exception using errcode = 'TQ000';  -- gives the locks back
@@ -45,7 +46,7 @@ begin
   end loop;
 end $$;
 comment on function trunq.status(text) is
-  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; ready of an exclusive subscription goes by ids.
+  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; ready of an exclusive subscription goes by ids.
 Raises: TQ001.';
 
 create or replace function trunq._filled(p_queue trunq.queue, p_table text) returns smallint[]
@@ -126,6 +127,12 @@ begin
   end if;
 end $$;
 comment on function trunq._counted(regclass, text) is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
+
+create or replace function trunq._oldest_dead(p_queue_id integer, p_subscription_id integer) returns timestamptz
+language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+  select d.died_at from trunq.dead d where d.queue_id = p_queue_id and d.subscription_id = p_subscription_id order by d.dead_id limit 1
+$$;
+comment on function trunq._oldest_dead(integer, integer) is 'When the first of the dead messages of a subscription died.';
 
 create or replace function trunq._behind(p_queue trunq.queue, p_sub trunq.subscription, out ready bigint, out since timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -13,7 +13,8 @@ create or replace function trunq.subscribe(
   p_backoff_base interval default null,
   p_backoff_cap interval default null,
   p_jitter real default null,
-  p_keep_results boolean default null
+  p_keep_results boolean default null,
+  p_dead_retention interval default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -31,9 +32,10 @@ begin
     perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
   end if;
   if p_max_attempts < 0 or p_lease_time <= '0' or p_backoff not in ('constant', 'linear', 'exponential')
-      or p_backoff_base < '0' or p_backoff_cap < '0' or p_jitter not between 0 and 1 then
+      or p_backoff_base < '0' or p_backoff_cap < '0' or p_jitter not between 0 and 1
+      or p_dead_retention < '0' then
     perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription),
-      'max_attempts 0 (for ever) or more; lease_time positive; backoff constant, linear or exponential; its base and cap not negative; jitter 0 to 1');
+      'max_attempts 0 (for ever) or more; lease_time positive; backoff constant, linear or exponential; its base and cap not negative; jitter 0 to 1; dead_retention 0 (for ever) or more');
   end if;
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
@@ -58,7 +60,7 @@ begin
     perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is %s, not %s', p_subscription, p_queue, v_sub.mode, p_mode),
       'choose another name, or unsubscribe it first');
   end if;
-  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results) > 0 then
+  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention) > 0 then
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
@@ -66,12 +68,13 @@ begin
       backoff_base = coalesce(p_backoff_base, s.backoff_base),
       backoff_cap = coalesce(p_backoff_cap, s.backoff_cap),
       jitter = coalesce(p_jitter, s.jitter),
-      keep_results = coalesce(p_keep_results, s.keep_results)
+      keep_results = coalesce(p_keep_results, s.keep_results),
+      dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end
     where s.subscription_id = v_sub.subscription_id;
   end if;
   return v_created;
 end $$;
-comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean) is
+comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval) is
   'Makes a subscription, or changes the policies given of one that is there.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode.
@@ -98,7 +101,7 @@ Raises: TQ001.';
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
-  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, created_at timestamptz
+  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -107,12 +110,12 @@ begin
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.keep_results, s.created_at
+      s.jitter, s.keep_results, s.dead_retention, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
     where p_queue is null or q.name = p_queue order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions(text) is
-  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever.
+  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.
 Raises: TQ001.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription

@@ -95,10 +95,12 @@ create table trunq.subscription (
   jitter real not null default 0.1
     constraint jitter_is_a_share check (jitter between 0 and 1),
   keep_results boolean not null default true,
+  dead_retention interval
+    constraint dead_retention_is_positive check (dead_retention > '0'),
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
-comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever.';
+comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
 
 -- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
 -- an extension that shortens a lease, update it.
@@ -159,7 +161,7 @@ create table trunq.dead (
   extra jsonb
 );
 create index dead_message on trunq.dead (queue_id, subscription_id, id);
-create index dead_newest on trunq.dead (queue_id, dead_id);
+create index dead_newest on trunq.dead (queue_id, subscription_id, dead_id);
 create index dead_subscription on trunq.dead (subscription_id);
 comment on table trunq.dead is 'Messages that finished badly, with every error, until requeued or purged.';
 
