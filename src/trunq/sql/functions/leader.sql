@@ -48,6 +48,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     ('promote', true, interval '0.5 seconds', 1000),  -- delayed messages that fell due go into the log
     ('reap', true, '1 second', 1),                    -- leases that ran out: their messages go back, or die
     ('tick', true, '1 second', null),                 -- a tick is cut when the queue's thresholds say so
+    ('forget', true, '60 seconds', 1000),             -- dead messages that are too old are deleted
     ('summarize', true, '60 seconds', null),          -- messages stay findable by id
     ('rotate', true, '30 seconds', 1)                 -- segments that nobody needs are emptied
   ) d(duty, per_queue, every, again_from)

@@ -316,6 +316,8 @@ begin
   loop
     v_count := v_count + brin_summarize_new_values(v_index);
   end loop;
+  insert into trunq.mark (queue_id, duty, at) values (v_queue.queue_id, 'summarize', trunq.clock())
+  on conflict (queue_id, subscription_id, duty) do update set at = excluded.at;
   return v_count;
 end $$;
 comment on function trunq.summarize(text) is

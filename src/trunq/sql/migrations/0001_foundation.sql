@@ -106,10 +106,12 @@ create table trunq.subscription (
   jitter real not null default 0.1
     constraint jitter_is_a_share check (jitter between 0 and 1),
   keep_results boolean not null default true,
+  dead_retention interval
+    constraint dead_retention_is_positive check (dead_retention > '0'),
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
-comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever.';
+comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
 
 -- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
 -- an extension that shortens a lease, update it.
@@ -144,7 +146,7 @@ create table trunq.delayed (
   extra jsonb
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
-create index delayed_message on trunq.delayed (queue_id, id);
+create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
 create index delayed_subscription on trunq.delayed (subscription_id);
 comment on table trunq.delayed is
   'Messages that run later. subscription_id null: published with a delay, for everyone; set: a retry, for that reader.';
@@ -170,7 +172,7 @@ create table trunq.dead (
   extra jsonb
 );
 create index dead_message on trunq.dead (queue_id, subscription_id, id);
-create index dead_newest on trunq.dead (queue_id, dead_id);
+create index dead_newest on trunq.dead (queue_id, subscription_id, dead_id);
 create index dead_subscription on trunq.dead (subscription_id);
 comment on table trunq.dead is 'Messages that finished badly, with every error, until requeued or purged.';
 
