@@ -219,6 +219,8 @@ begin
       -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
       execute format('create table trunq_data.%I partition of %I.%I for values in (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
         trunq._segment_name(p_queue, v_table.kind, v_n), v_table.schema, v_table.name, v_n);
+      -- A publication for all tables refuses updates (of a lease) without one. It costs nothing where nothing is replicated.
+      execute format('alter table trunq_data.%I replica identity full', trunq._segment_name(p_queue, v_table.kind, v_n));
     end loop;
   end loop;
 end $$;
