@@ -93,6 +93,7 @@ begin
   end loop;
   delete from trunq.delayed d where d.queue_id = v_queue.queue_id;
   delete from trunq.dead d where d.queue_id = v_queue.queue_id;
+  delete from trunq.duty_failure f where f.queue = p_queue;
   delete from trunq.queue q where q.queue_id = v_queue.queue_id;
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
