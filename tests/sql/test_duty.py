@@ -286,12 +286,14 @@ def test_only_what_is_new_is_summarized(work: Engine) -> None:
     unsummarized = "select sum(brin_summarize_new_values(i.indexrelid)) from pg_index i join pg_class c on"
     unsummarized += " c.oid = i.indexrelid join pg_am a on a.oid = c.relam where a.amname = 'brin' and c.relkind = 'i' and"
     unsummarized += " i.indrelid::regclass::text like 'trunq_data.{queue}%'"
-    assert work.fetch(unsummarized) == 0
+    assert work.fetch(unsummarized) <= 1, "the last range is not full"
 
 
 def test_a_segment_that_was_emptied_is_summarized_anew(work: Engine) -> None:
     for _ in range(2):
-        work.run("insert into {log} (payload) select to_jsonb(repeat('x', 500)) from generate_series(1, 4000)")
+        work.run(
+            "insert into {log} (payload) select to_jsonb(repeat('x', 500)) from generate_series(1, 4000)"
+        )
         assert work.ask("summarize") > 5
         work.run("truncate {log}")
         assert work.ask("summarize") == 0

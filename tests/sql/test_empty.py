@@ -88,7 +88,9 @@ def test_other_queues_keep_what_they_have(work: Engine) -> None:
     assert other.drain() == ids
 
 
-def test_an_open_transaction_of_a_publisher_is_waited_for_and_named(work: Engine, open_session: Connect) -> None:
+def test_an_open_transaction_of_a_publisher_is_waited_for_and_named(
+    work: Engine, open_session: Connect
+) -> None:
     other = work.on(open_session(autocommit=False))
     other.publish()
     with refused("TQ009", work.queue, "pg_stat_activity"):

@@ -8,7 +8,20 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, call, come_back, drain, fetch, lease, move_clock, publish, refused, set_policy, state
+from calling import (
+    answer,
+    ask,
+    call,
+    come_back,
+    drain,
+    fetch,
+    lease,
+    move_clock,
+    publish,
+    refused,
+    set_policy,
+    state,
+)
 
 Connection = psycopg.Connection[Any]
 
