@@ -124,7 +124,7 @@ def fill(dsn: str, connection: Connection, table: str, messages: int) -> None:
 
 
 def median_pair(pair: Pair, fill: Callable[[int], None], size: int, number: int) -> float:
-    """The median time of so many pairs."""
+    """The median time of `number` pairs."""
     fill(size * number)
     return statistics.median([seconds(partial(pair, size)) for _ in range(number)])
 

@@ -41,9 +41,9 @@ from _bench import (
     settle,
 )
 from trunq import Client
-from trunq.argument import adapt_arrays, jsonb_array
 from trunq.embedded import Embedded
-from trunq.message import RawJson
+from trunq.wire.array import adapt_arrays, jsonb_array
+from trunq.wire.json import RawJson
 
 TARGET = 0.8
 LOG = f"trunq_log.{QUEUE}"

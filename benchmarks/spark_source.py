@@ -32,11 +32,11 @@ from _bench import (
     server,
 )
 from trunq import spark as trunq_spark
-from trunq.spark.column import COLUMNS
 from trunq.spark.connection import Database
-from trunq.spark.log import QueueLog
-from trunq.spark.option import Options as SourceOptions
-from trunq.spark.reader import START, plan
+from trunq.spark.source.column import COLUMNS
+from trunq.spark.source.log import QueueLog
+from trunq.spark.source.option import Options as SourceOptions
+from trunq.spark.source.reader import START, plan
 
 JAR: Final = Path("/usr/share/java/postgresql.jar")
 PARTITIONS: Final = 2

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from trunq import EmbeddedError, EmbeddedMissing, embedded
-from trunq.watchdog import postmaster
+from trunq.embedded.watchdog import postmaster
 from waiting import wait_until
 
 USER = """

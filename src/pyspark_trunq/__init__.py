@@ -1,7 +1,7 @@
-"""Where Spark looks for data sources by itself: it imports every package named pyspark_* once a session.
+"""Where Spark finds `format("trunq")`: it imports every package named pyspark_* once a session.
 
-So `spark.read.format("trunq")` works in a session that nothing was registered in. The import must be light
-and must not fail: one broken package of this kind hides those of all others.
+`spark.read.format("trunq")` therefore works in any session, without `register`. The import must be light
+and must not fail: one broken package of this kind hides the data sources of all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """`format("trunq")`: see trunq.spark.source."""
+    """`format("trunq")`: see trunq.spark.source.format."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,4 +36,4 @@ class DefaultSource(DataSource):
         return reader
 
     def _source(self) -> Any:
-        return import_module("trunq.spark.source").TrunqSource(self.options)
+        return import_module("trunq.spark.source.format").TrunqSource(self.options)

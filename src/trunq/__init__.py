@@ -26,7 +26,8 @@ from trunq.errors import (
     WrongIsolation,
     WrongMode,
 )
-from trunq.message import Message, RawJson, Reject, Retry
+from trunq.message import Message, Reject, Retry
+from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
     from trunq.worker import Worker
@@ -63,7 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Who only publishes does not wait for what a worker imports.
+    # A program that only publishes does not wait for what a worker imports.
     if name == "Worker":
         from trunq.worker import Worker  # noqa: PLC0415
 

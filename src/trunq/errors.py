@@ -21,15 +21,20 @@
     └── EmbeddedError                  the embedded server cannot start
         └── EmbeddedMissing
 
-The functions in the database raise with these codes; `translate` is the only place that turns a code into a
-class. A database that is away stays what psycopg calls it: `psycopg.OperationalError`.
+The functions in the database raise with these codes. `translate` is the only place that turns a code, or the
+lack of a queue's table or function, into a class. A database that is away stays what psycopg calls it:
+`psycopg.OperationalError`.
 """
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
+from typing import Final
 
 import psycopg
+
+from trunq.verb import VERBS
 
 
 class TrunqError(Exception):
@@ -156,16 +161,66 @@ BY_SQLSTATE: dict[str, type[TrunqError]] = {
 }
 
 
+_MISSING: Final = (
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedFunction,
+)
+
+_OF_NO_QUEUE: Final = re.compile(rf"trunq_queue\.\"?(\w+?)_(?:{'|'.join(VERBS)})\"?\(")
+"""A function of a queue's own that is not there, as Postgres names it, whatever language it speaks."""
+
+_LOG: Final = re.compile(r"trunq_log\.\"?(\w+)")
+
+_OF_A_QUEUE: Final = re.compile(r"trunq_(data|queue)\.")
+
+_OURS: Final = re.compile(r"\btrunq\.\w|\"trunq(_queue|_log|_data)?\"")
+
+_INSTALL: Final = "`trunq db install` puts trunq there, or brings it up to date"
+
+_CREATE: Final = (
+    "create it: select trunq.create_queue('name'); select * from trunq.list_queues() shows those there are"
+)
+
+
 def translate(error: psycopg.Error) -> TrunqError | None:
     """The trunq error that a database error stands for, or None when it is not one of ours."""
     kind = BY_SQLSTATE.get(error.sqlstate or "")
-    if kind is None:
+    if kind is not None:
+        return kind(error.diag.message_primary or str(error), error.diag.message_hint)
+    if isinstance(error, psycopg.errors.CheckViolation):
+        return _too_large(error)
+    if isinstance(error, _MISSING):
+        return _missing(error.diag.message_primary or "")
+    return None
+
+
+def _missing(said: str) -> TrunqError | None:
+    """What it means that a schema, table or function is not there; None when it is none of ours."""
+    if found := _OF_NO_QUEUE.search(said) or _LOG.search(said):
+        return QueueNotFound(f'there is no queue "{found.group(1)}"', _CREATE)
+    if _OF_A_QUEUE.search(said):
+        return QueueNotFound(
+            f"the queue was dropped meanwhile: {said}", "`trunq queue list` shows those there are"
+        )
+    if _OURS.search(said):
+        return SchemaMissing(f"trunq is not in this database, or an older one: {said}", _INSTALL)
+    return None
+
+
+def _too_large(error: psycopg.errors.CheckViolation) -> MessageTooLarge | None:
+    """What the log's own limit refuses; None when it is another rule that does."""
+    if not (error.diag.constraint_name or "").endswith("_at_most_16_mb"):
         return None
-    return kind(error.diag.message_primary or str(error), error.diag.message_hint)
+    where = (error.diag.context or "").partition("\n")[0][:100]
+    return MessageTooLarge(
+        f"a message is too large: at most 16777216 bytes each for payload, body and headers ({where})",
+        "keep large content elsewhere and publish where it is",
+    )
 
 
 class Translated:
-    """Context manager in which database errors of class TQ leave as trunq errors.
+    """Context manager in which database errors that stand for one of trunq's leave as that.
 
     It is a class with no state, not a generator: it stands around every call of the hot path.
     """

@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg.rows import tuple_row
 
+from trunq.connection.address import complete
 from trunq.errors import SchemaMissing, SchemaNewer, SchemaOlder
 
 Connection = psycopg.Connection[Any]
@@ -157,7 +158,7 @@ def _sql_files(folder: str) -> list[Traversable]:
 @contextmanager
 def _transaction(where: str | Connection) -> Iterator[Connection]:
     if isinstance(where, str):
-        with psycopg.connect(where) as connection, _transaction(connection):
+        with psycopg.connect(complete(where, "trunq install")) as connection, _transaction(connection):
             yield connection
     elif where.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         with where.transaction():

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Where Postgres starts counting the microseconds of a binary timestamptz."""
+from trunq.wire.json import decode_jsonb
+from trunq.wire.scalar import decode_timestamp
+
+LEASED: Final = (
+    "lease_id",
+    "token",
+    "id",
+    "attempt",
+    "max_attempts",
+    "kind",
+    "key",
+    "payload",
+    "body",
+    "headers",
+    "priority",
+    "created_at",
+    "expires_at",
+)
+"""The columns of `trunq.lease`, in the order in which `Message` takes them."""
 
 
 class Message:
@@ -116,16 +132,6 @@ class Message:
         return f"<Message {self.id} of {place} kind={self.kind!r} key={self.key!r} attempt={self.attempt}>"
 
 
-def decode_jsonb(raw: bytes) -> Any:
-    """Decode a jsonb value in Postgres' binary form: one byte of version, then the text."""
-    return json.loads(raw[1:])
-
-
-def decode_timestamp(microseconds: int) -> datetime:
-    """Decode a binary timestamptz."""
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
 @dataclass(frozen=True, slots=True)
 class Retry:
     """A handler's answer: again, later. `after` (seconds or timedelta) stands in for the policy's delay."""
@@ -139,10 +145,3 @@ class Reject:
     """A handler's answer: never again. The message is kept as dead, with this reason."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RawJson:
-    """A payload, headers or a result that is JSON text already, to be sent as it is."""
-
-    text: str | bytes

@@ -64,7 +64,10 @@ class Tick(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What `next_batch` hands out: the messages visible in `to_snapshot` and not in `from_snapshot`."""
+    """What `next_batch` hands out: the messages visible in `to_snapshot` and not in `from_snapshot`.
+
+    `queue` and `subscription` are those it was asked for: `read` and `finish` need no more than the batch.
+    """
 
     batch_id: int
     token: int
@@ -73,6 +76,8 @@ class Batch(NamedTuple):
     from_snapshot: str
     to_snapshot: str
     expires_at: datetime
+    queue: str
+    subscription: str
 
 
 class BatchMessage(NamedTuple):
@@ -129,6 +134,15 @@ class Status(NamedTuple):
     workers: int
     done_last_minute: int
     ready_is_capped: bool
+
+
+class Duty(NamedTuple):
+    """A row of `list_duties`. One that did `again_from` or more is called again at once."""
+
+    duty: str
+    per_queue: bool
+    every: timedelta
+    again_from: int | None
 
 
 class DutyDone(NamedTuple):

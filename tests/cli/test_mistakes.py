@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from shelling import Shell
 from trunq import Client, embedded, install
-from trunq.cli.failure import explain_connection
+from trunq.explanation import explain_connection
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_mistake_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["publish", "mail", "1", "--delay", "10x"], "'10x' is no interval; write it like 30s"),
-        (["publish", "mail", "1", "--delay", "5 5"], "'5 5' is no interval"),
-        (["publish", "mail", "1", "--due-at", "soon"], "'soon' is no time"),
+        (["publish", "mail", "1", "--delay", "10x"], "'10x' is not an interval; write it like 30s"),
+        (["publish", "mail", "1", "--delay", "5 5"], "'5 5' is not an interval"),
+        (["publish", "mail", "1", "--due-at", "soon"], "'soon' is not a time"),
         (["publish", "mail", "1", "--headers", "[1]"], "this must be a JSON object"),
         (["message", "list", "mail", "--state", "lost"], "lost"),
         (["message", "show", "mail", "first"], "valid integer"),
@@ -215,4 +215,4 @@ def test_a_place_that_cannot_be_written(trunq: Shell, tmp_path: Path) -> None:
     ],
 )
 def test_what_libpq_says_is_told_as_what_to_do(said: str, told: str) -> None:
-    assert told in explain_connection(said)
+    assert told in explain_connection(said).sentences

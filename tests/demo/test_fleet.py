@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trunq.demo import fleet
-from trunq.demo.fleet import Fleet, ProcessDied
+from trunq_demo import fleet
+from trunq_demo.fleet import Fleet, ProcessDied
 from waiting import wait_until
 
 STUBBORN = """

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trunq.demo import flights
-from trunq.demo.flights import Flight
-from trunq.demo.job import compensation
+from trunq_demo import flights
+from trunq_demo.flights import Flight
+from trunq_demo.job import compensation
 
 
 @pytest.fixture(scope="module")

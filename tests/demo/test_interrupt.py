@@ -13,10 +13,14 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
+MEMBERS = 3
+"""Processes that a run starts itself: two workers and the Spark pipeline. It and Postgres add more."""
+
 
 def test_told_to_end_while_it_starts(tmp_path: Path) -> None:
     with started(tmp_path) as run:
         wait_until(lambda: logs_say(tmp_path, "serves flights"), timeout=100, what="both workers run")
+        assert len(processes_of(tmp_path)) > MEMBERS
         os.killpg(run.pid, signal.SIGTERM)
         said, _ = run.communicate(timeout=60)
     assert run.returncode == 130
@@ -28,6 +32,7 @@ def test_told_to_end_while_it_starts(tmp_path: Path) -> None:
 def test_killed_outright_it_takes_its_processes_along(tmp_path: Path) -> None:
     with started(tmp_path) as run:
         wait_until(lambda: logs_say(tmp_path, "serves flights"), timeout=100, what="both workers run")
+        assert len(processes_of(tmp_path)) > MEMBERS
         run.kill()
         run.wait()
         wait_until(lambda: processes_of(tmp_path) == [], timeout=60, what="nothing is left")

@@ -41,12 +41,13 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that ended: where it was, how it ended, what it said, what was left running."""
+    """A run that ended: where, how, what it said, which processes were left, and which ran before."""
 
     directory: Path
     status: int
     said: str
     left: list[str]
+    running: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +56,23 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     directory = tmp_path_factory.mktemp("main_job")
     with started(directory, "--replay", "60") as run:
         wait_until(lambda: logs_say(directory, "did not answer"), timeout=200, what="flights are handled")
+        running = processes_of(directory)
         os.killpg(run.pid, signal.SIGINT)
         said, _ = run.communicate(timeout=60)
-        return Ran(directory / "demo", run.returncode, said, processes_of(directory))
+        return Ran(directory / "demo", run.returncode, said, processes_of(directory), running)
 
 
 @pytest.fixture(scope="module")
 def ran(stopped: Ran) -> Ran:
     """The main job run to its end, where another was stopped before."""
     with started(stopped.directory.parent, "--replay", REPLAY) as run:
+        wait_until(
+            lambda: logs_say(stopped.directory.parent, "serves flights"), timeout=200, what="workers run"
+        )
+        running = processes_of(stopped.directory.parent)
         said, _ = run.communicate(timeout=500)
         assert run.returncode == 0, said[-3000:]
-        return Ran(stopped.directory, run.returncode, said, processes_of(stopped.directory.parent))
+        return Ran(stopped.directory, run.returncode, said, processes_of(stopped.directory.parent), running)
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +130,12 @@ def test_ctrl_c_in_the_middle_ends_it_cleanly(stopped: Ran) -> None:
     assert stopped.status == 130
     assert "Stopped, and nothing was left running. trunq demo demo starts over." in stopped.said
     assert "Traceback" not in stopped.said
+    assert stopped.running
     assert stopped.left == []
 
 
 def test_nothing_is_left_running_at_the_end(ran: Ran) -> None:
+    assert ran.running
     assert ran.left == []
 
 

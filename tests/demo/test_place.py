@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trunq.demo.place import Place, PlaceUnusable
+from trunq_demo.place import Place, PlaceUnusable
 
 
 def test_a_run_clears_away_the_one_before_but_not_its_database(tmp_path: Path) -> None:

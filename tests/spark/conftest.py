@@ -11,10 +11,16 @@ import psycopg
 import pytest
 
 from trunq import spark as trunq_spark
-from trunq.spark.option import Options
+from trunq.spark.source.option import Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+OTHERS = (
+    "from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
+    " and pid <> pg_backend_pid()"
+)
 
 
 @dataclass
@@ -42,6 +48,14 @@ class Queue:
         row = self.connection.execute(query, values).fetchone()
         assert row is not None
         return row[0]
+
+    def others(self) -> int:
+        """How many other connections to the database there are."""
+        return int(self.value(f"select count(*) {OTHERS}"))
+
+    def disconnect_others(self) -> int:
+        """Ends the other connections; returns how many there were."""
+        return int(self.value(f"select count(pg_terminate_backend(pid, 5000)) {OTHERS}"))
 
     def ids(self, condition: str = "true") -> list[int]:
         """Message ids for everyone, sorted."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trunq.spark.errors import JavaMissing
-from trunq.spark.java import SHIM, Java, find_java, inspect_java
+from trunq.spark.launch.java import SHIM, Java, find_java, inspect_java
 
 
 @pytest.fixture

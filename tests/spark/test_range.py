@@ -11,8 +11,8 @@ import pytest
 
 from spark.conftest import Queue
 from trunq.spark.connection import Database
-from trunq.spark.log import QueueLog, Tick
-from trunq.spark.range import BEGINNING, Interval, Part, Position, Snapshot, Split, Window, split
+from trunq.spark.source.log import QueueLog, Tick
+from trunq.spark.source.range import BEGINNING, Interval, Part, Position, Snapshot, Split, Window, split
 
 
 @pytest.fixture

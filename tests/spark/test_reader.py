@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql.datasource import EqualTo, In, IsNotNull, StringStartsWith
 from pyspark.sql.types import StringType, StructType
 
 from spark.conftest import Queue
 from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMissing, TickNotFound
-from trunq.spark import fetch
-from trunq.spark.column import BY_NAME, COLUMNS, arrow_schema, choose
+from trunq.record import BatchMessage
+from trunq.spark.connection import Connection, Database, away
 from trunq.spark.errors import DatabaseAway
-from trunq.spark.option import Options
-from trunq.spark.reader import BatchReader, FilteringReader
+from trunq.spark.source import fetch
+from trunq.spark.source.column import BY_NAME, COLUMNS, arrow_schema, choose
+from trunq.spark.source.option import Options
+from trunq.spark.source.reader import BatchReader, FilteringReader
+from waiting import wait_until
 
 ENGINES = ("psycopg", "adbc")
 ALL = tuple(BY_NAME)
@@ -84,15 +91,12 @@ def test_batches_are_bounded_in_bytes(queue: Queue, engine: str) -> None:
     assert max(sizes) < 16_000_000
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_lost_connection_is_replaced(queue: Queue, engine: str) -> None:
+def test_the_connection_that_adbc_keeps_is_replaced_when_it_is_lost(queue: Queue) -> None:
     queue.publish(3)
-    reader = BatchReader(queue.options(engine=engine), ("id",))
+    reader = BatchReader(queue.options(engine="adbc"), ("id",))
     assert read(reader).num_rows == 3
-    queue.connection.execute(
-        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-        " where pid <> pg_backend_pid() and datname = current_database()"
-    )
+    wait_until(lambda: queue.others() == 1, what="only the connection that adbc keeps is left")
+    assert queue.disconnect_others() == 1
     assert read(reader).num_rows == 3
 
 
@@ -175,13 +179,18 @@ def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
         Options.parse(given)
 
 
-def test_the_address_comes_from_the_environment_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_is_that_of_the_settings_and_is_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRUNQ_DSN", raising=False)
-    with pytest.raises(InvalidArgument, match="needs to know the database"):
-        Options.parse({"queue": "q"}).address()
-    monkeypatch.setenv("TRUNQ_DSN", "host=h password=secret")
     options = Options.parse({"queue": "q"})
-    assert options.address() == os.environ["TRUNQ_DSN"]
+    # Nothing is said, so libpq looks where it always does: PGHOST and so on.
+    assert options.address() == ""
+    (tmp_path / "trunq.toml").write_text('dsn = "host=file"')
+    assert options.address() == "host=file"
+    monkeypatch.setenv("TRUNQ_DSN", "host=h password=secret")
+    assert options.address() == "host=h password=secret"
     assert Options.parse({"queue": "q", "service": "it's"}).address() == "service='it\\'s'"
     assert "secret" not in repr(Options.parse({"queue": "q", "dsn": "host=h password=secret"}))
 
@@ -192,11 +201,60 @@ def test_an_address_that_cannot_be_read_is_not_repeated() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_database_that_is_not_there_is_said_so_soon() -> None:
-    options = Options.parse({"queue": "q", "dsn": "host=/nowhere password=secret"})
-    with pytest.raises(DatabaseAway, match="cannot be reached") as caught:
-        BatchReader(options, ("id",)).partitions()
-    assert "secret" not in str(caught.value)
+@pytest.fixture
+def open_to_others(queue: Queue) -> Callable[[bool], None]:
+    """Lets others connect to the database, or not; who is connected stays so."""
+    other = queue.connect(make_conninfo(queue.dsn, dbname="postgres"))
+
+    def allow(allowed: bool) -> None:
+        other.execute(f"alter database {queue.connection.info.dbname} allow_connections {allowed}".encode())
+
+    return allow
+
+
+def test_a_database_never_reached_is_given_up_sooner_than_one_that_answered_before(
+    queue: Queue, open_to_others: Callable[[bool], None]
+) -> None:
+    tries: list[str] = []
+
+    def nowhere() -> str:
+        tries.append("host=/nowhere")
+        return tries[-1]
+
+    known = Database(lambda: queue.dsn)
+    assert known.run(select_one) == 1
+    open_to_others(False)
+    assert queue.disconnect_others() == 1
+    with closing(known), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(known.run, select_one)
+        wait_until(waiting.running)
+        with pytest.raises(DatabaseAway, match="cannot be reached"):
+            Database(nowhere).run(select_one)
+        # The pauses before seven tries take 3 s at least, so two seconds of patience allow no more.
+        # The address is asked for once more, for the error.
+        assert len(tries) <= 7 + 1
+        assert waiting.running()
+        open_to_others(True)
+        assert waiting.result(60) == 1
+
+
+def select_one(connection: Connection) -> Any:
+    return connection.execute("select 1").fetchone()[0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("dsn", "said"),
+    [
+        ("host=h password=secret", "no answer from h with secret"),
+        ("postgresql://u:secret@h/db", "no answer from postgresql://u:secret@h/db"),
+        ("postgres//u:secret@h", 'missing "=" after "postgres//u:secret@h"'),
+        ("postgres//u:secret@h", 'missing "=" in "secret@h"'),
+    ],
+)
+def test_a_password_that_a_library_repeats_is_not_shown(dsn: str, said: str) -> None:
+    error = away(OSError(said), dsn)
+    assert "cannot be reached" in str(error)
+    assert "secret" not in str(error)
 
 
 def test_an_unknown_queue_and_a_database_without_trunq_are_said_so(queue: Queue, new_database: Any) -> None:
@@ -213,3 +271,7 @@ def test_a_schema_may_name_only_the_columns_there_are() -> None:
     with pytest.raises(InvalidArgument, match='"id" is bigint, not string'):
         choose(StructType().add("id", StringType()))
     assert [column.name for column in COLUMNS] == list(ALL)
+
+
+def test_the_columns_are_those_of_a_message_in_a_batch() -> None:
+    assert tuple(column.name for column in COLUMNS) == BatchMessage._fields

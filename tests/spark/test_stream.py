@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark.conftest import Queue
 from trunq.errors import InvalidArgument, WrongMode
 from trunq.spark.errors import CheckpointMismatch, DataLoss
-from trunq.spark.stream import Offset, StreamReader
+from trunq.spark.source.stream import Offset, StreamReader
 
 Make = Callable[..., StreamReader]
 
@@ -190,9 +190,6 @@ def test_a_reader_survives_the_loss_of_its_connection(queue: Queue, make: Make) 
     queue.publish(4)
     queue.tick()
     for _ in range(2):
-        queue.connection.execute(
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-            " where pid <> pg_backend_pid() and datname = current_database()"
-        )
+        assert queue.disconnect_others() > 0
         end = reader.latestOffset(start, ReadAllAvailable())
         assert len(ids(reader, start, end)) == 4

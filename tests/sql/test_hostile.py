@@ -17,31 +17,41 @@ FUNCTIONS = """
     select p.oid::regprocedure::text, p.prosrc,
       coalesce(array_to_string(p.proconfig, ' '), '') like '%search_path=pg_catalog, pg_temp%'
     from pg_proc p
-    where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname like '\\_specimen\\_%'
+    where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace
+      and p.proname like '\\_specimen\\_%'
 """
 
 KEYWORDS = set(
-    "coalesce greatest least nullif exists values in array row cast any all some extract bit as and or not filter on into using case when then"
-    " else select from where if union with materialized lateral like limit is between interval rows over".split()
+    re.findall(
+        r"\w+",
+        """
+        coalesce greatest least nullif exists values in array row cast any all some extract bit as and or not
+        filter on into using case when then else select from where if union with materialized lateral
+        like limit is between interval rows over
+        """,
+    )
 )
 
-OVERLOADS = """
-create function public.format(text, integer) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
-create function public.format(text, text) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
-create function public.concat(text, text) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
-create function public.nextval(text) returns bigint language plpgsql as $$ begin {body} return 1; end $$;
-create function public.cardinality(jsonb[]) returns integer language plpgsql as $$ begin {body} return 1; end $$;
-create function public.cardinality(bigint[]) returns integer language plpgsql as $$ begin {body} return 1; end $$;
-create function public.unnest(bigint[]) returns setof bigint language plpgsql as $$ begin {body} end $$;
-create function public.pg_column_size(jsonb) returns integer language plpgsql as $$ begin {body} return 1; end $$;
-create function public.left(text, smallint) returns text language plpgsql as $$ begin {body} return 'x'; end $$;
-create function public.substr(bytea, smallint) returns bytea language plpgsql as $$ begin {body} return 'x'; end $$;
-create function public.pg_visible_in_snapshot(xid8, pg_snapshot) returns boolean language plpgsql as $$ begin {body} return true; end $$;
-create function public.is_more(integer, integer) returns boolean language plpgsql as $$ begin {body} return true; end $$;
-create operator public.> (leftarg = integer, rightarg = integer, function = public.is_more);
-create function public.is_text(text, name) returns boolean language plpgsql as $$ begin {body} return true; end $$;
-create operator public.= (leftarg = text, rightarg = name, function = public.is_text);
-"""
+SIGNATURES = (
+    "format(text, integer) returns text",
+    "format(text, text) returns text",
+    "concat(text, text) returns text",
+    "nextval(text) returns bigint",
+    "cardinality(jsonb[]) returns integer",
+    "cardinality(bigint[]) returns integer",
+    "unnest(bigint[]) returns setof bigint",
+    "pg_column_size(jsonb) returns integer",
+    "left(text, smallint) returns text",
+    "substr(bytea, smallint) returns bytea",
+    "pg_visible_in_snapshot(xid8, pg_snapshot) returns boolean",
+    "is_more(integer, integer) returns boolean",
+    "is_text(text, name) returns boolean",
+)
+BODY = "language plpgsql as $$ begin raise exception 'a function of somebody else was run'; end $$"
+OPERATORS = (
+    "create operator public.> (leftarg = integer, rightarg = integer, function = public.is_more)",
+    "create operator public.= (leftarg = text, rightarg = name, function = public.is_text)",
+)
 
 
 def test_each_function_pins_its_search_path_or_names_the_schema_of_all_it_calls(session: Connection) -> None:
@@ -59,8 +69,8 @@ def test_each_function_pins_its_search_path_or_names_the_schema_of_all_it_calls(
 def test_hostile_overloads_are_never_run(connect: Connect, path: str) -> None:
     """All of them raise, so anything that ran one would fail."""
     session = connect()
-    body = "raise exception 'a function of somebody else was run';"
-    session.execute(OVERLOADS.replace("{body}", body).encode())
+    for statement in (*(f"create function public.{each} {BODY}" for each in SIGNATURES), *OPERATORS):
+        session.execute(statement.encode())
     session.execute(f"set search_path = {path}".encode())
     ask(session, "create_queue", queue="orders")
     ask(session, "subscribe", queue="orders", subscription="batches", mode="exclusive")

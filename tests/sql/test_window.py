@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from calling import ask, burn, fetch
-from trunq.spark.range import Snapshot, Window
+from trunq.spark.source.range import Snapshot, Window
 
 Connection = psycopg.Connection[Any]
 Row = tuple[int, int]
@@ -110,7 +110,7 @@ def is_read(session: Connection, row: Row, lo: str, hi: str, last: Row) -> bool:
 def in_window_before(session: Connection, row: Row, lo: str, hi: str, last: Row) -> bool:
     """Read: visible in lo, or in the window and not behind the position."""
     is_old = fetch(session, "select pg_visible_in_snapshot(%s::text::xid8, %s)", str(row[0]), lo)
-    return bool(is_old) or in_window(session, row, lo, hi) and row <= last
+    return bool(is_old) or (in_window(session, row, lo, hi) and row <= last)
 
 
 def in_queue_window(session: Connection, queue: str, lo: str, hi: str) -> list[Row]:
@@ -131,9 +131,12 @@ def by_spark(session: Connection, queue: str, lo: str, hi: str) -> list[Row]:
 def move_to(session: Connection, queue: str, lo: str, hi: str, last: Row) -> int:
     """Put the position of "default" there."""
     query = (
-        f"insert into trunq_data.{queue}_lease (lease_id, subscription_id, token, lo, hi, last_txid, last_id, leased_at)"
-        f" select nextval('trunq_data.{queue}_lease_id'), s.subscription_id, 0, %s, %s, %s::text::xid8, %s, now()"
-        " from trunq.subscription s join trunq.queue q using (queue_id) where q.name = %s returning subscription_id"
+        f"insert into trunq_data.{queue}_lease"
+        " (lease_id, subscription_id, token, lo, hi, last_txid, last_id, leased_at)"
+        f" select nextval('trunq_data.{queue}_lease_id'), s.subscription_id, 0,"
+        " %s, %s, %s::text::xid8, %s, now()"
+        " from trunq.subscription s join trunq.queue q using (queue_id)"
+        " where q.name = %s returning subscription_id"
     )
     return int(fetch(session, query, lo, hi, str(last[0]), last[1], queue))
 

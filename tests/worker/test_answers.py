@@ -6,13 +6,16 @@ import asyncio
 import datetime
 import logging
 import threading
+from datetime import date
+from decimal import Decimal
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from serving import Queue, drain, running
-from trunq.message import Message, RawJson, Reject, Retry
+from trunq.message import Message, Reject, Retry
+from trunq.wire.json import RawJson
 from trunq.worker.slot import TURN
 from waiting import async_wait_until
 
@@ -164,11 +167,24 @@ async def test_a_result_that_is_no_json_is_an_error_that_says_so(queue: Queue) -
 
     @worker.handler("work")
     async def wrong(message: Message) -> Any:
-        return {1, 2}
+        return {"made": [object()]}
 
     await drain(worker)
     (dead,) = queue.dead()
-    assert "returned what JSON cannot hold" in dead.errors[-1]["error"]
+    assert "returned what JSON cannot hold (result['made'][0] is a object" in dead.errors[-1]["error"]
+
+
+async def test_a_result_may_hold_what_a_payload_may(queue: Queue) -> None:
+    queue.policy(keep_results=True)
+    (id,) = queue.publish()
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def paid(message: Message) -> Any:
+        return {"paid": Decimal("1.10"), "on": date(2026, 1, 2)}
+
+    await drain(worker)
+    assert queue.message(id).result == {"paid": "1.10", "on": "2026-01-02"}
 
 
 async def test_a_result_the_database_refuses_fails_alone(queue: Queue) -> None:
@@ -178,8 +194,7 @@ async def test_a_result_the_database_refuses_fails_alone(queue: Queue) -> None:
 
     @worker.handler("work")
     async def mostly_fine(message: Message) -> Any:
-        # jsonb has no character 0, which JSON can write.
-        return "\x00" if message.payload == 4 else "fine"
+        return RawJson("no JSON") if message.payload == 4 else "fine"
 
     await drain(worker)
     (dead,) = queue.dead()

@@ -193,7 +193,7 @@ async def test_answers_wait_for_the_disk_and_leases_do_not(
     queue.connection.execute("create table committed (what text, synchronous text)")
     queue.connection.execute(
         "create function note() returns trigger language plpgsql as $$ begin"
-        " insert into committed values (tg_argv[0], current_setting('synchronous_commit'));"
+        " insert into public.committed values (tg_argv[0], current_setting('synchronous_commit'));"
         " return null; end $$"
     )
     for what in ("lease", "receipt"):

@@ -1,37 +1,26 @@
-"""Exclusive subscriptions: one reader takes whole batches, each what lies between two ticks."""
+"""Batches: an exclusive subscription is read in what lies between two ticks."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
-from trunq.argument import Interval, interval
-from trunq.message import decode_jsonb, decode_timestamp
-from trunq.record import Batch, BatchMessage, Tick
+from trunq.call import Call
+from trunq.record import (
+    Batch,
+    BatchMessage,
+)
+from trunq.wire.json import decode_jsonb
+from trunq.wire.scalar import Interval, decode_timestamp, interval
+
+OPENED: Final = Batch._fields[: Batch._fields.index("queue")]
+"""The columns of `trunq.next_batch`."""
 
 
 class AsyncBatches(AsyncAccess):
-    """Ticks and batches."""
-
-    async def tick(
-        self, queue: str, *, force: bool = False, connection: AsyncConnection[Any] | None = None
-    ) -> int | None:
-        """Cut a tick when one is due, or `force`d; returns its id, or None."""
-        tick_id: int | None = await self._value(connection, "tick", queue=queue, force=force)
-        return tick_id
-
-    async def list_ticks(
-        self,
-        queue: str,
-        from_: int | None = None,
-        to: int | None = None,
-        *,
-        connection: AsyncConnection[Any] | None = None,
-    ) -> list[Tick]:
-        """Ticks in order, from `from_` to `to`, both included."""
-        return await self._records(connection, Tick, "list_ticks", queue=queue, from_=from_, to=to)
+    """Batches."""
 
     async def next_batch(
         self,
@@ -47,24 +36,34 @@ class AsyncBatches(AsyncAccess):
 
         None when there is no new tick, or another worker holds the open batch.
         """
-        batches = await self._records(
-            connection,
-            Batch,
-            "next_batch",
-            queue=queue,
-            subscription=subscription,
-            worker=worker,
-            max_ticks=max_ticks,
-            lease_time=interval("lease_time", lease_time),
+        arguments = {
+            "queue": queue,
+            "subscription": subscription,
+            "worker": worker,
+            "max_ticks": max_ticks,
+            "lease_time": interval("lease_time", lease_time),
+        }
+        rows = await self._execute(connection, Call("next_batch", arguments, OPENED))
+        return Batch._make((*rows[0], queue, subscription)) if rows else None
+
+    async def read(
+        self, batch: Batch, *, connection: AsyncConnection[Any] | None = None
+    ) -> list[BatchMessage]:
+        """The messages of an open batch, in order: `read_batch` of it."""
+        return await self.read_batch(batch.queue, batch.subscription, batch.batch_id, connection=connection)
+
+    async def finish(self, batch: Batch, *, connection: AsyncConnection[Any] | None = None) -> bool:
+        """Move the subscription past a batch: `finish_batch` of it."""
+        return await self.finish_batch(
+            batch.queue, batch.subscription, batch.batch_id, batch.token, connection=connection
         )
-        return batches[0] if batches else None
 
     async def read_batch(
         self, queue: str, subscription: str, batch_id: int, *, connection: AsyncConnection[Any] | None = None
     ) -> list[BatchMessage]:
         """The messages of the open batch, in order: the same ones each time."""
         arguments = {"queue": queue, "subscription": subscription, "batch_id": batch_id}
-        rows = await self._call(connection, "read_batch", BatchMessage._fields, arguments, raw=True)
+        rows = await self._execute(connection, Call("read_batch", arguments, BatchMessage._fields, raw=True))
         return [
             BatchMessage(
                 id,
@@ -102,19 +101,3 @@ class AsyncBatches(AsyncAccess):
             token=token,
         )
         return finished
-
-    async def position(
-        self, queue: str, subscription: str, *, connection: AsyncConnection[Any] | None = None
-    ) -> int:
-        """The tick up to which an exclusive subscription has read."""
-        tick_id: int = await self._value(connection, "position", queue=queue, subscription=subscription)
-        return tick_id
-
-    async def advance(
-        self, queue: str, subscription: str, tick_id: int, *, connection: AsyncConnection[Any] | None = None
-    ) -> int:
-        """Move an exclusive subscription forward to a tick, never back; returns where it is then."""
-        position: int = await self._value(
-            connection, "advance", queue=queue, subscription=subscription, tick_id=tick_id
-        )
-        return position

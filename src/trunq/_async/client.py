@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from trunq._async.answer import AsyncAnswers
 from trunq._async.batch import AsyncBatches
-from trunq._async.duty import AsyncDuties
-from trunq._async.finished import AsyncFinished
+from trunq._async.bell import AsyncBells
+from trunq._async.dead import AsyncDead
+from trunq._async.delayed import AsyncDelayed
+from trunq._async.history import AsyncHistory
+from trunq._async.leader import AsyncLeading
+from trunq._async.lease import AsyncLeases
 from trunq._async.publish import AsyncPublishing
 from trunq._async.queue import AsyncQueues
-from trunq._async.shared import AsyncLeases
-from trunq._async.view import AsyncViews
+from trunq._async.rotate import AsyncRotation
+from trunq._async.status import AsyncStatuses
+from trunq._async.subscription import AsyncSubscriptions
+from trunq._async.tick import AsyncTicks
 
 
 class AsyncClient(
-    AsyncQueues, AsyncPublishing, AsyncLeases, AsyncFinished, AsyncBatches, AsyncDuties, AsyncViews
+    AsyncQueues,
+    AsyncSubscriptions,
+    AsyncPublishing,
+    AsyncLeases,
+    AsyncAnswers,
+    AsyncTicks,
+    AsyncBatches,
+    AsyncBells,
+    AsyncDelayed,
+    AsyncDead,
+    AsyncHistory,
+    AsyncStatuses,
+    AsyncRotation,
+    AsyncLeading,
 ):
     """Everything trunq does.
 

@@ -13,10 +13,14 @@ from psycopg import AsyncConnection, AsyncCopy, AsyncCursor, sql
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
-from trunq._async.access import AsyncAccess, check_encoding, is_idle
-from trunq.argument import Interval, check_name, interval, json_text, moment, too_large, unreadable
-from trunq.bulk import COLUMNS, PART, Columns, line
-from trunq.errors import QueueNotFound, translated
+from trunq._async.access import AsyncAccess
+from trunq._async.execute import check_encoding, is_idle
+from trunq.call import Call, unreadable
+from trunq.errors import translated
+from trunq.wire.copy import COLUMNS, PART, Columns, line
+from trunq.wire.json import json_text
+from trunq.wire.name import check_name
+from trunq.wire.scalar import Interval, interval, moment
 
 
 class AsyncPublishing(AsyncAccess):
@@ -101,7 +105,7 @@ class AsyncPublishing(AsyncAccess):
         None for a role that may not write ids. An id that is not used is never given again.
         """
         arguments = {"queue": queue, "count": count}
-        ((ids,),) = await self._call(connection, "draw_ids", (), arguments, raw=True)
+        ((ids,),) = await self._execute(connection, Call("draw_ids", arguments, raw=True))
         return ids  # type: ignore[no-any-return]
 
     async def _copy_many(
@@ -131,9 +135,11 @@ class AsyncPublishing(AsyncAccess):
     ) -> AsyncIterator[AsyncCopyWriter]:
         """Publish a stream of messages by COPY, all of them or, when the block raises, none.
 
-        async with client.copy("orders") as orders:
-            for row in rows:
-                await orders.write(row, kind="order")
+        An example:
+
+            async with client.copy("orders") as orders:
+                for row in rows:
+                    await orders.write(row, kind="order")
         """
         check_name("queue", queue)
         async with (
@@ -162,12 +168,6 @@ async def _copying(
                 yield copy
     except psycopg.DataError as error:
         raise unreadable(error) from error
-    except psycopg.errors.CheckViolation as error:
-        if (ours := too_large(error)) is None:
-            raise
-        raise ours from error
-    except psycopg.errors.UndefinedTable as error:
-        raise QueueNotFound(f'queue "{queue}" does not exist', "create it: trunq queue create") from error
 
 
 class AsyncCopyWriter:

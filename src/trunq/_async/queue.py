@@ -1,18 +1,21 @@
-"""Queues and their subscriptions."""
+"""Queues: each one log."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
-from trunq.argument import Interval, interval
-from trunq.record import Queue, Subscription
+from trunq.record import (
+    Queue,
+)
+from trunq.wire.scalar import Interval, interval
 
 
 class AsyncQueues(AsyncAccess):
-    """Queues and their subscriptions."""
+    """Queues."""
 
     async def create_queue(
         self,
@@ -62,57 +65,25 @@ class AsyncQueues(AsyncAccess):
         """Let a database role publish to this queue, by function, INSERT and COPY, and do nothing else."""
         await self._value(connection, "grant_publisher", queue=queue, role=role)
 
-    async def subscribe(
-        self,
-        queue: str,
-        subscription: str,
-        *,
-        mode: Literal["shared", "exclusive"] | None = None,
-        start: Literal["latest", "earliest"] | None = None,
-        max_attempts: int | None = None,
-        lease_time: Interval | None = None,
-        backoff: Literal["constant", "linear", "exponential"] | None = None,
-        backoff_base: Interval | None = None,
-        backoff_cap: Interval | None = None,
-        jitter: float | None = None,
-        keep_results: bool | None = None,
-        connection: AsyncConnection[Any] | None = None,
-    ) -> bool:
-        """Create a subscription, or change the policies given of one that is there (then False).
+    async def clock(self, *, connection: AsyncConnection[Any] | None = None) -> datetime:
+        """The time all of trunq goes by: the database's."""
+        now: datetime = await self._value(connection, "clock")
+        return now
 
-        It sees every message whose transaction was not finished at this moment; with `start` earliest also
-        those that are still kept. A message is tried `max_attempts` times (5; 0: for ever), each under a
-        lease of `lease_time` (60 s). The delay before attempt n+1 is `backoff_base` (1 s), times n when
-        `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (1 h), less a random part
-        of it, at most the share `jitter` (0.1). With `keep_results`, the database keeps what handlers
-        return.
+    async def snapshot(self, *, connection: AsyncConnection[Any] | None = None) -> str:
+        """Which transactions are finished now, as Postgres writes it: positions and ticks are made of it."""
+        snapshot: str = await self._value(connection, "snapshot")
+        return snapshot
+
+    async def version(self, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """Number of the newest migration the database has had."""
+        version: int = await self._value(connection, "version")
+        return version
+
+    async def rebase(self, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """After a restore into another cluster, with all workers stopped: start every position afresh.
+
+        What was not answered is published again; returns how many messages that were.
         """
-        created: bool = await self._value(
-            connection,
-            "subscribe",
-            queue=queue,
-            subscription=subscription,
-            mode=mode,
-            start=start,
-            max_attempts=max_attempts,
-            lease_time=interval("lease_time", lease_time),
-            backoff=backoff,
-            backoff_base=interval("backoff_base", backoff_base),
-            backoff_cap=interval("backoff_cap", backoff_cap),
-            jitter=jitter,
-            keep_results=keep_results,
-        )
-        return created
-
-    async def unsubscribe(
-        self, queue: str, subscription: str, *, connection: AsyncConnection[Any] | None = None
-    ) -> bool:
-        """Drop a subscription with its delayed and dead messages; False when there was none."""
-        dropped: bool = await self._value(connection, "unsubscribe", queue=queue, subscription=subscription)
-        return dropped
-
-    async def list_subscriptions(
-        self, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
-    ) -> list[Subscription]:
-        """The subscriptions of a queue, or of all, with their policies."""
-        return await self._records(connection, Subscription, "list_subscriptions", queue=queue)
+        published: int = await self._value(connection, "rebase")
+        return published

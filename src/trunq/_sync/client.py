@@ -4,16 +4,38 @@
 
 from __future__ import annotations
 
+from trunq._sync.answer import Answers
 from trunq._sync.batch import Batches
-from trunq._sync.duty import Duties
-from trunq._sync.finished import Finished
+from trunq._sync.bell import Bells
+from trunq._sync.dead import Dead
+from trunq._sync.delayed import Delayed
+from trunq._sync.history import History
+from trunq._sync.leader import Leading
+from trunq._sync.lease import Leases
 from trunq._sync.publish import Publishing
 from trunq._sync.queue import Queues
-from trunq._sync.shared import Leases
-from trunq._sync.view import Views
+from trunq._sync.rotate import Rotation
+from trunq._sync.status import Statuses
+from trunq._sync.subscription import Subscriptions
+from trunq._sync.tick import Ticks
 
 
-class Client(Queues, Publishing, Leases, Finished, Batches, Duties, Views):
+class Client(
+    Queues,
+    Subscriptions,
+    Publishing,
+    Leases,
+    Answers,
+    Ticks,
+    Batches,
+    Bells,
+    Delayed,
+    Dead,
+    History,
+    Statuses,
+    Rotation,
+    Leading,
+):
     """Everything trunq does.
 
         with Client("postgresql://...") as client:

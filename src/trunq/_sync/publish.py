@@ -15,10 +15,14 @@ from psycopg import Connection, Copy, Cursor, sql
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
-from trunq._sync.access import Access, check_encoding, is_idle
-from trunq.argument import Interval, check_name, interval, json_text, moment, too_large, unreadable
-from trunq.bulk import COLUMNS, PART, Columns, line
-from trunq.errors import QueueNotFound, translated
+from trunq._sync.access import Access
+from trunq._sync.execute import check_encoding, is_idle
+from trunq.call import Call, unreadable
+from trunq.errors import translated
+from trunq.wire.copy import COLUMNS, PART, Columns, line
+from trunq.wire.json import json_text
+from trunq.wire.name import check_name
+from trunq.wire.scalar import Interval, interval, moment
 
 
 class Publishing(Access):
@@ -103,7 +107,7 @@ class Publishing(Access):
         None for a role that may not write ids. An id that is not used is never given again.
         """
         arguments = {"queue": queue, "count": count}
-        ((ids,),) = self._call(connection, "draw_ids", (), arguments, raw=True)
+        ((ids,),) = self._execute(connection, Call("draw_ids", arguments, raw=True))
         return ids  # type: ignore[no-any-return]
 
     def _copy_many(
@@ -131,9 +135,11 @@ class Publishing(Access):
     def copy(self, queue: str, *, connection: Connection[Any] | None = None) -> Iterator[CopyWriter]:
         """Publish a stream of messages by COPY, all of them or, when the block raises, none.
 
-        with client.copy("orders") as orders:
-            for row in rows:
-                orders.write(row, kind="order")
+        An example:
+
+            with client.copy("orders") as orders:
+                for row in rows:
+                    orders.write(row, kind="order")
         """
         check_name("queue", queue)
         with (
@@ -160,12 +166,6 @@ def _copying(connection: Connection[Any], queue: str, columns: Sequence[str]) ->
                 yield copy
     except psycopg.DataError as error:
         raise unreadable(error) from error
-    except psycopg.errors.CheckViolation as error:
-        if (ours := too_large(error)) is None:
-            raise
-        raise ours from error
-    except psycopg.errors.UndefinedTable as error:
-        raise QueueNotFound(f'queue "{queue}" does not exist', "create it: trunq queue create") from error
 
 
 class CopyWriter:

@@ -1,13 +1,12 @@
 """The command `trunq`: one file a noun.
 
-Results go to stdout, everything else to stderr. A command that cannot be done ends with one sentence that
-says why and what to do, and status 1; one that was not understood with status 2; one that was interrupted
-with 130.
+Commands print results to stdout and everything else to stderr. A command that fails prints one sentence
+that says why and what to do, and exits with status 1. Wrong usage exits with status 2, an interrupted
+command with 130.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -16,14 +15,10 @@ from typing import NoReturn
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its status."""
     try:
-        # Imported here: a Ctrl-C while libraries load is a Ctrl-C too.
+        # _run imports the libraries, so that a Ctrl-C while they load is handled too.
         _run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
     raise SystemExit(0)
 
 

@@ -1,13 +1,18 @@
-"""All commands, in one app."""
+"""All commands, in one app.
+
+Another package adds a command by an entry point of the group `trunq.commands`: a function that is called with
+the app. The demo does.
+"""
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
 
-from trunq.cli import db, dead, demo, leader, message, option, publish, queue, status, worker
+from trunq.cli import db, dead, leader, message, option, publish, queue, status, worker
 
 app = typer.Typer(
     name="trunq",
@@ -51,7 +56,6 @@ def root(
 
 
 for name, function, examples in (
-    ("demo", demo.demo, demo.EXAMPLES),
     ("publish", publish.publish, publish.EXAMPLES),
     ("worker", worker.worker, worker.EXAMPLES),
     ("leader", leader.leader, leader.EXAMPLES),
@@ -60,3 +64,5 @@ for name, function, examples in (
     option.verb(app, name, *examples)(function)
 for name, group in (("db", db.app), ("queue", queue.app), ("message", message.app), ("dead", dead.app)):
     app.add_typer(group, name=name)
+for plug_in in entry_points(group="trunq.commands"):
+    plug_in.load()(app)

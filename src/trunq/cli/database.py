@@ -1,4 +1,4 @@
-"""The database a command works on: one that is given, or an embedded one."""
+"""The database of a command: the one that the user names, or an embedded one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import psycopg
 
 from trunq import Client, install, settings
 from trunq import embedded as embedding
-from trunq.cli.failure import WAYS_TO_A_DATABASE, Mistake, explain_connection, is_connection_trouble
+from trunq.cli.failure import Mistake
 from trunq.cli.option import embedded_directory
+from trunq.explanation import WAYS_TO_A_DATABASE, explain_connection, is_connection_trouble
 
 
 @contextmanager
 def address(dsn: str | None, embedded: str | None) -> Iterator[str]:
-    """Address of the database that the options or the settings name; an embedded one runs meanwhile."""
+    """The address of the database that options or settings name; starts an embedded one and stops it."""
     if dsn is not None and embedded is not None:
         raise Mistake("Give --dsn or --embedded, not both.")
     known = settings.load()
     directory = embedded_directory(embedded) if embedded is not None else known.embedded
     if directory is not None and dsn is None and (embedded is not None or known.dsn is None):
         with embedding.start(directory) as server:
-            # A database of our own is given what it lacks; one of yours is changed when you say so.
+            # Install into an embedded database unasked; the user decides when to change another database.
             if install.version(server.dsn) is None:
                 install.install(server.dsn)
             yield server.dsn
@@ -42,13 +43,13 @@ def client(dsn: str | None, embedded: str | None) -> Iterator[Client]:
 
 @contextmanager
 def _default_address() -> Iterator[None]:
-    """Nothing was given: libpq looks where it always does, and if nothing is there, that is what to say."""
+    """Turns libpq's error at its default address into one that says how to name a database."""
     try:
         yield
     except psycopg.Error as error:
         if not is_connection_trouble(error):
             raise
-        reason, _, _ = explain_connection(str(error)).partition(". ")
+        reason = explain_connection(str(error)).reason
         raise Mistake(
             f"No database is given, and there is none at the usual place ({reason}). {WAYS_TO_A_DATABASE}"
         ) from None

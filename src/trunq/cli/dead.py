@@ -105,7 +105,7 @@ def purge(
 
 
 def _choose(ids: list[int] | None, everything: bool, verb: str) -> list[int] | None:
-    """The ids given, or None for all: which must be said."""
+    """The given ids, or None for all messages, which the user must ask for."""
     if ids and everything and verb == "requeue":
         raise Mistake("Give ids or --all, not both.")
     if not ids and not everything:

@@ -1,4 +1,4 @@
-"""What long-running commands write to stderr: a line an event, with its time."""
+"""The log of long-running commands: one line for each event, with its time, to stderr."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import logging
 
 
 def log_to_stderr() -> None:
-    """Send logs to stderr, unless the application has seen to its logs itself."""
+    """Log to stderr, unless the application has configured logging itself."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -10,7 +9,9 @@ from rich.markup import escape
 
 from trunq.cli import option
 from trunq.cli.database import client
-from trunq.cli.output import Row, moment, out, text, write_json, write_rows
+from trunq.cli.output import Row, out, write_json, write_rows
+from trunq.display import attempt as attempt_in_words
+from trunq.display import text
 
 app = option.noun(
     "Messages: where each one is, and what became of it.",
@@ -88,17 +89,8 @@ def _print_progress(row: Row) -> None:
         f"\nSubscription [bold]{escape(row['subscription'])}[/bold]: [{colour}]{row['state']}[/{colour}]"
     )
     for attempt in row["attempts"] or []:
-        _print_fact(f"attempt {attempt['attempt']}", _tell(attempt))
+        _print_fact(f"attempt {attempt['attempt']}", attempt_in_words(attempt))
     _print_fact("result", row["result"])
-
-
-def _tell(attempt: dict[str, Any]) -> str:
-    said = f"{attempt.get('outcome') or 'running'}, by {attempt.get('worker')}"
-    if attempt.get("leased_at"):
-        said += f" at {moment(datetime.fromisoformat(attempt['leased_at']))}"
-    if attempt.get("took") is not None:
-        said += f", in {attempt['took'] * 1000:,.3g} ms"
-    return f"{said}: {attempt['error']}" if attempt.get("error") else said
 
 
 def _print_fact(name: str, value: Any) -> None:

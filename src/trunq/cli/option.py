@@ -1,4 +1,4 @@
-"""Options that many commands share, and how their values are read."""
+"""Options that many commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 DATABASE = "Which database"
 EMBEDDED_DIRECTORY = ".trunq"
 FLAG = ""
-"""Metavar of an option that takes no value; by default its type would be shown."""
+"""Metavar of an option without a value; by default --help would show its type."""
 
 Dsn = Annotated[
     str | None,
@@ -67,7 +67,7 @@ def interval(value: str) -> timedelta:
     while rest:
         match = INTERVAL.match(rest)
         if match is None or match[2] not in {*UNITS, ""} or (match[2] == "" and rest != value.lower()):
-            raise typer.BadParameter(f"{value!r} is no interval; write it like 30s, 5m, 2h or 1d.")
+            raise typer.BadParameter(f"{value!r} is not an interval; write it like 30s, 5m, 2h or 1d.")
         total += float(match[1]) * UNITS.get(match[2], 1.0)
         rest = rest[match.end() :]
     if not value.strip():
@@ -76,11 +76,13 @@ def interval(value: str) -> timedelta:
 
 
 def moment(value: str) -> datetime:
-    """Read a time in ISO 8601; one without a zone is taken as UTC."""
+    """Read a time in ISO 8601; without a time zone it is UTC."""
     try:
         read = datetime.fromisoformat(value)
     except ValueError:
-        raise typer.BadParameter(f"{value!r} is no time; write it like 2026-01-31T18:00:00+01:00.") from None
+        raise typer.BadParameter(
+            f"{value!r} is not a time; write it like 2026-01-31T18:00:00+01:00."
+        ) from None
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
@@ -96,13 +98,13 @@ def json_object(value: str) -> dict[str, Any]:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: what one would type. A line that starts with # is a comment."""
+    """The examples at the end of a command's help. A line that starts with # is a comment."""
     shown = (f"[dim]{escape(line)}[/dim]" if line.startswith("#") else escape(line) for line in lines)
     return "\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in shown)])
 
 
 class _Help:
-    """Help as it is to be read: paragraphs flow, whatever the width they were written in."""
+    """Fits the paragraphs of a docstring to the width of the terminal."""
 
     def get_help_option(self, ctx: Any) -> Any:
         shown = super().get_help_option(ctx)  # type: ignore[misc]
@@ -123,14 +125,14 @@ class Command(_Help, TyperCommand):
 
 
 class Group(_Help, TyperGroup):
-    """A noun with its verbs, or the whole."""
+    """A noun with its verbs, or the app with all of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        # Typer would put nouns after commands; ORDER has them in the order one meets them.
+        # Typer would put nouns after commands; ORDER is the order of use. Commands of plug-ins come first.
         return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)
 
 
-ORDER = ("demo", "db", "queue", "publish", "worker", "leader", "status", "message", "dead")
+ORDER = ("db", "queue", "publish", "worker", "leader", "status", "message", "dead")
 
 
 def noun(help: str, *lines: str) -> typer.Typer:
@@ -144,12 +146,12 @@ def verb(app: typer.Typer, name: str, *lines: str) -> Callable[[Function], Funct
 
 
 def embedded_directory(value: str) -> Path:
-    """The directory that `--embedded` means; the flag alone arrives as an empty value (see `spell_out`)."""
+    """The directory of `--embedded`; the flag alone arrives as an empty value (see `spell_out`)."""
     return Path(value or EMBEDDED_DIRECTORY)
 
 
 def spell_out(arguments: list[str]) -> list[str]:
-    """Give `--embedded` that stands alone an empty value: the option parser knows no optional values."""
+    """Give `--embedded` without a directory an empty value: Typer does not support optional values."""
     spelled = []
     for position, argument in enumerate(arguments):
         following = arguments[position + 1] if position + 1 < len(arguments) else "-"

@@ -18,7 +18,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import say, write_json
 
 GROUP = 5_000
-"""Messages in one call; all calls are in one transaction."""
+"""Messages in one call of publish_many; all calls share one transaction."""
 
 EXAMPLES = (
     """trunq publish mail '{"to": "ada@example.com"}' --kind welcome""",

@@ -13,9 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from trunq import display
 from trunq.cli import option
 from trunq.cli.database import client
-from trunq.cli.output import Row, interval, out, write_json
+from trunq.cli.output import Row, out, write_json
 
 EXAMPLES = (
     "trunq status",
@@ -73,7 +74,7 @@ def _table(rows: Iterable[Row]) -> Table | Text:
 
 
 def _cells(row: dict[str, Any] | Row) -> list[Text | str]:
-    ready = f"{row['ready']:,}" + ("+" if row["ready_is_capped"] else "")
+    ready = display.ready(row["ready"], row["ready_is_capped"])
     return [
         Text(row["queue"], style="bold"),
         Text(row["subscription"]) if row["mode"] == "shared" else Text(f"{row['subscription']} (exclusive)"),
@@ -81,7 +82,7 @@ def _cells(row: dict[str, Any] | Row) -> list[Text | str]:
         _number(f"{row['leased']:,}", row["leased"], "blue"),
         _number(f"{row['delayed']:,}", row["delayed"], "yellow"),
         _number(f"{row['dead']:,}", row["dead"], "red"),
-        interval(row["oldest_ready"]) if row["oldest_ready"] is not None else "",
+        display.interval(row["oldest_ready"]) if row["oldest_ready"] is not None else "",
         _number(f"{row['workers']:,}", row["workers"], ""),
         _number(f"{row['done_last_minute']:,}/min", row["done_last_minute"], "green"),
     ]

@@ -104,7 +104,7 @@ def _run(found: Worker, app: str, json: bool) -> None:
 
 
 def load(app: str) -> Worker:
-    """The Worker that MODULE:APP names. Modules are looked for in the current directory first."""
+    """Import the Worker that MODULE:APP names, from the current directory first."""
     module_name, _, attribute = app.partition(":")
     if not module_name or not attribute:
         raise Mistake(
@@ -116,7 +116,7 @@ def load(app: str) -> Worker:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            # The module is there; what it imports is not: its own traceback says where.
+            # The module exists but imports one that does not: the traceback says where.
             raise
         raise Mistake(
             f"There is no module {error.name} here or installed. Is this the right directory?"

@@ -2,14 +2,23 @@
 
     from trunq import spark
 
-    with_trunq = spark.session() flights = with_trunq.readStream.format("trunq").option("queue",
-    "flights").option("subscription", "lake").load() query =
-    (flights.writeStream.format("trunq_delta").option("partitionBy", "kind")
-             .option("checkpointLocation",
-             "/data/checkpoint").trigger(availableNow=True).start("/data/flights"))
+    session = spark.session()
+    flights = (
+        session.readStream.format("trunq")
+        .option("queue", "flights")
+        .option("subscription", "lake")
+        .load()
+    )
+    query = (
+        flights.writeStream.format("trunq_delta")
+        .option("partitionBy", "kind")
+        .option("checkpointLocation", "/data/checkpoint")
+        .trigger(availableNow=True)
+        .start("/data/flights")
+    )
     spark.finish(query)
 
-Importing this needs only psycopg; pyspark and the rest are imported when first used.
+Importing this package needs only psycopg; it imports pyspark and the rest when they are first used.
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trunq.explanation import explain_spark
 from trunq.spark.errors import (
     CheckpointMismatch,
     DatabaseAway,
@@ -27,16 +37,15 @@ from trunq.spark.errors import (
     LakeUnwritable,
     SparkError,
 )
-from trunq.spark.failure import explain
-from trunq.spark.java import Java, find_java
-from trunq.spark.pipeline import finish, settle
-from trunq.spark.session import register, session
-from trunq.spark.table import write_table
+from trunq.spark.launch.java import Java, find_java
+from trunq.spark.launch.session import register, session
+from trunq.spark.sink.table import write_table
+from trunq.spark.source.position import finish, settle
 
 if TYPE_CHECKING:
-    from trunq.spark.delta import read_delta, vacuum
+    from trunq.spark.lake.delta import read_delta, vacuum
 
-_LATE = {"read_delta": "trunq.spark.delta", "vacuum": "trunq.spark.delta"}
+_LATE = {"read_delta": "trunq.spark.lake.delta", "vacuum": "trunq.spark.lake.delta"}
 
 __all__ = [
     "CheckpointMismatch",
@@ -58,6 +67,11 @@ __all__ = [
     "vacuum",
     "write_table",
 ]
+
+
+def explain(error: BaseException) -> str:
+    """The reason of an error that came out of Spark, in a sentence or two, without a traceback."""
+    return explain_spark(error).line
 
 
 def __getattr__(name: str) -> Any:

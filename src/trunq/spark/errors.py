@@ -10,8 +10,8 @@
             ├── LakeUnwritable   disk full, directory read-only
             └── LakeMismatch     the table there has another schema
 
-Raised inside Spark's worker processes, they reach the caller as text in a Py4J or streaming exception;
-`trunq.spark.explain` finds them there.
+An error raised inside one of Spark's worker processes reaches the caller as text in a Py4J or streaming
+exception; `trunq.spark.explain` finds it there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DataLoss(SparkError):
 
 
 class DatabaseAway(SparkError):
-    """Postgres did not answer, also when asked again."""
+    """Postgres did not answer, even after several tries."""
 
 
 class LakeError(SparkError):
@@ -48,4 +48,4 @@ class LakeUnwritable(LakeError):
 
 
 class LakeMismatch(LakeError):
-    """The lake table has other columns, or is partitioned by others, than what is written to it."""
+    """The table has other columns or other partition columns than the rows written to it."""

@@ -14,7 +14,7 @@ handler with a parameter `connection` gets a transaction: its writes and the ack
 
     fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
     backlog    leased, not started
-    slot       runs handlers (thread, transaction: those that are no plain coroutines)
+    slot       runs handlers (thread, transaction: those that are not plain coroutines)
     answer     sends answers in groups
     heartbeat  extends the leases of what still runs
     run        the order of life of all these
@@ -26,9 +26,9 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
+from trunq.connection.address import address
 from trunq.errors import translated
 from trunq.leader import own_name
-from trunq.settings import load
 from trunq.signals import run_with_signals
 from trunq.worker.lease import Statistics
 from trunq.worker.registry import Function, Registry
@@ -150,7 +150,7 @@ class Worker:
         return Options(
             queues=tuple(dict.fromkeys(self.queues)),
             subscription=self.subscription,
-            dsn=self.dsn if self.dsn is not None else load().dsn or "",
+            dsn=address(self.dsn),
             identity=self.name or own_name(),
             is_named=self.name is not None,
             concurrency=self.concurrency,

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from operator import attrgetter
 from time import monotonic
 from typing import Any, Final
@@ -18,9 +19,20 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
+from trunq._async.execute import send, value
+from trunq._sync.execute import value as sync_value
+from trunq.call import Call
+from trunq.connection.backoff import first_line
+from trunq.connection.link import Link
 from trunq.errors import LeaseLost, translate
-from trunq.link import Link, first_line
 from trunq.message import Reject, Retry
+from trunq.wire.array import (
+    bigint_array,
+    encoded_jsonb_array,
+    interval_array,
+    real_array,
+    text_array,
+)
 from trunq.worker.lease import Lease, Rejected, Retried, Statistics
 
 log = logging.getLogger("trunq.worker")
@@ -28,43 +40,22 @@ log = logging.getLogger("trunq.worker")
 GATHER: Final = 0.005
 """Seconds for which answers are gathered while others are on their way."""
 LARGE: Final = 2000
-"""So many are sent at once."""
+"""Answers sent at once."""
 MOST_UNSENT: Final = 20_000
-"""With so many unsent, nothing more is leased: the database is slow, or away."""
-
-_LEASE: Final = "p_queue => %s, p_subscription => %s, p_lease_id => %s, p_token => %s"
-_ACK: Final = (
-    f"select trunq.ack({_LEASE}, p_ids => %s::bigint[], p_results => %s::jsonb[], p_took => %s::real[])"
-)
-_RETRY: Final = (
-    f"select trunq.retry({_LEASE}, p_ids => %s::bigint[], p_errors => %s::text[],"
-    " p_delays => %s::interval[], p_took => %s::real[])"
-)
-_REJECT: Final = (
-    f"select trunq.reject({_LEASE}, p_ids => %s::bigint[], p_errors => %s::text[], p_took => %s::real[])"
-)
-_RELEASE: Final = f"select trunq.release({_LEASE}, p_ids => %s::bigint[])"
-_EXTEND: Final = f"select trunq.extend({_LEASE}, p_lease_time => make_interval(secs => %s))"
+"""With this many answers unsent, nothing more is leased: the database is slow, or away."""
 
 
 @dataclass(slots=True)
-class Call:
-    """One call of an answering function: statement, parameters, and the answers it carries."""
+class Group:
+    """Answers of one kind under one lease, and the call that carries them."""
 
     lease: Lease
-    statement: str
-    arguments: tuple[Any, ...]
+    call: Call
     answers: list[Any] = field(default_factory=list)
 
-    @property
-    def parameters(self) -> tuple[Any, ...]:
-        """All parameters, those that name the lease first."""
-        lease = self.lease
-        return (lease.queue, lease.subscription, lease.lease_id, lease.token, *self.arguments)
-
-    async def execute(self, connection: AsyncConnection[Any]) -> Any:
-        """Call it; the cursor holds what it returned."""
-        return await connection.execute(self.statement, self.parameters)
+    async def send(self, connection: AsyncConnection[Any]) -> Any:
+        """Send them; the cursor holds what the database returned."""
+        return await send(connection, self.call)
 
 
 class Outbox:
@@ -92,7 +83,7 @@ class Outbox:
 
     # In order of what happens most; each is called once a message.
 
-    def ack(self, lease: Lease, id: int, took: float, result: str | None = None) -> None:
+    def ack(self, lease: Lease, id: int, took: float, result: bytes | None = None) -> None:
         """The message was handled."""
         if self._take(lease):
             lease.acked.append((id, took, result))
@@ -187,16 +178,16 @@ class Outbox:
     async def _send(self) -> None:
         leases, self._unsent = self._unsent, []
         extensions, self._extensions = self._extensions, []
-        count, calls = self._collect(leases, extensions)
+        count, groups = self._collect(leases, extensions)
         asked_at = monotonic()
         try:
-            await self._link.run(lambda connection: self._send_group(connection, calls))
+            await self._link.run(lambda connection: self._send_together(connection, groups))
         except psycopg.Error:
             # Statements behind the refused one were skipped, their preparation too, of which psycopg knows
             # nothing.
             await self._link.close()
-            for call in calls:
-                await self._send_alone(call)
+            for group in groups:
+                await self._send_alone(group)
         for lease in extensions:
             lease.is_extending = False
             if not lease.is_lost:
@@ -205,53 +196,51 @@ class Outbox:
         self.unsent -= count
         self._sent.set()
 
-    def _collect(self, leases: list[Lease], extensions: list[Lease]) -> tuple[int, list[Call]]:
-        """The calls to make, in the order in which several leases must be locked, and how many answers they
-        carry.
-        """
+    def _collect(self, leases: list[Lease], extensions: list[Lease]) -> tuple[int, list[Group]]:
+        """What to send, in the order in which several leases must be locked, and how many answers that is."""
         # Unsent answers of a lease lost meanwhile are gone from it, but not from the count.
         count = self.unsent
-        calls: list[Call] = []
+        groups: list[Group] = []
         for lease in leases:
             lease.is_unsent = False
-            calls += _calls(lease)
-        calls += [Call(lease, _EXTEND, (lease.lease_time,)) for lease in extensions if not lease.is_lost]
-        calls.sort(key=attrgetter("lease.lease_id"))
-        return count, calls
+            groups += _groups(lease)
+        groups += [_extension(lease) for lease in extensions if not lease.is_lost]
+        groups.sort(key=attrgetter("lease.lease_id"))
+        return count, groups
 
-    async def _send_group(self, connection: AsyncConnection[Any], calls: list[Call]) -> None:
-        if len(calls) == 1:
-            await calls[0].execute(connection)
+    async def _send_together(self, connection: AsyncConnection[Any], groups: list[Group]) -> None:
+        if len(groups) == 1:
+            await groups[0].send(connection)
             return
         async with connection.pipeline():
-            for call in calls:
-                await call.execute(connection)
+            for group in groups:
+                await group.send(connection)
 
-    async def _send_alone(self, call: Call) -> None:
+    async def _send_alone(self, group: Group) -> None:
         try:
-            await self._link.run(call.execute)
+            await self._link.run(group.send)
         except psycopg.Error as error:
-            await self._refused(call, error)
+            await self._refused(group, error)
 
-    async def _refused(self, call: Call, error: psycopg.Error) -> None:
-        ours = translate(error)
+    async def _refused(self, group: Group, error: psycopg.Error) -> None:
+        ours, function = translate(error), group.call.function
         if isinstance(ours, LeaseLost):
-            self._lose(call.lease, len(call.answers))
-        elif len(call.answers) > 1 and ours is None:
-            # One of them is not to the database's taste (a result with \\u0000 in it): find it.
-            for answer in call.answers:
-                await self._send_alone(_again(call, [answer]))
-        elif call.statement == _ACK and ours is None:
-            id, took, _ = call.answers[0]
+            self._lose(group.lease, len(group.answers))
+        elif len(group.answers) > 1 and ours is None:
+            # One of them is not to the database's taste (a result that is RawJson and no JSON): find it.
+            for answer in group.answers:
+                await self._send_alone(_BY_FUNCTION[function](group.lease, [answer]))
+        elif function == "ack" and ours is None:
+            id, took, _ = group.answers[0]
             self._statistics.handled -= 1
             self._statistics.failed += 1
             answer = Retried(id, took, f"the database refused the result: {first_line(error)}", None)
-            await self._send_alone(_retry(call.lease, [answer]))
+            await self._send_alone(_retry(group.lease, [answer]))
         else:
             log.error(
                 "the database refused an answer: %s",
                 first_line(error),
-                extra={"lease_id": call.lease.lease_id},
+                extra={"lease_id": group.lease.lease_id},
             )
 
     def _lose(self, lease: Lease, answers: int) -> None:
@@ -271,87 +260,80 @@ class Outbox:
 
 
 async def ack_in_transaction(
-    connection: AsyncConnection[Any], lease: Lease, id: int, took: float, result: str | None
+    connection: AsyncConnection[Any], lease: Lease, id: int, took: float, result: bytes | None
 ) -> bool:
     """Ack one message as the last statement of a handler's transaction. False: it was answered before."""
-    cursor = await _ack(lease, [(id, took, result)]).execute(connection)
-    return bool(await cursor.fetchone() == (1,))
+    return bool(await value(connection, _ack(lease, [(id, took, result)]).call) == 1)
 
 
 def ack_in_sync_transaction(
-    connection: psycopg.Connection[Any], lease: Lease, id: int, took: float, result: str | None
+    connection: psycopg.Connection[Any], lease: Lease, id: int, took: float, result: bytes | None
 ) -> bool:
     """The same on a sync connection."""
-    call = _ack(lease, [(id, took, result)])
-    return connection.execute(call.statement, call.parameters).fetchone() == (1,)
+    return bool(sync_value(connection, _ack(lease, [(id, took, result)]).call) == 1)
 
 
-def _calls(lease: Lease) -> list[Call]:
-    calls = []
+def _groups(lease: Lease) -> list[Group]:
+    groups = []
     if lease.acked:
         answers, lease.acked = lease.acked, []
-        calls.append(_ack(lease, answers))
+        groups.append(_ack(lease, answers))
     if lease.retried:
         retried, lease.retried = lease.retried, []
-        calls.append(_retry(lease, retried))
+        groups.append(_retry(lease, retried))
     if lease.rejected:
         rejected, lease.rejected = lease.rejected, []
-        calls.append(_reject(lease, rejected))
+        groups.append(_reject(lease, rejected))
     if lease.released:
         released, lease.released = lease.released, []
-        calls.append(_release(lease, released))
-    return calls
+        groups.append(_release(lease, released))
+    return groups
 
 
-def _ack(lease: Lease, answers: list[Any]) -> Call:
+def _ack(lease: Lease, answers: list[Any]) -> Group:
     ids, took, results = zip(*answers, strict=True)
-    given = None if results.count(None) == len(results) else _texts(results)
-    return Call(lease, _ACK, (_numbers(ids), given, _seconds(took)), answers)
+    given = None if results.count(None) == len(results) else encoded_jsonb_array(results)
+    return _group(lease, answers, "ack", ids, results=given, took=real_array(took))
 
 
-def _retry(lease: Lease, answers: list[Retried]) -> Call:
+def _retry(lease: Lease, answers: list[Retried]) -> Group:
     ids, took, errors, delays = zip(*answers, strict=True)
-    waits = "{" + ",".join("NULL" if delay is None else f"{delay:.6f}s" for delay in delays) + "}"
-    return Call(lease, _RETRY, (_numbers(ids), _texts(errors), waits, _seconds(took)), answers)
+    return _group(
+        lease,
+        answers,
+        "retry",
+        ids,
+        errors=text_array("errors", errors),
+        delays=interval_array("delays", delays),
+        took=real_array(took),
+    )
 
 
-def _reject(lease: Lease, answers: list[Rejected]) -> Call:
+def _reject(lease: Lease, answers: list[Rejected]) -> Group:
     ids, took, reasons = zip(*answers, strict=True)
-    return Call(lease, _REJECT, (_numbers(ids), _texts(reasons), _seconds(took)), answers)
+    errors = text_array("errors", reasons)
+    return _group(lease, answers, "reject", ids, errors=errors, took=real_array(took))
 
 
-def _release(lease: Lease, ids: list[int]) -> Call:
-    return Call(lease, _RELEASE, (_numbers(ids),), ids)
+def _release(lease: Lease, ids: list[int]) -> Group:
+    return _group(lease, ids, "release", ids)
 
 
-def _again(call: Call, answers: list[Any]) -> Call:
-    return _BUILDERS[call.statement](call.lease, answers)
+def _group(lease: Lease, answers: list[Any], function: str, ids: Iterable[int], **arguments: Any) -> Group:
+    return Group(lease, Call(function, {**lease.names, "ids": bigint_array(ids), **arguments}), answers)
 
 
-_BUILDERS: Final[dict[str, Callable[[Lease, list[Any]], Call]]] = {
-    _ACK: _ack,
-    _RETRY: _retry,
-    _REJECT: _reject,
-    _RELEASE: _release,
+def _extension(lease: Lease) -> Group:
+    lease_time = timedelta(seconds=lease.lease_time)
+    return Group(lease, Call("extend", {**lease.names, "lease_time": lease_time}))
+
+
+_BY_FUNCTION: Final[dict[str, Callable[[Lease, list[Any]], Group]]] = {
+    "ack": _ack,
+    "retry": _retry,
+    "reject": _reject,
+    "release": _release,
 }
-
-# Arrays as text: psycopg's own list dumper looks at each element several times, 13 microseconds for a result.
-
-
-def _numbers(ids: Iterable[int]) -> str:
-    return "{" + ",".join(map(str, ids)) + "}"
-
-
-def _seconds(took: Iterable[float]) -> str:
-    return "{" + ",".join([f"{seconds:.6f}" for seconds in took]) + "}"
-
-
-def _texts(values: Iterable[str | None]) -> str:
-    quoted = [
-        "NULL" if value is None else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        for value in values
-    ]
-    return "{" + ",".join(quoted) + "}"
 
 
 def _clean(text: str | None) -> str | None:

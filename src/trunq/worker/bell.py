@@ -19,8 +19,12 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Notify, sql
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from trunq.link import FIRST_PAUSE, LONGEST_PAUSE, Link, first_line
+from trunq._async.execute import value
+from trunq.call import Call
+from trunq.connection.backoff import BACKOFF, first_line
+from trunq.connection.link import Link
 from trunq.worker.lease import Source
 
 log = logging.getLogger("trunq.worker")
@@ -63,8 +67,7 @@ class Bell:
             return
         connection.add_notify_handler(self._hear)
         for source in self._sources:
-            cursor = await connection.execute("select trunq.queue_channel(p_queue => %s)", (source.queue,))
-            (source.channel,) = await cursor.fetchone() or ("",)
+            source.channel = await value(connection, Call("queue_channel", {"queue": source.queue}))
             self._by_channel[source.channel] = source
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(source.channel)))
         self._lost.clear()
@@ -73,21 +76,21 @@ class Bell:
 
     async def run(self) -> None:
         """Keep listening until cancelled; once back after a loss, every queue is looked at."""
-        pause = FIRST_PAUSE
         while self._notify is not False:
             if self._connection is None:
-                try:
-                    await self.open()
-                except psycopg.Error as error:
-                    log.warning("cannot listen, polling: %s", first_line(error))
-                    await self._link.close()
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
-                    continue
-                pause = FIRST_PAUSE
-                self._ring_all()
+                await AsyncRetrying(
+                    retry=retry_if_exception_type(psycopg.Error), wait=BACKOFF, after=_warn, reraise=True
+                )(self._open_again)
             await self._lost.wait()
             await self._link.close()
+
+    async def _open_again(self) -> None:
+        try:
+            await self.open()
+        except psycopg.Error:
+            await self._link.close()
+            raise
+        self._ring_all()
 
     async def take(self, source: Source) -> str:
         """Take the bell of a queue: 'held', 'publisher', 'sleeper' as SQL has it, or 'off' when nothing rings
@@ -95,7 +98,7 @@ class Bell:
         """
         if source.holds_bell:
             return "held"
-        state = await self._command("select trunq.take_bell(p_queue => %s)", source)
+        state = await self._command("take_bell", source)
         source.holds_bell = state == "held"
         return state or "off"
 
@@ -103,7 +106,7 @@ class Bell:
         """Give the bell back, if it is ours."""
         if source.holds_bell:
             source.holds_bell = False
-            await self._command("select trunq.give_bell(p_queue => %s)::text", source)
+            await self._command("give_bell", source)
 
     async def close(self) -> None:
         """Stop listening; the server frees the bells."""
@@ -112,15 +115,14 @@ class Bell:
             self._connection = None
         await self._link.close()
 
-    async def _command(self, statement: str, source: Source) -> str | None:
+    async def _command(self, function: str, source: Source) -> str | None:
         async with self._one_command:
             if (connection := self._connection) is None:
                 return None
             # psycopg waits on the same socket while it executes.
             self._unwatch()
             try:
-                cursor = await connection.execute(statement, (source.queue,))
-                (answer,) = await cursor.fetchone() or (None,)
+                answer = await value(connection, Call(function, {"queue": source.queue}))
             except psycopg.Error as error:
                 if error.sqlstate is not None and error.sqlstate.startswith("TQ"):
                     self._watch()
@@ -182,3 +184,9 @@ class Bell:
         for source in self._sources:
             source.is_rung = True
         self._changed.set()
+
+
+def _warn(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    if error is not None:
+        log.warning("cannot listen, polling: %s", first_line(error))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trunq.message import Message
 
-Acked = tuple[int, float, str | None]
+Acked = tuple[int, float, bytes | None]
 """A handled message: its id, the seconds it took, its result as JSON. A bare tuple: there are many."""
 
 
 class Retried(NamedTuple):
-    """A message to run again, after so many seconds; None: as the policy says."""
+    """A message to run again, after `delay` seconds; None: as the policy says."""
 
     id: int
     took: float
@@ -86,8 +86,18 @@ class Lease:
         self.parked: list[Message] = []
         """Messages that were not started because the lease had run out by then."""
 
+    @property
+    def names(self) -> dict[str, Any]:
+        """What an answer names it by, as arguments of a call."""
+        return {
+            "queue": self.queue,
+            "subscription": self.subscription,
+            "lease_id": self.lease_id,
+            "token": self.token,
+        }
+
     def renewed(self, at: float) -> None:
-        """It counts anew from `at`."""
+        """The lease time starts again at `at`."""
         self.ends = at + self.lease_time
         self.renew_at = at + self.lease_time / 3
 
@@ -128,6 +138,11 @@ class Source:
     waits_since: float | None = None
     """Since when publishers have kept us from taking the bell."""
     channel: str = field(default="", repr=False)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What it is called by, as arguments of a call."""
+        return {"queue": self.queue, "subscription": self.subscription}
 
 
 @dataclass(slots=True)

@@ -1,28 +1,25 @@
-"""What a handler returned, as the database keeps it."""
+"""What a handler returned or raised, as the database keeps it."""
 
 from __future__ import annotations
 
-import json
 import traceback
 from typing import Any, Final
 
-from trunq.message import RawJson
+from trunq.errors import InvalidArgument
+from trunq.wire.json import json_bytes
 
 _TAIL: Final = 2
 _LONGEST: Final = 2000
 
 
-def encode(result: Any) -> str | None:
+def encode(result: Any) -> bytes | None:
     """A result as JSON; None stays none. Raises TypeError, with advice, for what JSON cannot say."""
-    if result is None:
-        return None
-    if isinstance(result, RawJson):
-        return result.text.decode() if isinstance(result.text, bytes) else result.text
     try:
-        return json.dumps(result, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        return json_bytes("result", result)
+    except InvalidArgument as error:
         raise TypeError(
-            f"the handler returned what JSON cannot hold ({error}); return JSON, None, Retry or Reject"
+            f"the handler returned what JSON cannot hold ({error.message});"
+            " return JSON, None, Retry or Reject"
         ) from error
 
 

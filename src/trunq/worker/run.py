@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection
 
-from trunq.argument import adapt_raw
+from trunq._async.connection import check_schema
+from trunq._async.execute import execute, value
+from trunq.call import Call
+from trunq.connection.link import Link
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
-from trunq.install import compare
 from trunq.leader import Leader
-from trunq.link import Link
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
@@ -30,15 +31,8 @@ log = logging.getLogger("trunq.worker")
 _POLICY_EVERY: Final = 60.0
 """Seconds between looks at the subscriptions' policy, which may be changed while we run."""
 
-_POLICY: Final = (
-    "select mode, extract(epoch from lease_time)::float8 from trunq.list_subscriptions(p_queue => %s)"
-    " where subscription = %s"
-)
-_RECLAIM: Final = "select trunq.reclaim(p_queue => %s, p_subscription => %s, p_worker => %s)"
-_LEFT: Final = (
-    "select coalesce(sum(ready + leased + delayed), 0)::bigint"
-    " from trunq.status(p_queue => %s) where subscription = %s"
-)
+_POLICY: Final = ("subscription", "mode", "lease_time")
+_LEFT: Final = ("subscription", "ready", "leased", "delayed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +60,9 @@ class Run:
     def __init__(self, options: Options, registry: Registry, statistics: Statistics) -> None:
         self._options = options
         self._statistics = statistics
-        title = f"trunq worker {options.identity}"[:63]
+        title = f"trunq worker {options.identity}"
         # Losing a lease only redelivers: it need not wait for the disk. An answer must.
-        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"}, adapt_raw)
+        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"})
         self._answers = Link(options.dsn, title)
         self._listening = Link(options.dsn, title)
         self._sources = [Source(queue, options.subscription) for queue in options.queues]
@@ -139,33 +133,31 @@ class Run:
         """Connect, once and without patience: whoever starts a worker by hand should hear what is wrong."""
         connection = await self._leases.open()
         self._transactions.is_pooled = self._leases.pooled
-        compare(await _schema_version(connection))
+        await check_schema(connection)
         await self._follow_policy(connection)
         if self._options.is_named:
             for source in self._sources:
-                await connection.execute(
-                    _RECLAIM, (source.queue, source.subscription, self._options.identity)
-                )
+                await value(connection, Call("reclaim", {**source.names, "worker": self._options.identity}))
         await self._answers.open()
         await self._bell.open()
 
     async def _follow_policy(self, connection: AsyncConnection[Any]) -> None:
         for source in self._sources:
-            cursor = await connection.execute(_POLICY, (source.queue, source.subscription))
-            row = await cursor.fetchone()
-            if row is None:
+            policies = await execute(connection, Call("list_subscriptions", {"queue": source.queue}, _POLICY))
+            found = [(mode, time) for name, mode, time in policies if name == source.subscription]
+            if not found:
                 raise SubscriptionNotFound(
                     f'queue "{source.queue}" has no subscription "{source.subscription}"',
                     "trunq.list_subscriptions() shows what there is, trunq.subscribe() makes one",
                 )
-            mode, lease_time = row
+            ((mode, lease_time),) = found
             if mode != "shared":
                 raise WrongMode(
                     f'subscription "{source.subscription}" of queue "{source.queue}" is {mode}:'
                     " no worker can lease from it",
                     "give the worker a shared subscription, or read batches with next_batch",
                 )
-            source.lease_time = self._options.lease_time or lease_time
+            source.lease_time = self._options.lease_time or lease_time.total_seconds()
             if (reserve := self._options.reserve) is not None and reserve >= source.lease_time:
                 raise InvalidArgument(
                     f"a reserve of {reserve:g} s leaves nothing of a lease of {source.lease_time:g} s",
@@ -237,21 +229,12 @@ class Run:
                 # would be seen in neither place.
                 await connection.execute("set transaction isolation level repeatable read, read only")
                 for source in self._sources:
-                    cursor = await connection.execute(_LEFT, (source.queue, source.subscription))
-                    (count,) = await cursor.fetchone() or (0,)
-                    total += count
+                    call = Call("status", {"queue": source.queue}, _LEFT)
+                    for name, *counts in await execute(connection, call):
+                        total += sum(counts) if name == source.subscription else 0
             return total
 
         return await self._leases.run(left) == 0
-
-
-async def _schema_version(connection: AsyncConnection[Any]) -> int | None:
-    cursor = await connection.execute("select to_regclass('trunq.migration') is not null")
-    if await cursor.fetchone() != (True,):
-        return None
-    cursor = await connection.execute("select trunq.version()")
-    (version,) = await cursor.fetchone() or (None,)
-    return version
 
 
 async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -25,7 +25,7 @@ from trunq.worker.transaction import COMMITTED, AckRefused, Transactions
 log = logging.getLogger("trunq.worker")
 
 TURN: Final = 0.005
-"""Handlers that never wait for anything: the loop gets its turn after so many seconds."""
+"""Handlers that never wait for anything: the loop gets its turn after this many seconds."""
 
 
 class UnknownKind(Exception):

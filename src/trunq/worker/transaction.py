@@ -19,8 +19,8 @@ from typing import Any
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
+from trunq.connection.address import complete
 from trunq.errors import LeaseLost, translate
-from trunq.link import complete
 from trunq.message import Message, Reject, Retry
 from trunq.worker.answer import ack_in_sync_transaction, ack_in_transaction
 from trunq.worker.lease import Lease
@@ -97,7 +97,7 @@ class Transactions:
             try:
                 connection = await pool.getconn(timeout=_PATIENCE)
             except PoolTimeout:
-                # The database is away. That is no failure of this message, it has not even begun.
+                # The database is away. The message has not failed: it has not begun.
                 _require_held(lease)
         try:
             yield connection

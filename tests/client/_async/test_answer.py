@@ -1,56 +1,21 @@
-"""Leases and their answers through the client."""
+"""Answers through the client."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
+from client._async.orders import lease, prepared, states
 from conftest import AsyncConnect
-from trunq import AsyncClient, LeaseLost, Message, MessageNotFound, WrongIsolation, WrongMode
-from waiting import async_wait_until
-
-
-async def lease(client: AsyncClient, max_messages: int = 10, **options: Any) -> list[Message]:
-    return await client.lease("orders", "default", "w1", max_messages, **options)
-
-
-async def prepared(client: AsyncClient, count: int = 3, **policy: Any) -> list[Message]:
-    """A queue with so many messages, all leased; the policy of its subscription changed."""
-    await client.create_queue("orders")
-    if policy:
-        assert not await client.subscribe("orders", "default", **policy)
-    await client.publish_many("orders", list(range(count)), kinds="new")
-    messages = await lease(client)
-    assert [message.payload for message in messages] == list(range(count))
-    return messages
-
-
-async def states(client: AsyncClient) -> list[str]:
-    return sorted(message.state for message in await client.list_messages("orders"))
-
-
-async def test_a_lease_holds_its_messages_and_tells_them_apart_by_its_token(database: str) -> None:
-    async with AsyncClient(database) as client:
-        first = await prepared(client)
-        assert len({(message.lease_id, message.token, message.expires_at) for message in first}) == 1
-        assert await lease(client) == []
-        await client.publish("orders", 3)
-        (other,) = await lease(client)
-        assert other.token != first[0].token
-        assert "3" not in repr(first[0])
-        assert repr(other) == f"<Message {other.id} of orders/default kind=None key=None attempt=1>"
-
-
-async def test_a_lease_takes_no_more_than_asked(database: str) -> None:
-    async with AsyncClient(database) as client:
-        await client.create_queue("orders")
-        await client.publish_many("orders", ["x" * 1000] * 10)
-        assert len(await lease(client, 1)) == 1
-        assert len(await lease(client, 4)) == 4
-        assert 0 < len(await lease(client, 10, max_bytes=2500)) < 5
+from trunq import (
+    AsyncClient,
+    InvalidArgument,
+    LeaseLost,
+    Message,
+    MessageNotFound,
+)
 
 
 async def test_each_answer_has_its_outcome(database: str) -> None:
@@ -110,22 +75,6 @@ async def test_an_ack_joins_the_transaction_of_its_effects(
         assert await states(client) == ["done", "leased", "leased"]
 
 
-async def test_a_lease_can_be_made_longer_or_shorter(database: str, async_connect: AsyncConnect) -> None:
-    async with AsyncClient(database) as client:
-        one, *_ = await prepared(client)
-        hold = ("orders", "default", one.lease_id, one.token)
-        later = await client.extend(*hold, timedelta(hours=1))
-        assert later - one.expires_at > timedelta(minutes=50)
-        assert await client.extend(*hold, 0.001) < one.expires_at
-
-        async def is_reaped() -> bool:
-            return await client.reap("orders") > 0
-
-        await async_wait_until(is_reaped)
-        with pytest.raises(LeaseLost):
-            await client.extend(*hold)
-
-
 async def test_attempts_are_counted_until_the_message_is_dead(database: str) -> None:
     async with AsyncClient(database) as client:
         await prepared(client, 0, max_attempts=2, backoff_base=0, jitter=0)
@@ -142,62 +91,78 @@ async def test_attempts_are_counted_until_the_message_is_dead(database: str) -> 
         assert [error["error"] for error in dead.errors] == ["first", "second"]
 
 
-async def test_dead_messages_are_requeued_or_purged(database: str) -> None:
+async def test_messages_are_answered_for_without_naming_their_lease(database: str) -> None:
     async with AsyncClient(database) as client:
-        one, two, three = await prepared(client)
-        await client.reject("orders", "default", one.lease_id, one.token, [one.id, two.id, three.id], "no")
-        assert [dead.id for dead in await client.list_dead("orders", limit=2)] == [three.id, two.id]
-        page = await client.list_dead(
-            "orders", "default", before=(await client.list_dead("orders"))[0].dead_id
-        )
-        assert [dead.id for dead in page] == [two.id, one.id]
-        assert await client.purge("orders", ids=[one.id]) == 1
-        assert await client.purge("orders", older_than=3600) == 0
-        assert await client.requeue("orders", "default", [two.id]) == 1
-        assert [(m.id, m.attempt) for m in await lease(client)] == [(two.id, 1)]
-        assert await client.requeue("orders") == 1
-        assert await client.list_dead("orders") == []
+        one, two, three, four, five, six = await prepared(client, 6)
+        assert await client.ack(one, result={"made": 1}, took=0.25) == 1
+        assert await client.ack([two, three], results=["b", "c"], took=[1, 2]) == 2
+        assert await client.retry(four, after=3600, error="later") == 1
+        assert await client.reject(five, "never") == 1
+        assert await client.release([six]) == 1
+        assert await client.ack([one, two, three]) == 0
+        assert await states(client) == ["dead", "done", "done", "done", "ready", "retrying"]
+        results = [(await client.show_message("orders", id))[0].result for id in (one.id, two.id, three.id)]
+        assert results == [{"made": 1}, "b", "c"]
+        (retrying,) = await client.show_message("orders", four.id)
+        assert retrying.error == "later"
+        assert retrying.due_at is not None
+        assert retrying.due_at - await client.clock() > timedelta(minutes=50)
+        (dead,) = await client.list_dead("orders")
+        assert (dead.id, dead.errors[-1]["error"]) == (five.id, "never")
 
 
-async def test_a_worker_that_starts_again_gets_its_messages_back(database: str) -> None:
+async def test_one_reason_and_one_delay_stand_for_each_message(database: str) -> None:
     async with AsyncClient(database) as client:
-        await prepared(client)
-        assert await client.reclaim("orders", "default", "another") == 0
-        assert await client.reclaim("orders", "default", "w1") == 1
-        assert [(m.payload, m.attempt) for m in await lease(client)] == [(0, 2), (1, 2), (2, 2)]
+        one, two, three, four = await prepared(client, 4)
+        assert await client.retry([one, two], after=timedelta(hours=1), error="busy") == 2
+        assert await client.reject([three, four], "wrong") == 2
+        said = [(m.state, m.error) for m in await client.list_messages("orders")]
+        assert sorted(said) == [
+            ("dead", "wrong"),
+            ("dead", "wrong"),
+            ("retrying", "busy"),
+            ("retrying", "busy"),
+        ]
+        retrying = [m.due_at for m in await client.list_messages("orders", "default", "retrying")]
+        now = await client.clock()
+        assert all(due_at is not None and due_at - now > timedelta(minutes=50) for due_at in retrying)
 
 
-async def test_a_lease_above_read_committed_is_refused(database: str, async_connect: AsyncConnect) -> None:
+async def test_no_messages_need_no_answer() -> None:
+    client = AsyncClient("host=/nonexistent")
+    assert await client.ack([]) == await client.retry([]) == 0
+    assert await client.reject([], "no") == await client.release([]) == 0
+    with pytest.raises(InvalidArgument, match="no messages whose lease"):
+        await client.extend([])
+
+
+async def test_messages_of_two_leases_are_not_answered_together(database: str) -> None:
     async with AsyncClient(database) as client:
-        await prepared(client)
-        connection = await async_connect(autocommit=False)
-        await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
-        with pytest.raises(WrongIsolation, match="READ COMMITTED"):
-            await lease(client, connection=connection)
+        first = await prepared(client, 2)
+        await client.publish("orders", 2)
+        with pytest.raises(InvalidArgument, match="these messages are of 2 leases"):
+            await client.ack([*first, *await lease(client)])
+        assert await states(client) == ["leased"] * 3
 
 
-async def test_shared_subscriptions_have_no_batches_and_exclusive_ones_no_leases(
-    database: str,
-) -> None:
+async def test_an_answer_that_names_too_much_or_too_little_says_so() -> None:
+    client: Any = AsyncClient("host=/nonexistent")
+    message = Message((1, 2, 3, 1, 5, None, None, None, None, None, 0, 0, 0), "orders", "default")
+    with pytest.raises(TypeError, match="lease_id, token, ids must be given too"):
+        await client.ack("orders", "default")
+    with pytest.raises(TypeError, match="lease_id, token cannot be given with them"):
+        await client.release(message, lease_id=1, token=2)
+    with pytest.raises(TypeError, match="not int"):
+        await client.ack([3])
+    with pytest.raises(TypeError, match="not int"):
+        await client.ack(3)
+
+
+async def test_a_message_is_acked_in_the_transaction_of_its_effects(database: str) -> None:
     async with AsyncClient(database) as client:
-        await client.create_queue("orders")
-        await client.subscribe("orders", "stream", mode="exclusive")
-        with pytest.raises(WrongMode):
-            await client.next_batch("orders", "default", "w")
-        with pytest.raises(WrongMode):
-            await client.lease("orders", "stream", "w")
-
-
-async def test_the_bell_goes_from_sleeper_to_sleeper(database: str, async_connect: AsyncConnect) -> None:
-    async with AsyncClient(database) as client:
-        await client.create_queue("orders")
-        first, second = await async_connect(), await async_connect()
-        channel = await client.queue_channel("orders")
-        await first.execute(f"listen {channel}")
-        assert await client.take_bell("orders", connection=first) == "held"
-        assert await client.take_bell("orders", connection=second) == "sleeper"
-        await client.publish("orders", 1)
-        assert [notice.payload async for notice in first.notifies(timeout=10, stop_after=1)] == ["m"]
-        assert await client.give_bell("orders", connection=first)
-        assert not await client.give_bell("orders", connection=first)
-        assert await client.take_bell("orders", connection=second) == "held"
+        one, *_ = await prepared(client)
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction() as connection:
+                await client.ack(one, connection=connection)
+                raise ZeroDivisionError
+        assert await states(client) == ["leased"] * 3

@@ -335,25 +335,6 @@ async def test_a_delay_or_a_time_holds_a_message_back(database: str) -> None:
         assert [message.payload for message in await leased(client)] == [5]
 
 
-@pytest.mark.parametrize(
-    ("payload", "trouble"),
-    [
-        ({"a": [0, {"b": math.inf}]}, r"payload\['a'\]\[1\]\['b'\] is inf, which is not JSON"),
-        ({"when": datetime(2026, 1, 1)}, r"payload\['when'\] is a datetime"),
-        (b"raw", "send bytes as body="),
-        ({"a": "\0"}, "NUL character"),
-        ({"a": "\ud800"}, "surrogate"),
-        ({(1, 2): 3}, "a key that is a tuple"),
-    ],
-)
-async def test_what_is_not_json_is_refused_with_its_place(database: str, payload: Any, trouble: str) -> None:
-    client = AsyncClient("host=/nonexistent")
-    with pytest.raises(ValueError, match=trouble):
-        await client.publish("orders", payload)
-    with pytest.raises(ValueError, match=trouble.replace("payload", r"payloads\[1\]")):
-        await client.publish_many("orders", [1, payload])
-
-
 async def test_wrong_arguments_are_refused_before_the_database_is_asked() -> None:
     client = AsyncClient("host=/nonexistent")
     for name in ("", "Orders", "1st", "a b", "x" * 49, "ü"):

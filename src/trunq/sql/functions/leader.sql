@@ -1,5 +1,5 @@
 -- One process at a time performs the duties, elected by a lease row (not a session lock, so PgBouncer is fine). A new leader
--- is a new term. Two who both believe they lead do no harm: every duty takes its own locks and finds the work done.
+-- is a new term. Two processes that both believe they lead do no harm: every duty takes its own locks and finds the work done.
 
 create or replace function trunq.elect(p_name text, p_lease_time interval default '15 seconds') returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -14,7 +14,7 @@ begin
   if (p_lease_time > '0') is not true then
     perform trunq._fail('TQ005', format('the lease time of a leader must be positive, not %s', coalesce(p_lease_time::text, 'null')));
   end if;
-  -- A look first: those who do not lead only read.
+  -- A look first: processes that do not lead only read.
   perform from trunq.leader l where l.name is distinct from p_name and trunq._leads(l, v_now);
   if found then
     return null;
@@ -65,22 +65,28 @@ $$;
 comment on function trunq.list_duties() is
   'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once.';
 
-create or replace function trunq.perform_duty(p_duty text, p_queue text default null, out done bigint, out error text)
+create or replace function trunq.perform_duty(p_duty text, p_queue text default null)
+returns table (duty text, queue text, done bigint, error text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
 begin
   if not exists (select from trunq.list_duties() d where d.duty = p_duty and d.per_queue = (p_queue is not null)) then
-    perform trunq._fail('TQ005', format('there is no duty "%s" of %s', p_duty, case when p_queue is null then 'no queue' else 'a queue' end),
+    perform trunq._fail('TQ005',
+      format('there is no duty "%s" of %s', coalesce(p_duty, ''), case when p_queue is null then 'no queue' else 'a queue' end),
       'select * from trunq.list_duties() shows those there are');
   end if;
+  duty := p_duty; queue := p_queue;
   begin
     done := trunq._perform(p_duty, p_queue);
     delete from trunq.duty_failure f where f.duty = p_duty and f.queue = coalesce(p_queue, '');
+    return next;
     return;
   exception
     when sqlstate 'TQ001' then
       -- Dropped since somebody listed it.
       done := 0;
       delete from trunq.duty_failure f where f.queue = p_queue;
+      return next;
       return;
     when query_canceled then
       if not trunq._has_timed_out() then
@@ -90,14 +96,16 @@ begin
     when others then
       error := sqlerrm;
   end;
+  done := null;
   raise warning 'trunq: duty % of queue % failed: %', p_duty, coalesce(p_queue, '(none)'), error;
   insert into trunq.duty_failure (duty, queue, failed_at, error)
   values (p_duty, coalesce(p_queue, ''), trunq.clock(), left(error, trunq._limit('error_characters')))
   on conflict on constraint duty_failure_pkey do update set failed_at = excluded.failed_at, error = excluded.error;
+  return next;
 end $$;
 comment on function trunq.perform_duty(text, text) is
   'Performs one duty once. When it fails, or runs into a time-out, it changes nothing, and trunq.duty_failure keeps why until it succeeds.
-Returns: done: how much; or error.
+Returns: one row, done: how many, or error: why not.
 Raises: TQ005.
 Locks: what the duty locks.';
 
@@ -123,13 +131,13 @@ declare
   v record;
 begin
   for v in select e.duty, e.queue from trunq._each_duty() e where e.duty <> 'rotate' loop
-    return query select v.duty, v.queue, p.done, p.error from trunq.perform_duty(v.duty, v.queue) p;
+    return query select * from trunq.perform_duty(v.duty, v.queue);
   end loop;
   -- Last, and one: the lock on what was emptied lasts to the end of this transaction. Chance chooses the queue.
   for v in select e.duty, e.queue from trunq._each_duty() e where e.duty = 'rotate' order by random() loop
-    select v.duty as duty, v.queue as queue, p.done, p.error into v from trunq.perform_duty(v.duty, v.queue) p;
-    return query select v.duty, v.queue, v.done, v.error;
-    exit when v.done > 0;
+    select p.* into duty, queue, done, error from trunq.perform_duty(v.duty, v.queue) p;
+    return next;
+    exit when done > 0;
   end loop;
 end $$;
 comment on function trunq.perform_duties() is

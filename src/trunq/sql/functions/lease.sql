@@ -1,5 +1,4 @@
--- Leases by the name of the queue, for people, and what the queue's own functions (sql/queue/lease.sql) have in common. There is
--- also how positions, leases and their locks work.
+-- Leases by the name of the queue, for people, and what the queue's own functions (sql/queue/lease.sql) have in common. 
 
 create or replace function trunq.lease(
   p_queue text,
@@ -81,7 +80,7 @@ exception when lock_not_available then
     'lease in a short transaction of its own; pg_stat_activity shows what that process does');
 end $$;
 comment on function trunq._wait_for_subscription(integer, text, text) is
-  'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names who holds it.';
+  'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names the process that holds it.';
 
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

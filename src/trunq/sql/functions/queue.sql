@@ -56,7 +56,7 @@ comment on function trunq.create_queue(text, interval, integer, interval, interv
   'Makes a queue and its shared subscription "default"; for the owner of trunq, or a member of that role.
 Returns: true when it was made, false when it was there.
 Raises: TQ004, TQ005.
-Locks: others who create a queue of this name, to the end of the transaction.';
+Locks: other creations of a queue of this name, to the end of the transaction.';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$

@@ -187,7 +187,7 @@ create table trunq.leader (
   lease_time interval
 ) with (fillfactor = 50);
 insert into trunq.leader default values;
-comment on table trunq.leader is 'Who performs the duties, and until when; a new leader is a new term.';
+comment on table trunq.leader is 'The process that performs the duties, and until when; a new leader is a new term.';
 
 create table trunq.duty_failure (
   duty text not null,
@@ -254,7 +254,7 @@ create index on trunq_data._specimen_lease (subscription_id, expires_at) where e
 comment on column trunq_data._specimen_lease.is_suspect is
   'True: its one message may be what killed the workers of its former leases. Null otherwise.';
 comment on table trunq_data._specimen_lease is
-  'Leases of the queue: who holds which messages until when, and the position of the subscription after them.';
+  'Leases of the queue: which worker holds which messages until when, and the position of the subscription after them.';
 
 create table trunq_data._specimen_receipt (
   lease_id bigint not null,

@@ -1,0 +1,224 @@
+"""Answers: what became of leased messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+from psycopg import AsyncConnection
+
+from trunq._async.access import AsyncAccess
+from trunq.call import Call
+from trunq.held import Held, Leased, for_each
+from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
+from trunq.wire.scalar import Interval
+
+
+class AsyncAnswers(AsyncAccess):
+    """Answers.
+
+    Each takes a message, or a list of messages of one lease, which know the lease they are held under; or,
+    for programs that kept only ids, the queue, the subscription, the lease, its token and the ids.
+
+    Answering for a message twice under the same lease changes nothing and is not counted, so an answer may
+    be sent again when the connection broke. All answers raise LeaseLost when the lease has ended,
+    MessageNotFound for an id that is not of this lease. In a transaction of yours an answer is the last
+    statement: it locks the lease until the transaction ends.
+    """
+
+    @overload
+    async def ack(
+        self,
+        messages: Leased,
+        /,
+        *,
+        result: Any = None,
+        results: Sequence[Any] | None = None,
+        took: Iterable[float | None] | float | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int: ...
+
+    @overload
+    async def ack(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        results: Sequence[Any] | None = None,
+        took: Iterable[float | None] | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int: ...
+
+    async def ack(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        results: Sequence[Any] | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        result: Any = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int:
+        """Messages are done; returns how many were not answered before.
+
+        `results` (any JSON, kept if the subscription keeps results) and `took` (seconds each handler ran)
+        are in the order of the messages; `result` is one for each of them.
+        """
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        if results is None and result is not None:
+            results = [result] * len(held.ids)
+        arguments = {
+            "results": jsonb_array("results", results),
+            "took": real_array(for_each(took, held)),
+        }
+        return await self._answer(connection, "ack", held, arguments)
+
+    @overload
+    async def retry(
+        self,
+        messages: Leased,
+        /,
+        *,
+        after: Interval | None = None,
+        error: str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int: ...
+
+    @overload
+    async def retry(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        errors: Sequence[str | None] | str | None = None,
+        delays: Iterable[Interval | None] | None = None,
+        took: Iterable[float | None] | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int: ...
+
+    async def retry(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
+        delays: Iterable[Interval | None] | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        after: Interval | None = None,
+        error: str | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int:
+        """Messages are to be tried again; those whose attempts are used up become dead. Returns how many.
+
+        `after` is the delay and `error` the reason of each. In the long form, `errors` is one for all, or,
+        like `delays` and `took`, one for each id. A delay of None is by the subscription's policy.
+        """
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        if after is not None:
+            delays = [after] * len(held.ids)
+        arguments = {
+            "errors": text_array("errors", for_each(error if errors is None else errors, held)),
+            "delays": interval_array("delays", delays),
+            "took": real_array(for_each(took, held)),
+        }
+        return await self._answer(connection, "retry", held, arguments)
+
+    @overload
+    async def reject(
+        self,
+        messages: Leased,
+        reason: str | None = None,
+        /,
+        *,
+        took: Iterable[float | None] | float | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int: ...
+
+    @overload
+    async def reject(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        errors: Sequence[str | None] | str | None = None,
+        took: Iterable[float | None] | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int: ...
+
+    async def reject(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int:
+        """Messages will never succeed: they become dead, for this reason. Returns how many."""
+        if not isinstance(queue, str):
+            errors, subscription = subscription, None
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        arguments = {
+            "errors": text_array("errors", for_each(errors, held)),
+            "took": real_array(for_each(took, held)),
+        }
+        return await self._answer(connection, "reject", held, arguments)
+
+    @overload
+    async def release(
+        self, messages: Leased, /, *, connection: AsyncConnection[Any] | None = None
+    ) -> int: ...
+
+    @overload
+    async def release(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int: ...
+
+    async def release(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int:
+        """Messages were not started: they go back at once, the attempt does not count. Returns how many."""
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        return await self._answer(connection, "release", held, {})
+
+    async def _answer(
+        self, connection: AsyncConnection[Any] | None, function: str, held: Held, arguments: dict[str, Any]
+    ) -> int:
+        if held.is_nothing:
+            return 0
+        call = Call(function, {**held.lease, "ids": bigint_array(held.ids), **arguments})
+        ((answered,),) = await self._execute(connection, call)
+        return int(answered)

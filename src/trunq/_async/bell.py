@@ -1,0 +1,36 @@
+"""The bell: how a sleeping worker is woken."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from psycopg import AsyncConnection
+
+from trunq._async.access import AsyncAccess
+
+
+class AsyncBells(AsyncAccess):
+    """The bell."""
+
+    async def take_bell(
+        self, queue: str, *, connection: AsyncConnection[Any]
+    ) -> Literal["held", "publisher", "sleeper"]:
+        """Ask to be woken, before sleeping on a connection that listens on `queue_channel`.
+
+        held: look once more, then sleep; publisher: an open publisher is in the way, look again soon;
+        sleeper: another holds it, sleep. The bell belongs to the session of `connection`.
+        """
+        answer: Literal["held", "publisher", "sleeper"] = await self._value(
+            connection, "take_bell", queue=queue
+        )
+        return answer
+
+    async def give_bell(self, queue: str, *, connection: AsyncConnection[Any]) -> bool:
+        """Give the bell back on waking up, and let the next sleeper know; False when we did not hold it."""
+        given: bool = await self._value(connection, "give_bell", queue=queue)
+        return given
+
+    async def queue_channel(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> str:
+        """The channel to LISTEN on for new messages."""
+        channel: str = await self._value(connection, "queue_channel", queue=queue)
+        return channel

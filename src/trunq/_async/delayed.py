@@ -1,0 +1,20 @@
+"""Delayed messages: those that wait for their time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from trunq._async.access import AsyncAccess
+
+
+class AsyncDelayed(AsyncAccess):
+    """Delayed messages."""
+
+    async def promote(
+        self, queue: str, max: int | None = None, *, connection: AsyncConnection[Any] | None = None
+    ) -> int:
+        """Put delayed messages that are due into the queue, at most `max` (1000); returns how many."""
+        promoted: int = await self._value(connection, "promote", queue=queue, max=max)
+        return promoted

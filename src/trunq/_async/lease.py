@@ -1,0 +1,112 @@
+"""Leases: a worker's hold on some messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, overload
+
+from psycopg import AsyncConnection
+
+from trunq._async.access import AsyncAccess
+from trunq.call import Call
+from trunq.errors import InvalidArgument
+from trunq.held import Held, Leased
+from trunq.message import LEASED, Message
+from trunq.wire.scalar import Interval, interval
+
+
+class AsyncLeases(AsyncAccess):
+    """Leases."""
+
+    async def lease(
+        self,
+        queue: str,
+        subscription: str,
+        worker: str,
+        max_messages: int | None = None,
+        lease_time: Interval | None = None,
+        max_bytes: int | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> list[Message]:
+        """Lease the next messages, at most `max_messages` (1) and about `max_bytes` (16 MB); [] when there
+        are none.
+
+        They are the worker's until `lease_time` (the subscription's) is over, by the database's clock. All
+        of them have the same `lease_id` and `token`. With `connection`, do nothing else in that transaction
+        and end it soon: the other workers of the subscription wait for it. Raises WrongIsolation above READ
+        COMMITTED.
+        """
+        arguments = {
+            "queue": queue,
+            "subscription": subscription,
+            "worker": worker,
+            "max_messages": max_messages,
+            "lease_time": interval("lease_time", lease_time),
+            "max_bytes": max_bytes,
+        }
+        rows = await self._execute(connection, Call("lease", arguments, LEASED, raw=True))
+        return [Message(row, queue, subscription) for row in rows]
+
+    @overload
+    async def extend(
+        self,
+        messages: Leased,
+        /,
+        *,
+        lease_time: Interval | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> datetime: ...
+
+    @overload
+    async def extend(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        lease_time: Interval | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> datetime: ...
+
+    async def extend(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        lease_time: Interval | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> datetime:
+        """Let a lease end `lease_time` (the subscription's) from now, later or sooner; returns when.
+
+        It is the whole lease, whichever of its messages is given; the `expires_at` of those given is set.
+        """
+        held = Held.of(queue, subscription, lease_id, token, () if isinstance(queue, str) else None)
+        if held.is_nothing:
+            raise InvalidArgument("there are no messages whose lease could be extended")
+        call = Call("extend", {**held.lease, "lease_time": interval("lease_time", lease_time)})
+        ((expires_at,),) = await self._execute(connection, call)
+        if not isinstance(queue, str):
+            for message in [queue] if isinstance(queue, Message) else queue:
+                message.expires_at = expires_at
+        return expires_at  # type: ignore[no-any-return]
+
+    async def reap(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """End leases whose time is over: their messages go back or die as lease_expired. Returns how many."""
+        reaped: int = await self._value(connection, "reap", queue=queue)
+        return reaped
+
+    async def reclaim(
+        self, queue: str, subscription: str, worker: str, *, connection: AsyncConnection[Any] | None = None
+    ) -> int:
+        """End all leases of a worker that starts again under its name; their messages go back.
+
+        The attempt is counted, answers of its former self are refused. Returns how many leases.
+        """
+        reclaimed: int = await self._value(
+            connection, "reclaim", queue=queue, subscription=subscription, worker=worker
+        )
+        return reclaimed

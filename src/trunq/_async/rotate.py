@@ -1,0 +1,26 @@
+"""Rotation: old segments are emptied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from trunq._async.access import AsyncAccess
+
+
+class AsyncRotation(AsyncAccess):
+    """Rotation."""
+
+    async def rotate(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """Empty one old segment in which nothing is needed; returns 0 when there is nothing to do.
+
+        Otherwise call it again. Needs READ COMMITTED.
+        """
+        rotated: int = await self._value(connection, "rotate", queue=queue)
+        return rotated
+
+    async def summarize(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """Bring the indexes that find a message by its id up to date; returns how many ranges were new."""
+        summarized: int = await self._value(connection, "summarize", queue=queue)
+        return summarized

@@ -1,0 +1,22 @@
+"""Status: the numbers of each subscription."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from trunq._async.access import AsyncAccess
+from trunq.record import (
+    Status,
+)
+
+
+class AsyncStatuses(AsyncAccess):
+    """Status."""
+
+    async def status(
+        self, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
+    ) -> list[Status]:
+        """The numbers of each subscription of a queue, or of all."""
+        return await self._records(connection, Status, "status", queue=queue)

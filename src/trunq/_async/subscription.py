@@ -1,0 +1,87 @@
+"""Subscriptions: the readers of a queue, and their policies."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from psycopg import AsyncConnection
+
+from trunq._async.access import AsyncAccess
+from trunq.record import (
+    Subscription,
+)
+from trunq.wire.scalar import Interval, interval
+
+
+class AsyncSubscriptions(AsyncAccess):
+    """Subscriptions."""
+
+    async def subscribe(
+        self,
+        queue: str,
+        subscription: str,
+        *,
+        mode: Literal["shared", "exclusive"] | None = None,
+        start: Literal["latest", "earliest"] | None = None,
+        max_attempts: int | None = None,
+        lease_time: Interval | None = None,
+        backoff: Literal["constant", "linear", "exponential"] | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        keep_results: bool | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> bool:
+        """Create a subscription, or change the policies given of one that is there (then False).
+
+        It sees every message whose transaction was not finished at this moment; with `start` earliest also
+        those that are still kept. A message is tried `max_attempts` times (5; 0: for ever), each under a
+        lease of `lease_time` (60 s). The delay before attempt n+1 is `backoff_base` (1 s), times n when
+        `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (1 h), less a random part
+        of it, up to the share `jitter` (0.1). What handlers return is kept if `keep_results`.
+        """
+        created: bool = await self._value(
+            connection,
+            "subscribe",
+            queue=queue,
+            subscription=subscription,
+            mode=mode,
+            start=start,
+            max_attempts=max_attempts,
+            lease_time=interval("lease_time", lease_time),
+            backoff=backoff,
+            backoff_base=interval("backoff_base", backoff_base),
+            backoff_cap=interval("backoff_cap", backoff_cap),
+            jitter=jitter,
+            keep_results=keep_results,
+        )
+        return created
+
+    async def unsubscribe(
+        self, queue: str, subscription: str, *, connection: AsyncConnection[Any] | None = None
+    ) -> bool:
+        """Drop a subscription with its delayed and dead messages; False when there was none."""
+        dropped: bool = await self._value(connection, "unsubscribe", queue=queue, subscription=subscription)
+        return dropped
+
+    async def list_subscriptions(
+        self, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
+    ) -> list[Subscription]:
+        """The subscriptions of a queue, or of all, with their policies."""
+        return await self._records(connection, Subscription, "list_subscriptions", queue=queue)
+
+    async def position(
+        self, queue: str, subscription: str, *, connection: AsyncConnection[Any] | None = None
+    ) -> int:
+        """The tick up to which an exclusive subscription has read."""
+        tick_id: int = await self._value(connection, "position", queue=queue, subscription=subscription)
+        return tick_id
+
+    async def advance(
+        self, queue: str, subscription: str, tick_id: int, *, connection: AsyncConnection[Any] | None = None
+    ) -> int:
+        """Move an exclusive subscription forward to a tick, never back; returns where it is then."""
+        position: int = await self._value(
+            connection, "advance", queue=queue, subscription=subscription, tick_id=tick_id
+        )
+        return position

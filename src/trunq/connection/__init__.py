@@ -1,0 +1,7 @@
+"""How every part of trunq reaches its database.
+
+address    where it is, by the settings, and the time-outs every connection gets
+session    what is done with a connection once it is there
+backoff    which errors are worth another try, and when
+link       one connection that comes back
+"""

@@ -1,0 +1,140 @@
+"""One connection that comes back.
+
+The database restarts, fails over, an administrator cuts connections: none of that is the business of what
+runs on a connection. `Link.run` does a piece of work on it and, when the connection was lost under it or the
+server asked for patience, does it again on a new one, with a growing pause between. So the work must bear
+being done twice: an answer does (the second changes nothing), a lease does (the first is reaped).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.abc import AdaptContext
+from tenacity import AsyncRetrying, RetryCallState
+
+from trunq.connection.address import complete
+from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.session import PROBE, adapt, is_pooled
+
+T = TypeVar("T")
+
+log = logging.getLogger("trunq.link")
+
+
+class Link:
+    """A connection in autocommit that is opened again whenever it is lost.
+
+    `settings` are session settings given to each new connection, `prepare` may adapt it further.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        application_name: str,
+        settings: Mapping[str, str] | None = None,
+        prepare: Callable[[AdaptContext], None] | None = None,
+    ) -> None:
+        self._conninfo = complete(dsn, application_name)
+        self._settings = dict(settings or {})
+        self._prepare = prepare
+        self._opening = asyncio.Lock()
+        self._hurried = asyncio.Event()
+        self.connection: AsyncConnection[Any] | None = None
+        self.pooled = False
+        """Whether a connection pooler is in between."""
+
+    async def open(self) -> AsyncConnection[Any]:
+        """The live connection, made now if there is none. One attempt: raises psycopg.OperationalError."""
+        async with self._opening:
+            if self.connection is None or self.connection.closed:
+                self.connection = await self._connect()
+            return self.connection
+
+    def hurry(self) -> None:
+        """Wait for the database no more: from now on `run` tries once, and one that waits gives up."""
+        self._hurried.set()
+
+    async def run(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
+        """Do `work` on the connection until it was done without losing it; other errors leave at once."""
+        try:
+            return await self._attempt(work)
+        except psycopg.Error as error:
+            # Only now: what retries costs more than a call that succeeds at once.
+            return await self._again(work, error)
+
+    async def _again(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], failed: psycopg.Error) -> T:
+        """Go on after the first failure, as often as it takes."""
+        tries = AsyncRetrying(
+            retry=WORTH_ANOTHER_TRY,
+            wait=BACKOFF,
+            stop=lambda _: self._hurried.is_set(),
+            sleep=self._pause,
+            before_sleep=_warn,
+            reraise=True,
+        )
+        async for attempt in tries:
+            with attempt:
+                # The first is the one that failed; hurried while it waited, the latest failure stands.
+                if attempt.retry_state.attempt_number == 1 or self._hurried.is_set():
+                    raise failed
+                try:
+                    return await self._attempt(work)
+                except psycopg.Error as error:
+                    failed = error
+                    raise
+        raise AssertionError("tries end with a return or an error")
+
+    async def _attempt(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
+        connection = await self.open()
+        try:
+            return await work(connection)
+        except psycopg.Error as error:
+            is_closed = connection.closed
+            if is_closed or is_away(error):
+                await self._discard(connection)
+            if is_closed and not is_away(error):
+                raise psycopg.OperationalError(f"the connection was lost: {first_line(error)}") from error
+            raise
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
+
+    async def close(self) -> None:
+        """Close the connection; the next `run` or `open` makes a new one."""
+        await self._discard(self.connection)
+
+    async def _discard(self, connection: AsyncConnection[Any] | None) -> None:
+        # Another user of the link may have opened the next one already: that one stays.
+        if connection is not None:
+            if self.connection is connection:
+                self.connection = None
+            await connection.close()
+
+    async def _connect(self) -> AsyncConnection[Any]:
+        connection = await AsyncConnection.connect(self._conninfo, autocommit=True)
+        try:
+            probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
+            self.pooled = is_pooled(connection, probed)
+            for statement in adapt(connection, probed, self._settings):
+                await connection.execute(statement)
+            if self._prepare is not None:
+                self._prepare(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+
+def _warn(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    pause = state.next_action.sleep if state.next_action is not None else 0.0
+    log.warning("trying again in %.1f s: %s", pause, first_line(error) if error else "")

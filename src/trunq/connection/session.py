@@ -1,0 +1,39 @@
+"""What is done with a new connection: READ COMMITTED on it, and nothing that sticks to a pooler's server.
+
+The database's default may be another isolation level, in which leases are refused. Behind a connection
+pooler in transaction mode neither settings nor prepared statements are used: they would stay with a server
+connection that others use next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from psycopg import AsyncConnection, Connection, sql
+
+PROBE: Final = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
+"""What is asked first on each connection."""
+
+
+def is_pooled(connection: AsyncConnection[Any] | Connection[Any], probed: tuple[Any, ...]) -> bool:
+    """Whether a pooler is in between: it answers the handshake with a process id of its own making."""
+    return bool(probed[0] != connection.pgconn.backend_pid)
+
+
+def adapt(
+    connection: AsyncConnection[Any] | Connection[Any],
+    probed: tuple[Any, ...],
+    settings: Mapping[str, str] | None = None,
+) -> list[sql.Composed]:
+    """Adapt a connection to what the probe found; returns the statements still to be executed on it."""
+    if is_pooled(connection, probed):
+        connection.prepare_threshold = None
+        return []
+    wanted = dict(settings or {})
+    if probed[1] != "read committed":
+        wanted["default_transaction_isolation"] = "read committed"
+    return [
+        sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
+        for name, value in wanted.items()
+    ]

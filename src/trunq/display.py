@@ -1,0 +1,97 @@
+"""Values as people read them, and as JSON: how commands and dashboard show messages and queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+LONGEST = 48
+"""Characters of a text in a table; a longer one is cut."""
+
+
+def cell(column: str, value: Any) -> str:
+    """A value in a table: an id without separators, a time in short, a long text cut."""
+    if column == "id":
+        return str(value)
+    if isinstance(value, datetime):
+        return moment(value)
+    shown = text(value)
+    if column == "error":
+        # The other lines say where in the code it happened; `trunq message show` prints them all.
+        return shown.partition("\n")[0]
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+def label(column: str) -> str:
+    """The name of a column as a heading: `died_at` is shown as `died`."""
+    return column.removesuffix("_at").replace("_", " ")
+
+
+def text(value: Any) -> str:
+    """A value in full."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case timedelta():
+            return interval(value)
+        case datetime():
+            return f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
+        case str():
+            return value
+        case _:
+            return json.dumps(value, default=plain, ensure_ascii=False)
+
+
+def moment(value: datetime) -> str:
+    """A time in the reader's time zone; without its date when that is today."""
+    here = value.astimezone()
+    return (
+        f"{here:%H:%M:%S}" if here.date() == datetime.now().astimezone().date() else f"{here:%Y-%m-%d %H:%M}"
+    )
+
+
+def interval(value: timedelta) -> str:
+    """An interval in its two largest units: 1d 4h, 3m 20s, 250ms."""
+    if timedelta(0) <= value < timedelta(seconds=1):
+        return f"{value / timedelta(milliseconds=1):.0f}ms"
+    sign, rest = ("-", -value) if value < timedelta(0) else ("", value)
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, timedelta(seconds=size))
+        if count:
+            parts.append(f"{count}{unit}")
+    return sign + " ".join(parts[:2])
+
+
+def ready(count: int, is_capped: bool) -> str:
+    """How many messages are ready: `10,000+` where the database stopped counting."""
+    return f"{count:,}" + ("+" if is_capped else "")
+
+
+def attempt(told: Mapping[str, Any]) -> str:
+    """One attempt of `show_message` in a line: its outcome, worker, time, duration and error."""
+    said = f"{told.get('outcome') or 'running'}, by {told.get('worker')}"
+    if told.get("leased_at"):
+        said += f" at {moment(datetime.fromisoformat(told['leased_at']))}"
+    if told.get("took") is not None:
+        said += f", in {told['took'] * 1000:,.3g} ms"
+    return f"{said}: {told['error']}" if told.get("error") else said
+
+
+def plain(value: Any) -> Any:
+    """What JSON has no type for (`default` of json.dump): times as ISO 8601, intervals in seconds."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes():
+            return value.hex()
+        case _:
+            return str(value)

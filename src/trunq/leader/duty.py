@@ -1,0 +1,41 @@
+"""What the leader does, as rows of `trunq.list_duties()`.
+
+Each duty is an SQL function that says how much it did. `trunq.perform_duties()` goes by the same rows, for
+databases that have pg_cron and no leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trunq.call import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """One duty: its SQL function, every how many seconds, and from what number done on it is called again.
+
+    One that is not `per_queue` is called once for all queues.
+    """
+
+    name: str
+    every: float
+    again_from: int | None = None
+    per_queue: bool = True
+
+    def call(self, queue: str | None) -> Call:
+        """The call of its function."""
+        return Call(self.name, {"queue": queue} if self.per_queue else {})
+
+
+LIST: Final = Call("list_duties", {}, ("duty", "per_queue", "every", "again_from"))
+
+
+def duties_of(rows: Iterable[tuple[Any, ...]]) -> tuple[Duty, ...]:
+    """The duties that rows of `trunq.list_duties()` say."""
+    return tuple(
+        Duty(name, every.total_seconds(), again_from, per_queue)
+        for name, per_queue, every, again_from in rows
+    )

@@ -1,0 +1,185 @@
+"""The election: one process at a time leads and performs the duties of duty.py.
+
+It is elected by a lease row, renewed while it leads, not by a session lock: a pooler in between does no harm.
+Two leaders at once, for the moment in which one has not noticed that its lease ran out, do no harm either:
+each duty takes the locks it needs and is done twice to no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import socket
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection
+
+from trunq._async.execute import execute, value
+from trunq.call import Call
+from trunq.connection.backoff import first_line
+from trunq.connection.link import Link
+from trunq.errors import translated
+from trunq.leader.duty import LIST, Duty, duties_of
+from trunq.signals import run_with_signals
+
+log = logging.getLogger("trunq.leader")
+
+_QUEUES: Final = Call("list_queues", {}, ("queue",))
+_MOST_IN_A_ROW: Final = 50
+"""A duty that always has more to do lets the others, and the renewal, go on after this number of calls."""
+
+
+@dataclass(slots=True)
+class Performed:
+    """How often each duty was called, and how much it did."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
+
+    def count(self, duty: Duty, done: int) -> None:
+        """One call more."""
+        self.calls[duty.name] = self.calls.get(duty.name, 0) + 1
+        self.done[duty.name] = self.done.get(duty.name, 0) + done
+
+
+class Leader:
+    """Stands for election, performs the duties while elected, resigns at the end.
+
+    `name` tells candidates apart and must be one process' own; by default it is made up. `lease_time`
+    (seconds) is how long a leader that died is waited for. `term` is set while this process leads.
+    """
+
+    def __init__(self, dsn: str, name: str | None = None, lease_time: float = 15.0) -> None:
+        self.name = name or own_name()
+        self.lease_time = lease_time
+        self.term: int | None = None
+        self.performed = Performed()
+        self._duties: tuple[Duty, ...] = ()
+        self._link = Link(dsn, f"trunq leader {self.name}")
+        self._stopped = asyncio.Event()
+        self._renew_at = 0.0
+        self._due: dict[Duty, float] = {}
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT. Raises psycopg.OperationalError when there is no database to begin
+        with.
+        """
+        run_with_signals(self.run_async, self.stop)
+
+    def stop(self) -> None:
+        """Resign after the duty at hand."""
+        self._stopped.set()
+        self._link.hurry()
+
+    async def run_async(self) -> None:
+        """Run until `stop` is called or the task is cancelled."""
+        try:
+            with translated:
+                await self._link.open()
+                while not self._stopped.is_set():
+                    await self._stand()
+                    if self.term is None:
+                        # The next time a little off: candidates that started together should not all ask
+                        # together.
+                        await self._pause(self.lease_time / 3 * (0.75 + random.random() / 2))
+                    else:
+                        await self._perform()
+                        await self._pause(self._rest())
+        except psycopg.OperationalError:
+            if not self._stopped.is_set():
+                raise
+        finally:
+            await self._resign()
+            await self._link.close()
+
+    async def _stand(self) -> None:
+        """Be elected, or renew, when it is time to."""
+        now = monotonic()
+        if self.term is not None and now < self._renew_at:
+            return
+        term = await self._link.run(self._elect)
+        if term != self.term:
+            log.info(
+                "leading, term %s" if term else "another leads",
+                *([term] if term else []),
+                extra={"leader": self.name},
+            )
+            self._due = {}
+            if term is not None:
+                self._duties = duties_of(await self._link.run(lambda connection: execute(connection, LIST)))
+        self.term = term
+        self._renew_at = now + self.lease_time / 3
+
+    async def _elect(self, connection: AsyncConnection[Any]) -> int | None:
+        arguments = {"name": self.name, "lease_time": timedelta(seconds=self.lease_time)}
+        term: int | None = await value(connection, Call("elect", arguments))
+        return term
+
+    async def _perform(self) -> None:
+        """Every duty that is due, for every queue. One that fails leaves the others their turn."""
+        due = [duty for duty in self._duties if self._due.get(duty, 0.0) <= monotonic()]
+        queues = await self._link.run(_list_queues) if any(duty.per_queue for duty in due) else []
+        for duty in due:
+            self._due[duty] = monotonic() + duty.every
+            for queue in queues if duty.per_queue else [None]:
+                await self._perform_one(duty, queue)
+                await self._stand()
+                if self.term is None or self._stopped.is_set():
+                    return
+
+    async def _perform_one(self, duty: Duty, queue: str | None) -> None:
+        async def perform(connection: AsyncConnection[Any]) -> int:
+            return await value(connection, duty.call(queue)) or 0
+
+        try:
+            for _ in range(_MOST_IN_A_ROW):
+                done = await self._link.run(perform)
+                self.performed.count(duty, done)
+                if duty.again_from is None or done < duty.again_from:
+                    return
+            self._due[duty] = 0.0
+        except psycopg.Error as error:
+            log.error(
+                "duty %s%s failed: %s",
+                duty.name,
+                "" if queue is None else f" of queue {queue}",
+                first_line(error),
+                extra={"duty": duty.name, "queue": queue},
+            )
+
+    def _rest(self) -> float:
+        due = min(self._due.values(), default=0.0)
+        return max(0.0, min(due, self._renew_at) - monotonic())
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+
+    async def _resign(self) -> None:
+        if self.term is None:
+            return
+        term, self.term = self.term, None
+        connection = self._link.connection
+        try:
+            if connection is not None and not connection.closed:
+                await execute(connection, Call("resign", {"name": self.name, "term": term}))
+        except psycopg.Error as error:
+            log.warning("could not resign, the next leader waits for our lease to end: %s", first_line(error))
+
+
+async def _list_queues(connection: AsyncConnection[Any]) -> list[str]:
+    return [queue for (queue,) in await execute(connection, _QUEUES)]
+
+
+def own_name() -> str:
+    """A name no other process has: host, process, and some chance for containers that are all number 1."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"

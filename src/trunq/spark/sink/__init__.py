@@ -1,0 +1,1 @@
+"""What Spark computed, written into Postgres."""

@@ -1,0 +1,204 @@
+"""Reading a part of the log as Arrow record batches, by one of two engines.
+
+`adbc` turns Postgres' binary COPY into Arrow in native code. It is about three times as fast for many rows,
+but its connection takes 30 ms to open, so each worker process keeps one. `psycopg` connects at once and
+suits few rows.
+
+Both engines run the same statement. Its values are literals, since ADBC does not use COPY with bound
+parameters: numbers, checked names and quoted texts. Every batch is bounded in bytes, whatever the size of
+the payloads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from tenacity import Retrying, retry_if_exception, stop_after_delay
+
+from trunq.connection.address import complete
+from trunq.connection.backoff import BACKOFF, is_away, is_passing
+from trunq.spark.connection import APPLICATION, LATER, away, connect
+from trunq.spark.errors import DatabaseAway, SparkError
+from trunq.spark.source.column import BY_NAME, arrow_schema
+from trunq.spark.source.range import ROWS_WORTH_A_TASK, Part
+
+BATCH_BYTES: Final = 8 << 20
+BATCH_ROWS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to read of a queue: columns, and conditions in addition to those of the part."""
+
+    queue: str
+    columns: tuple[str, ...]
+    conditions: tuple[str, ...] = ()
+
+    def statement(self, part: Part) -> str:
+        """One SELECT, or a union of several where the part needs several index scans."""
+        chosen = ", ".join(f"{BY_NAME[name].sql} as {name}" for name in self.columns) or "1 as one"
+        more = "".join(f" and {condition}" for condition in ("subscription_id is null", *self.conditions))
+        table = sql.Identifier("trunq_log", self.queue).as_string()
+        selects = [f"select {chosen} from {table} where {each}{more}" for each in part.conditions()]
+        return " union all ".join(selects)
+
+
+Engine = Callable[[str, str, Sequence[str]], Iterator[pa.RecordBatch]]
+
+
+def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[pa.RecordBatch]:
+    """The rows of a part. Until it has yielded the first batch, it waits for a database that is away.
+
+    Afterwards a lost connection is an error, upon which Spark runs the whole task again.
+    """
+    if not part.conditions():
+        return
+    read = choose(engine, part.rows)
+    statement = query.statement(part)
+    tries = Retrying(
+        retry=retry_if_exception(_passes), wait=BACKOFF, stop=stop_after_delay(LATER), reraise=True
+    )
+    try:
+        first, rest = tries(_begin, read, dsn, statement, query.columns)
+        if first is not None:
+            yield first
+            yield from rest
+    except (psycopg.Error, DatabaseAway) as error:
+        if not _passes(error):
+            raise
+        raise away(error, dsn) from error
+
+
+def _begin(
+    read: Engine, dsn: str, statement: str, columns: Sequence[str]
+) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
+    """The first batch, if there is one, and those that follow."""
+    batches = read(dsn, statement, columns)
+    return next(batches, None), batches
+
+
+def choose(engine: str, rows: int) -> Engine:
+    """The engine of that name; `auto` takes adbc for many rows if it is installed."""
+    if engine == "psycopg" or (engine == "auto" and rows < ROWS_WORTH_A_TASK):
+        return read_psycopg
+    try:
+        import adbc_driver_postgresql.dbapi  # noqa: F401, PLC0415 - it may not be there
+    except ImportError as error:
+        if engine == "auto":
+            return read_psycopg
+        raise SparkError("the engine adbc is not installed", "pip install 'trunq[spark]'") from error
+    return read_adbc
+
+
+def read_psycopg(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Reads by a binary COPY, row by row: a cursor could bound a batch in rows only."""
+    schema = arrow_schema(columns)
+    with connect(dsn) as connection, connection.transaction(), connection.cursor() as cursor:
+        for setting in _PLAN:
+            cursor.execute(setting)
+        with cursor.copy(f"copy ({statement}) to stdout (format binary)".encode()) as copy:
+            copy.set_types([BY_NAME[name].postgres for name in columns])
+            rows: list[tuple[Any, ...]] = []
+            size = 0
+            for row in copy.rows():
+                rows.append(row)
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+                    yield _transpose(rows, schema)
+                    rows, size = [], 0
+            if rows:
+                yield _transpose(rows, schema)
+
+
+def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Reads by ADBC, over the connection that this process keeps for the address."""
+    schema = arrow_schema(columns)
+    try:
+        connection = _kept(dsn)
+    except Exception as error:
+        raise away(error, dsn) from error
+    try:
+        with connection.cursor() as cursor:
+            for setting in _PLAN:
+                cursor.execute(setting)
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
+            cursor.execute(statement)
+            for batch in cursor.fetch_record_batch():
+                if batch.num_rows:
+                    arrays = [
+                        array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        connection.commit()
+    except GeneratorExit:
+        # Spark stops early; the rest of the result is still in the connection.
+        _forget(dsn)
+        raise
+    except Exception as error:
+        lost = not _is_alive(connection)
+        _forget(dsn)
+        if lost:
+            # In the middle of a result, ADBC reports a lost connection as an OSError, like any other failure.
+            raise away(error, dsn) from error
+        raise
+
+
+# Settings of the transaction: through a pooler, those of the session would reach other clients.
+_PLAN: Final = (
+    "set transaction isolation level read committed",
+    "set local enable_seqscan = off",
+    "set local enable_bitmapscan = off",
+    "set local jit = off",
+)
+
+_connections: dict[tuple[int, str], Any] = {}
+
+
+@atexit.register
+def _forget_all() -> None:
+    for _, dsn in list(_connections):
+        _forget(dsn)
+
+
+def _kept(dsn: str) -> Any:
+    """This process's connection to the address; a forked process must not use that of its parent."""
+    import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415
+
+    key = (os.getpid(), dsn)
+    if key not in _connections:
+        _connections[key] = adbc.connect(complete(dsn, APPLICATION))
+    return _connections[key]
+
+
+def _is_alive(connection: Any) -> bool:
+    try:
+        connection.rollback()
+    except Exception:
+        return False
+    return True
+
+
+def _forget(dsn: str) -> None:
+    connection = _connections.pop((os.getpid(), dsn), None)
+    if connection is not None:
+        with suppress(Exception):
+            connection.close()
+
+
+def _transpose(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether the same statement may succeed a moment later."""
+    return isinstance(error, DatabaseAway) or is_away(error) or is_passing(error)

@@ -1,0 +1,209 @@
+"""What the driver asks of a queue: its ticks, the position of a subscription, probes of the log's index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from psycopg import sql
+
+from trunq._sync.execute import execute
+from trunq.call import Call
+from trunq.errors import QueueNotFound
+from trunq.spark.connection import Connection, Database
+from trunq.spark.errors import DataLoss
+from trunq.spark.source.range import Snapshot, Transaction, Window
+
+SAMPLE: Final = 1000
+"""A transaction's rows are counted up to this number; above it, the range of ids is the estimate."""
+
+# The log has no planner statistics: without these settings Postgres would scan all of it.
+BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
+
+
+TICK: Final = ("tick_id", "snapshot", "last_message_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A stored snapshot of the queue, and the highest message id when it was cut."""
+
+    tick_id: int
+    snapshot: str
+    last_message_id: int
+
+    def between(self, hi: Tick) -> Window:
+        """The transactions from this tick to a later one."""
+        return Window.between(Snapshot.parse(self.snapshot), Snapshot.parse(hi.snapshot))
+
+
+class QueueLog:
+    """One queue, over a connection that reopens; you may call any method again after a failure."""
+
+    def __init__(self, database: Database, queue: str) -> None:
+        self._database = database
+        self._queue = queue
+
+    def queue_id(self) -> int:
+        """The queue's id, which changes if the queue is dropped and created again. Raises `QueueNotFound`."""
+        rows = self._call("list_queues", ("queue", "queue_id"))
+        found = [queue_id for queue, queue_id in rows if queue == self._queue]
+        if not found:
+            raise QueueNotFound(
+                f'there is no queue "{self._queue}"', "`trunq queue list` shows those there are"
+            )
+        return int(found[0])
+
+    def tick(self, tick_id: int) -> Tick | None:
+        """A tick by its number; None if it is gone."""
+        rows = self._call("list_ticks", TICK, queue=self._queue, from_=tick_id, to=tick_id)
+        return Tick(*rows[0]) if rows else None
+
+    def oldest_tick(self) -> Tick:
+        """The oldest tick that is kept."""
+        return self._ticks("select * from trunq.list_ticks(%s) order by tick_id limit 1", self._queue)[0]
+
+    def newest_tick(self, from_tick_id: int | None = None) -> Tick:
+        """The newest tick; the search starts at `from_tick_id` if that is given."""
+        query = "select * from trunq.list_ticks(%s, %s) order by tick_id desc limit 1"
+        found = self._ticks(query, self._queue, from_tick_id)
+        if not found:
+            raise DataLoss(
+                f'queue "{self._queue}" has no tick {from_tick_id} or newer: it is not the one read before',
+                "was the database set back to an earlier state? Start with a new checkpoint",
+            )
+        return found[0]
+
+    def tick_within(self, start: Tick, target_id: int, messages: int | None) -> Tick:
+        """The last tick up to `target_id` with at most `messages` after `start`; at least the next tick."""
+        query = """
+            select * from (
+              select t.*, row_number() over (order by t.tick_id) as step from trunq.list_ticks(%s, %s, %s)
+              t) t
+            where t.step = 1 or t.last_message_id <= coalesce(%s::bigint, 9223372036854775807)
+            order by t.tick_id desc limit 1"""
+        most = None if messages is None else start.last_message_id + messages
+        found = self._ticks(query, self._queue, start.tick_id + 1, target_id, most)
+        return found[0] if found else start
+
+    def tick_for_everything(self, known: int | None = None) -> Tick:
+        """A tick that includes all committed messages: the newest, or a new one if messages came after it.
+
+        On a standby it is the newest: a standby cannot cut a tick, and its own snapshots have no meaning
+        here.
+        """
+        newest = self.newest_tick(known)
+        if self._value("select pg_is_in_recovery()"):
+            return newest
+        now = Snapshot.parse(self._call("snapshot")[0][0])
+        if self.is_empty(Window.between(Snapshot.parse(newest.snapshot), now)):
+            return newest
+        cut = self._call("tick", queue=self._queue, force=True)[0][0]
+        return self.tick(cut) or self.newest_tick(newest.tick_id)
+
+    def is_empty(self, window: Window) -> bool:
+        """Whether a window holds no message, apart from retries."""
+        if window.is_empty:
+            return True
+        query = sql.SQL("select 1 from {log} where {condition} and subscription_id is null limit 1")
+        return not any(
+            self._rows(query.format(log=self._table, condition=sql.SQL(condition)), by_index=True)
+            for condition in window.whole(0).conditions()
+        )
+
+    def subscribe(self, subscription: str, start: str) -> bool:
+        """Creates the exclusive subscription if it does not exist; returns whether it did so.
+
+        Raises `WrongMode` if a shared subscription has that name.
+        """
+        made = self._call(
+            "subscribe", queue=self._queue, subscription=subscription, mode="exclusive", start=start
+        )
+        return bool(made[0][0])
+
+    def position(self, subscription: str) -> int:
+        """The tick up to which the subscription has read."""
+        return int(self._call("position", queue=self._queue, subscription=subscription)[0][0])
+
+    def advance(self, subscription: str, tick_id: int) -> int:
+        """Moves the subscription forward to a tick, never back; returns its position."""
+        moved = self._call("advance", queue=self._queue, subscription=subscription, tick_id=tick_id)
+        return int(moved[0][0])
+
+    # The protocol range.Log.
+
+    def sizes(self, txids: Sequence[int]) -> list[Transaction]:
+        """Those of the transactions that wrote rows."""
+        return self._transactions(sql.SQL("select txid from unnest(%s::xid8[]) each(txid)"), _array(txids))
+
+    def walk(self, low: int, high: int, limit: int) -> list[Transaction]:
+        """The first transactions with rows from `low` to `high`, each found by one probe of the index."""
+        steps = sql.SQL("""
+            select w.txid from (
+              with recursive walk(txid, step) as (
+                (select l.txid, 1 from {log} l where l.txid >= %s::xid8 and l.txid < %s::xid8 order by
+                l.txid limit 1) union all select n.txid, w.step + 1 from walk w cross join lateral (
+                  select l.txid from {log} l where l.txid > w.txid and l.txid < %s::xid8 order by l.txid
+                  limit 1) n
+                where w.step < %s
+              ) select txid from walk) w""")
+        return self._transactions(steps.format(log=self._table), str(low), str(high), str(high), limit)
+
+    def first_id(self, low: int, high: int) -> int | None:
+        """The smallest id of the first transaction with rows from `low` to `high`."""
+        query = sql.SQL(
+            "select l.id from {log} l where l.txid >= %s::xid8 and l.txid < %s::xid8"
+            " order by l.txid, l.id limit 1"
+        )
+        found = self._rows(query.format(log=self._table), str(low), str(high), by_index=True)
+        return found[0][0] if found else None
+
+    def _transactions(self, txids: sql.SQL | sql.Composed, *values: Any) -> list[Transaction]:
+        query = sql.SQL("""
+            select t.txid::text::bigint, f.id, l.id,
+              (select count(*) from (select from {log} g where g.txid = t.txid limit {sample}) counted)
+            from ({txids}) t
+            cross join lateral (select g.id from {log} g where g.txid = t.txid order by g.id limit 1) f
+            cross join lateral (select g.id from {log} g where g.txid = t.txid order by g.id desc limit 1) l
+            order by t.txid""")
+        composed = query.format(log=self._table, txids=txids, sample=sql.Literal(SAMPLE))
+        return [
+            Transaction(txid, first, last, count if count < SAMPLE else last - first + 1)
+            for txid, first, last, count in self._rows(composed, *values, by_index=True)
+        ]
+
+    @property
+    def _table(self) -> sql.Identifier:
+        return sql.Identifier("trunq_log", self._queue)
+
+    def _call(self, function: str, columns: tuple[str, ...] = (), **arguments: Any) -> list[Any]:
+        """The rows of one of trunq's functions."""
+        call = Call(function, arguments, columns)
+        return self._database.run(lambda connection: execute(connection, call))
+
+    def _ticks(self, query: str, *values: Any) -> list[Tick]:
+        shown = "select tick_id, snapshot::text, last_message_id from ({}) t"
+        return [Tick(*row) for row in self._rows(sql.SQL(shown.format(query)), *values)]
+
+    def _value(self, query: str, *values: Any) -> Any:
+        return self._rows(sql.SQL(query), *values)[0][0]
+
+    def _rows(self, query: sql.SQL | sql.Composed, *values: Any, by_index: bool = False) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
+            if by_index:
+                plan_by_index(connection)
+            found: list[Any] = connection.execute(query, values).fetchall()
+            return found
+
+        return self._database.run(work)
+
+
+def plan_by_index(connection: Connection) -> None:
+    """Makes the statements of this transaction scan the index (txid, id)."""
+    for setting in BY_INDEX:
+        connection.execute(sql.SQL("set local {} = off").format(sql.Identifier(setting)))
+
+
+def _array(txids: Sequence[int]) -> str:
+    return "{" + ",".join(str(txid) for txid in txids) + "}"

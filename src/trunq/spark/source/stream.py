@@ -1,0 +1,169 @@
+"""Following a queue: `spark.readStream.format("trunq")`.
+
+An offset is a tick with its snapshot. The messages between two ticks are the same at every read, so a batch
+that Spark replays after a crash is the same batch. Spark does not store where a query starts, but the
+subscription does: after a crash before the end of the first batch, the query starts at the same tick again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from trunq.errors import InvalidArgument
+from trunq.spark.connection import Database
+from trunq.spark.errors import CheckpointMismatch, DataLoss
+from trunq.spark.source.fetch import Query
+from trunq.spark.source.log import QueueLog, Tick
+from trunq.spark.source.option import Options
+from trunq.spark.source.reader import LogPart, conditions, plan, read_part
+
+Offset = dict[str, Any]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads batches between ticks, for an exclusive subscription of its own.
+
+    One instance lives in the query's driver process and holds the connection. Spark's workers read the
+    partitions with copies of another instance, which Spark created when it planned the query.
+    """
+
+    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+        if options.subscription is None:
+            raise InvalidArgument(
+                "a stream needs the option subscription",
+                "give it a name of its own: it keeps the stream's position and the messages not yet read",
+            )
+        if options.ending_tick is not None:
+            raise InvalidArgument("a stream has no end: endingTick is for spark.read")
+        self._options = options
+        self._subscription = options.subscription
+        self._database = Database(options.address)
+        self._log = QueueLog(self._database, options.queue)
+        self._query = Query(options.queue, tuple(columns), conditions(options))
+        self._queue_id: int | None = None
+        self._known: Tick | None = None
+        self._target: Tick | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """The position of the subscription, which is created if it does not exist."""
+        start = self._options.starting_offsets or "latest"
+        if self._options.starting_tick is not None:
+            start = "earliest"
+        made = self._log.subscribe(self._subscription, start)
+        if made and self._options.starting_tick is not None:
+            self._log.advance(self._subscription, self._options.starting_tick)
+        position = self._log.position(self._subscription)
+        tick = self._log.tick(position)
+        if tick is None:
+            raise DataLoss(
+                f'tick {position}, where subscription "{self._subscription}" of queue '
+                f'"{self._options.queue}" stands, is not kept'
+            )
+        return self._offset(tick)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.max_messages_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Sets the end of the run: a tick that includes everything committed so far."""
+        self._target = self._log.tick_for_everything()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The tick that ends the next batch: as far as the limit allows, but at least the next tick."""
+        known = self._check(start)
+        newest = self._target or self._log.newest_tick(known.tick_id)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if newest.tick_id <= known.tick_id:
+            return self._offset(known)
+        return self._offset(newest if most is None else self._log.tick_within(known, newest.tick_id, most))
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """The newest tick, from which Spark computes the backlog in the query's progress."""
+        return self._offset(self._log.newest_tick(self._known.tick_id if self._known else None))
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[LogPart]:
+        first, last = self._check(start), self._check(end)
+        if first.tick_id == last.tick_id:
+            return []
+        return plan(self._log, first, last, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(self._options, self._query, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Moves the subscription. Spark calls this one batch late, and never for the last: see `finish`."""
+        self._log.advance(self._subscription, int(end["tick"]))
+
+    def stop(self) -> None:
+        self._database.close()
+
+    def _offset(self, tick: Tick) -> Offset:
+        # Spark compares offsets as text: the keys must always have the same order.
+        if self._queue_id is None:
+            self._queue_id = self._log.queue_id()
+        return {
+            "queue": self._options.queue,
+            "queue_id": self._queue_id,
+            "subscription": self._subscription,
+            "tick": tick.tick_id,
+            "snap": tick.snapshot,
+        }
+
+    def _check(self, offset: Offset) -> Tick:
+        """The tick of an offset, which may come from a checkpoint: checks its queue, id and snapshot."""
+        if self._known is not None and self._known.tick_id == offset.get("tick"):
+            return self._known
+        self._check_queue(offset)
+        tick_id, snapshot = int(offset["tick"]), str(offset["snap"])
+        tick = self._log.tick(tick_id)
+        if tick is None or tick.snapshot != snapshot:
+            if self._options.fail_on_data_loss:
+                raise self._data_loss(tick_id, gone=tick is None)
+            # The snapshot alone defines what to read of the messages that are left.
+            tick = Tick(tick_id, snapshot, tick.last_message_id if tick else 0)
+        self._known = tick
+        return tick
+
+    def _check_queue(self, offset: Offset) -> None:
+        if self._queue_id is None:
+            self._queue_id = self._log.queue_id()
+        if not {"queue", "queue_id", "tick", "snap"} <= offset.keys():
+            raise CheckpointMismatch(
+                "the checkpoint was not written by a query over trunq",
+                "give the query a checkpointLocation of its own",
+            )
+        if offset["queue"] != self._options.queue:
+            raise CheckpointMismatch(
+                f'the checkpoint belongs to queue "{offset["queue"]}", this query reads '
+                f'"{self._options.queue}"',
+                "give each query a checkpointLocation of its own",
+            )
+        if offset["queue_id"] != self._queue_id:
+            raise CheckpointMismatch(
+                f'queue "{self._options.queue}" was dropped and made again since the checkpoint was written, '
+                "or this is another database",
+                "start with a new checkpointLocation",
+            )
+
+    def _data_loss(self, tick_id: int, *, gone: bool) -> DataLoss:
+        what = "is not kept any more" if gone else "is not the one the checkpoint was written with"
+        why = (
+            "its messages are older than the queue's retention, and no subscription held them"
+            if gone
+            else "the database was set back, or restored into another cluster"
+        )
+        return DataLoss(
+            f'tick {tick_id} of queue "{self._options.queue}" {what}: {why}',
+            "start with a new checkpointLocation, or set failOnDataLoss to false to read what is left",
+        )

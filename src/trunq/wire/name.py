@@ -1,0 +1,23 @@
+"""The names of queues and subscriptions."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from trunq.errors import InvalidName
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
+"""What a name is. The tables and functions of a queue are named after it, so it needs no quoting in SQL."""
+
+
+@lru_cache(maxsize=1024)
+def check_name(what: str, name: str) -> None:
+    """Refuse what cannot be the name of a queue or subscription."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a {what} is a str, not {type(name).__name__}")
+    if not NAME.fullmatch(name):
+        raise InvalidName(
+            f'"{name}" cannot be the name of a {what}', "1 to 48 of a-z, 0-9 and _, starting with a letter"
+        )

@@ -1,0 +1,110 @@
+"""What a run of the demo left behind: the numbers of its report, each counted where it ended up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One second of the run: messages published, messages answered, how long first attempts had waited."""
+
+    at: int
+    published: int
+    answered: int
+    median_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many messages ended in one way; `tone`: good (handled), warn (after a retry) or bad (dead)."""
+
+    label: str
+    count: int
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The delays of one carrier in one hour of the day, in minutes: the row that Spark computed."""
+
+    carrier: str
+    hour: int
+    flights: int
+    cancellations: int
+    mean_delay: float | None
+    p90_delay: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """One partition of the lake table."""
+
+    month: str
+    flights: int
+    cancellations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A number that must be the same in the input and in the results."""
+
+    what: str
+    expected: int
+    found: int
+
+    @property
+    def holds(self) -> bool:
+        return self.expected == self.found
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds from publish to the handler's start, first attempts only."""
+
+    median: float
+    p99: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that the report shows."""
+
+    started_at: datetime
+    seconds: float
+    replay_seconds: float
+    published: int
+    handled: int
+    retried: int
+    rejected: int
+    given_up: int
+    compensated: int
+    compensation: int
+    workers: int
+    latency: Latency
+    peak_answered: int
+    lake_rows: int
+    lake_files: int
+    lake_batches: int
+    timeline: list[Second]
+    outcomes: list[Outcome]
+    cells: list[Cell]
+    months: list[Month]
+    checks: list[Check]
+    airlines: dict[str, str]
+    versions: dict[str, str]
+    places: dict[str, str] = field(default_factory=dict)
+    """Where the user finds the results."""
+    commands: dict[str, str] = field(default_factory=dict)
+    """Commands for a closer look, and what each shows."""
+
+    @property
+    def dead(self) -> int:
+        return self.rejected + self.given_up
+
+    @property
+    def holds(self) -> bool:
+        return all(check.holds for check in self.checks)

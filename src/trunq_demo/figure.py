@@ -1,0 +1,220 @@
+"""The pictures of the demo's report, drawn with plotly."""
+
+from __future__ import annotations
+
+from calendar import month_abbr
+from collections import defaultdict
+from typing import Any
+
+import plotly.graph_objects as go
+
+from trunq_demo.evidence import Cell, Month, Outcome, Second
+
+# Mid tones: a contrast of at least 3:1 against the light and the dark page, distinct for the colour-blind.
+BLUE, ORANGE, GREEN, RED, GREY = "#3d84cc", "#d9822b", "#2f9e6b", "#cf4a45", "#8a929b"
+TONES = {"good": GREEN, "warn": ORANGE, "bad": RED}
+HEAT = [(0.0, "#f6efdf"), (0.25, "#f4cf8f"), (0.5, "#ea9653"), (0.75, "#c94f3c"), (1.0, "#84183a")]
+FEWEST_FLIGHTS = 20  # a mean over fewer departures says more about one flight than about the hour
+MANY_FLIGHTS = 100  # and a 90th percentile needs more
+
+
+def throughput(timeline: list[Second]) -> go.Figure:
+    """Messages published and answered in each second."""
+    seconds = [second.at for second in timeline]
+    figure = _figure(height=310, x_title="seconds since the first message", y_title="messages a second")
+    figure.add_scatter(
+        x=seconds,
+        y=[s.published for s in timeline],
+        name="published",
+        mode="lines",
+        line={"color": GREY, "width": 1.5, "shape": "hvh"},
+        fill="tozeroy",
+        fillcolor="rgba(138,146,155,.18)",
+        hovertemplate="%{y:,} published<extra></extra>",
+    )
+    figure.add_scatter(
+        x=seconds,
+        y=[s.answered for s in timeline],
+        name="answered",
+        mode="lines",
+        line={"color": BLUE, "width": 2.2},
+        hovertemplate="%{y:,} answered<extra></extra>",
+    )
+    figure.update_layout(hovermode="x unified")
+    figure.update_yaxes(tickformat=",d", rangemode="tozero")
+    return figure
+
+
+def latency(timeline: list[Second]) -> go.Figure:
+    """How long messages waited for their handler, on a logarithmic scale, which shows the tail."""
+    seen = [s for s in timeline if s.median_ms is not None]
+    figure = _figure(height=290, x_title="seconds since the first message", y_title="publish to handler, ms")
+    for name, values, colour, width in (
+        ("slowest in a hundred", [s.p99_ms for s in seen], ORANGE, 1.6),
+        ("median", [s.median_ms for s in seen], BLUE, 2.2),
+    ):
+        figure.add_scatter(
+            x=[s.at for s in seen],
+            y=values,
+            name=name,
+            mode="lines",
+            line={"color": colour, "width": width},
+            hovertemplate="%{y:,.1f} ms " + name + "<extra></extra>",
+        )
+    figure.update_layout(hovermode="x unified")
+    figure.update_yaxes(
+        type="log", tickvals=[1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000], tickformat=",d"
+    )
+    return figure
+
+
+def outcomes(rows: list[Outcome]) -> go.Figure:
+    """The outcomes of the messages, on a logarithmic scale, since few are dead."""
+    figure = _figure(height=70 + 44 * len(rows), x_title="messages", legend=False)
+    figure.add_bar(
+        y=[row.label for row in rows],
+        x=[row.count for row in rows],
+        orientation="h",
+        marker_color=[TONES[row.tone] for row in rows],
+        width=0.62,
+        text=[f"{row.count:,}" for row in rows],
+        textposition="outside",
+        cliponaxis=False,
+        textfont_size=14.5,
+        hovertemplate="%{y}: %{x:,}<extra></extra>",
+    )
+    figure.update_xaxes(
+        type="log", range=[0, 6.1], tickvals=[1, 10, 100, 1000, 10_000, 100_000, 1_000_000], tickformat=",d"
+    )
+    figure.update_yaxes(autorange="reversed", ticksuffix="  ")
+    figure.update_layout(margin_r=60)
+    return figure
+
+
+def delays(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
+    """Mean delay by carrier and hour; the busiest carrier on top."""
+    flights: dict[str, int] = defaultdict(int)
+    for cell in cells:
+        flights[cell.carrier] += cell.flights
+    carriers = sorted(flights, key=lambda carrier: -flights[carrier])
+    hours = sorted({cell.hour for cell in cells if cell.flights >= FEWEST_FLIGHTS})
+    found = {(cell.carrier, cell.hour): cell for cell in cells if cell.flights >= FEWEST_FLIGHTS}
+    grid = [[found.get((carrier, hour)) for hour in hours] for carrier in carriers]
+    figure = _figure(height=120 + 31 * len(carriers), x_title="hour of the scheduled departure", legend=False)
+    figure.add_heatmap(
+        x=[f"{hour}h" for hour in hours],
+        y=[airlines.get(carrier, carrier) for carrier in carriers],
+        z=[[cell.mean_delay if cell else None for cell in line] for line in grid],
+        customdata=[
+            [(cell.flights, cell.cancellations, cell.p90_delay) if cell else None for cell in line]
+            for line in grid
+        ],
+        colorscale=HEAT,
+        zmin=-5,
+        zmax=45,
+        xgap=2,
+        ygap=2,
+        texttemplate="%{z:.0f}",
+        textfont_size=12,
+        hoverongaps=False,
+        hovertemplate="<b>%{y}, %{x}</b><br>mean delay %{z:.1f} min"
+        "<br>one flight in ten later than %{customdata[2]:.0f} min"
+        "<br>%{customdata[0]:,} flights, %{customdata[1]:,} cancelled<extra></extra>",
+        colorbar={"title": {"text": "minutes"}, "thickness": 12, "outlinewidth": 0, "len": 0.6},
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(showgrid=False, side="bottom")
+    return figure
+
+
+def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
+    """The delay that one flight in ten exceeds, hour by hour, for the five busiest carriers."""
+    by_carrier: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        by_carrier[cell.carrier].append(cell)
+    busiest = sorted(by_carrier, key=lambda carrier: -sum(cell.flights for cell in by_carrier[carrier]))[:5]
+    figure = _figure(
+        height=340, x_title="hour of the scheduled departure", y_title="minutes late, one flight in ten"
+    )
+    for carrier, colour in zip(busiest, (BLUE, ORANGE, GREEN, RED, GREY), strict=True):
+        line = sorted(
+            (c for c in by_carrier[carrier] if c.flights >= MANY_FLIGHTS and c.p90_delay is not None),
+            key=lambda c: c.hour,
+        )
+        name = airlines.get(carrier, carrier)
+        figure.add_scatter(
+            x=[c.hour for c in line],
+            y=[c.p90_delay for c in line],
+            name=name,
+            mode="lines",
+            line={"color": colour, "width": 2.2},
+            hovertemplate="%{y:.0f} min " + name + "<extra></extra>",
+        )
+    figure.update_layout(hovermode="x unified")
+    hours = range(5, 24, 2)
+    figure.update_xaxes(tickvals=list(hours), ticktext=[f"{hour}h" for hour in hours], range=[4.6, 23.4])
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def months(rows: list[Month]) -> go.Figure:
+    """Rows of each partition of the lake table, with cancelled flights in a colour of their own."""
+    figure = _figure(height=320, y_title="flights")
+    names = [f"{month_abbr[int(row.month[-2:])]}<br>{row.cancellations / row.flights:.1%}" for row in rows]
+    for name, values, colour in (
+        ("flown", [row.flights - row.cancellations for row in rows], BLUE),
+        ("cancelled", [row.cancellations for row in rows], RED),
+    ):
+        figure.add_bar(
+            x=names,
+            y=values,
+            name=name,
+            marker_color=colour,
+            hovertemplate="%{y:,} " + name + "<extra></extra>",
+        )
+    figure.update_layout(barmode="stack", bargap=0.35, hovermode="x unified")
+    figure.update_xaxes(type="category", tickangle=0)
+    figure.update_yaxes(tickformat=",d")
+    return figure
+
+
+def _figure(
+    *, height: int, x_title: str | None = None, y_title: str | None = None, legend: bool = True
+) -> go.Figure:
+    """An empty figure in the report's style: no frame, no background, a light grid.
+
+    The page's style sheet sets the colours of text and grid, for light and dark mode.
+    """
+    axis: dict[str, Any] = {
+        "zeroline": False,
+        "showline": False,
+        "title_standoff": 12,
+        "automargin": True,
+        "fixedrange": True,
+        "ticks": "",
+    }
+    figure = go.Figure()
+    figure.update_layout(
+        template="none",
+        height=height,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        showlegend=legend,
+        font={
+            "family": "Source Sans 3, Segoe UI, system-ui, -apple-system, Helvetica Neue, Arial, sans-serif",
+            "size": 13.5,
+        },
+        margin={"l": 60, "r": 20, "t": 34 if legend else 8, "b": 48},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+        xaxis={**axis, "title": x_title, "showgrid": False},
+        yaxis={**axis, "title": y_title},
+        hoverlabel={"bgcolor": "#22272c", "bordercolor": "#22272c", "font": {"color": "#ffffff", "size": 13}},
+    )
+    return figure

@@ -1,0 +1,85 @@
+"""What a worker does with a flight: `trunq worker trunq_demo.job:worker`.
+
+    kind       what the handler does                     how the message ends
+    arrived    says how punctual the flight was          done, with a result
+    late       books the passengers' compensation        done; the booking and the answer commit together
+    diverted   notes the diversion                       done, with a result
+    cancelled  looks up the aircraft in the register     dead: rejected, or, when the aircraft is not known,
+                                                         given up after the last attempt
+
+The first attempt at one flight in 200 fails at once, and is retried. The flight's data decides all of this,
+so the expected numbers can be computed from the input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from trunq import Message, Reject, Retry
+from trunq.worker import Worker
+from trunq_demo.flights import Flight, stumbles
+
+QUEUE = "flights"
+MAX_ATTEMPTS = 3
+DELAYED_MINUTES = 15
+"""An arrival is late from this delay on (the rule of the US Department of Transportation)."""
+
+KILOMETRES_IN_A_MILE = 1.609344
+COMPENSATION = ((1500, 250), (3500, 400))
+"""Euros by distance in kilometres, as in European regulation 261/2004; farther: 600."""
+
+worker = Worker(QUEUE, concurrency=20)
+
+
+class NoAnswer(Exception):
+    """The airline's system did not answer, as the first attempt at some flights finds."""
+
+
+@worker.handler("arrived")
+async def note_arrival(message: Message) -> dict[str, Any]:
+    """Return how punctual the flight was."""
+    flight = _flight(message)
+    return {"outcome": "delayed" if flight["arr_delay"] >= DELAYED_MINUTES else "on time"}
+
+
+@worker.handler("late")
+async def compensate(message: Message, connection: AsyncConnection[Any]) -> dict[str, Any]:
+    """Book the compensation; the row and the answer commit in one transaction."""
+    flight = _flight(message)
+    euros = compensation(flight)
+    await connection.execute(
+        "insert into demo.compensation (message_id, carrier, minutes, euros) values (%s, %s, %s, %s)",
+        (message.id, flight["carrier"], flight["arr_delay"], euros),
+    )
+    return {"outcome": "compensated", "euros": euros}
+
+
+@worker.handler("diverted")
+async def note_diversion(message: Message) -> dict[str, Any]:
+    """Return that the flight left and did not arrive as planned."""
+    _flight(message)
+    return {"outcome": "diverted"}
+
+
+@worker.handler("cancelled")
+async def close_cancelled(message: Message) -> Retry | Reject:
+    """Reject a flight that never left; retry one whose aircraft has no tail number."""
+    flight = _flight(message)
+    if flight["tailnum"] is None:
+        return Retry(error="no tail number: the fleet register does not know the aircraft")
+    return Reject("cancelled: the flight never left")
+
+
+def compensation(flight: Flight) -> int:
+    """The compensation for a flight's delay, in euros."""
+    kilometres = flight["distance"] * KILOMETRES_IN_A_MILE
+    return next((euros for limit, euros in COMPENSATION if kilometres <= limit), 600)
+
+
+def _flight(message: Message) -> Flight:
+    flight: Flight = message.payload
+    if message.attempt == 1 and stumbles(flight):
+        raise NoAnswer(f"{flight['carrier']} did not answer")
+    return flight

@@ -1,0 +1,254 @@
+"""A run of the demo from beginning to end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from rich.console import Console
+
+from trunq import Client, display, embedded, install
+from trunq.errors import SchemaNewer
+from trunq_demo import collect, expectation, flights, pipeline, report
+from trunq_demo.evidence import Evidence
+from trunq_demo.expectation import Expectation
+from trunq_demo.fleet import Fleet, Member
+from trunq_demo.flights import Flight
+from trunq_demo.job import MAX_ATTEMPTS, QUEUE
+from trunq_demo.place import ELSEWHERE, Place, PlaceUnusable
+from trunq_demo.publisher import Replay
+from trunq_demo.screen import Bars, Screen
+
+WORKERS = 2
+LOOK = 0.7
+"""Seconds between two updates of the progress bars."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What all steps of a run use."""
+
+    place: Place
+    screen: Screen
+    seconds: float
+    dsn: str
+    client: Client
+    fleet: Fleet
+
+
+def run(directory: Path, seconds: float, console: Console) -> Evidence:
+    """Run the demo in a directory, with the year replayed in `seconds`, and return its results.
+
+    Raises InputMissing, PlaceUnusable, ProcessDied, or an error of trunq. However the run ends, no process of
+    it is left.
+    """
+    flights.data_directory()
+    place, screen = Place(directory), Screen(console)
+    started_at = datetime.now(UTC)
+    with place.taken():
+        with screen.step("Starting Postgres") as facts:
+            server = embedded.start(place.database)
+            facts.append(f"in {place.database}")
+        environment = {"TRUNQ_DSN": server.dsn, "PYTHONUNBUFFERED": "1"}
+        with server, Client(server.dsn) as client, Fleet(place.logs, environment) as fleet:
+            job = Run(place, screen, seconds, server.dsn, client, fleet)
+            try:
+                evidence = work(job, started_at)
+            except KeyboardInterrupt:
+                # Only the clean-up is left, which another Ctrl-C must not interrupt.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                screen.console.print("Stopping …")
+                raise
+        with screen.step("Writing the report"):
+            report.write(evidence, place.report)
+    return evidence
+
+
+def work(job: Run, started_at: datetime) -> Evidence:
+    """The steps of the run, from the first that needs the database."""
+    prepare(job)
+    spark, workers = start(job)
+    year, expected = read(job.screen)
+    await_query(job)
+    replay_seconds = replay(job, year, spark)
+    with job.screen.step("Stopping the workers"):
+        job.fleet.stop(*workers)
+    return gather(job, expected, started_at, replay_seconds)
+
+
+def prepare(job: Run) -> None:
+    """Install trunq, and create the queue, its subscriptions and the table that the handlers write to."""
+    with job.screen.step("Making the queue") as facts:
+        try:
+            install.install(job.dsn)
+        except SchemaNewer as error:
+            raise PlaceUnusable(
+                f"{job.place.directory} was made by a newer trunq. Remove it, or {ELSEWHERE}."
+            ) from error
+        with psycopg.connect(job.dsn, autocommit=True) as connection:
+            connection.execute(files("trunq_demo").joinpath("tables.sql").read_bytes())
+        if QUEUE in {queue.queue for queue in job.client.list_queues()}:
+            job.client.drop_queue(QUEUE, force=True)
+        job.client.create_queue(QUEUE)
+        job.client.subscribe(QUEUE, "default", max_attempts=MAX_ATTEMPTS, backoff="constant", backoff_base=1)
+        job.client.subscribe(QUEUE, pipeline.SUBSCRIPTION, mode="exclusive", start="earliest")
+        facts.append("flights, read by the workers and by Spark")
+
+
+def start(job: Run) -> tuple[Member, list[Member]]:
+    """Start Spark and the workers."""
+    place = job.place
+    spark = job.fleet.start(
+        "spark pipeline", "trunq_demo.pipeline", str(place.lake), str(place.checkpoint), str(place.figures)
+    )
+    workers = [
+        job.fleet.start(f"worker {number}", "trunq_demo.member", "worker", "trunq_demo.job:worker")
+        for number in range(1, WORKERS + 1)
+    ]
+    job.screen.done(f"Started {WORKERS} workers and a Spark query")
+    return spark, workers
+
+
+def await_query(job: Run) -> None:
+    """Wait until the Spark query runs, so that it follows the replay from the beginning."""
+    with job.screen.step("Waiting for Spark"):
+        while not (job.place.checkpoint / "metadata").exists():
+            job.fleet.check()
+            time.sleep(LOOK / 4)
+
+
+def read(screen: Screen) -> tuple[list[Flight], Expectation]:
+    """Read the input and compute the expected numbers in plain Python."""
+    with screen.step("Reading the flights of 2013") as facts:
+        year = flights.in_time_order(flights.read())
+        expected = expectation.expect(year)
+        facts.append(f"{len(year):,}")
+    return year, expected
+
+
+def replay(job: Run, year: list[Flight], spark: Member) -> float:
+    """Replay the year and wait until every message is answered and in the lake; returns its seconds."""
+    with job.screen.bars(len(year)) as bars, Replay(job.dsn, year, job.seconds) as publisher:
+        while publisher.took is None:
+            publisher.check()
+            look(job, publisher.count, bars)
+            time.sleep(LOOK)
+        spark.tell("finish")
+        while not look(job, publisher.count, bars) or spark.process.poll() is None:
+            time.sleep(LOOK)
+        bars.show("in the lake", collect.lake_rows(job.place.lake))
+    return publisher.took
+
+
+def look(job: Run, published: int, bars: Bars) -> bool:
+    """Update the progress bars; returns whether all messages are answered. Raises if a process died."""
+    job.fleet.check()
+    queue = next(row for row in job.client.status(QUEUE) if row.subscription == "default")
+    unanswered = queue.ready + queue.leased + queue.delayed
+    bars.show("published", published)
+    bars.show("answered", published - unanswered)
+    bars.show("in the lake", collect.lake_rows(job.place.lake))
+    bars.tell(
+        waiting=display.ready(queue.ready, queue.ready_is_capped),
+        for_up_to=span(queue.oldest_ready),
+        put_off=f"{queue.delayed:,}",
+        dead=f"{queue.dead:,}",
+    )
+    return unanswered == 0
+
+
+def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds: float) -> Evidence:
+    """Collect the results and compare them with the expected numbers."""
+    place = job.place
+    with job.screen.step("Counting") as facts, psycopg.connect(job.dsn, autocommit=True) as connection:
+        collect.prepare(connection)
+        found, lake, cells = collect.count(connection), collect.lake(place.lake), collect.cells(connection)
+        timeline = collect.timeline(connection)
+        checks = collect.checks(expected, found, lake, cells)
+        figures = json.loads(place.figures.read_text())
+        evidence = Evidence(
+            started_at=started_at,
+            seconds=(datetime.now(UTC) - started_at).total_seconds(),
+            replay_seconds=replay_seconds,
+            published=found.published,
+            handled=found.handled,
+            retried=found.retried,
+            rejected=found.rejected,
+            given_up=found.given_up,
+            compensated=found.bookings,
+            compensation=found.euros,
+            workers=WORKERS,
+            latency=collect.latency(connection),
+            peak_answered=max(second.answered for second in timeline),
+            lake_rows=lake.rows,
+            lake_files=lake.files,
+            lake_batches=figures["batches"],
+            timeline=timeline,
+            outcomes=collect.outcomes(found),
+            cells=cells,
+            months=lake.months,
+            checks=checks,
+            airlines=flights.airlines(),
+            versions=versions(connection, figures),
+            places={
+                "Report": short(place.report),
+                "Lake": f"{short(place.lake)}, a Delta table, partitioned by month",
+                "Database": f"{short(place.database)}, stopped now; a command below starts it, at",
+                "": job.dsn,
+            },
+            commands=commands(place),
+        )
+        holding = sum(check.holds for check in checks)
+        facts.append(f"{holding} of {len(checks)} numbers are the same in the input and in this run")
+    return evidence
+
+
+def versions(connection: psycopg.Connection[Any], figures: dict[str, Any]) -> dict[str, str]:
+    """The versions of the software in the run."""
+    server = connection.info.parameter_status("server_version") or ""
+    return {
+        "trunq": version("trunq"),
+        "Postgres": server.split(" ")[0],
+        "Spark": str(figures["spark"]),
+        "Java": str(figures["java"]),
+    }
+
+
+def commands(place: Place) -> dict[str, str]:
+    """Commands that show the results, with paths as they work here, and what each shows."""
+    programs = Path(sys.executable).parent
+    trunq, python = (_typed(programs / name) for name in ("trunq", "python"))
+    database = short(place.database)
+    lake = f"from deltalake import DeltaTable; print(DeltaTable('{short(place.lake)}').to_pyarrow_table())"
+    return {
+        f"{trunq} status --embedded {database}": "the queue and its readers; the database runs meanwhile",
+        f"{trunq} dead list {QUEUE} --embedded {database}": "what was given up, and why",
+        f"{trunq} message list {QUEUE} --embedded {database}": "what became of each message",
+        f'{python} -c "{lake}"': "the lake table",
+    }
+
+
+def _typed(program: Path) -> str:
+    """The shortest way to start a program from here: its name, if the PATH finds this very program."""
+    return program.name if shutil.which(program.name) == str(program) else short(program)
+
+
+def short(path: Path) -> str:
+    """The path, relative to the current directory where possible."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def span(waited: timedelta | None) -> str:
+    """How long the oldest waiting message has waited."""
+    seconds = waited.total_seconds() if waited is not None else 0.0
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0) * 1000:.0f} ms"

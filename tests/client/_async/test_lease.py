@@ -1,0 +1,82 @@
+"""Leases through the client."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from client._async.orders import lease, prepared
+from conftest import AsyncConnect
+from trunq import (
+    AsyncClient,
+    LeaseLost,
+    WrongIsolation,
+)
+from waiting import async_wait_until
+
+
+async def test_a_lease_holds_its_messages_and_tells_them_apart_by_its_token(database: str) -> None:
+    async with AsyncClient(database) as client:
+        first = await prepared(client)
+        assert len({(message.lease_id, message.token, message.expires_at) for message in first}) == 1
+        assert await lease(client) == []
+        await client.publish("orders", 3)
+        (other,) = await lease(client)
+        assert other.token != first[0].token
+        assert "3" not in repr(first[0])
+        assert repr(other) == f"<Message {other.id} of orders/default kind=None key=None attempt=1>"
+
+
+async def test_a_lease_takes_no_more_than_asked(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.publish_many("orders", ["x" * 1000] * 10)
+        assert len(await lease(client, 1)) == 1
+        assert len(await lease(client, 4)) == 4
+        assert 0 < len(await lease(client, 10, max_bytes=2500)) < 5
+
+
+async def test_a_lease_can_be_made_longer_or_shorter(database: str, async_connect: AsyncConnect) -> None:
+    async with AsyncClient(database) as client:
+        one, *_ = await prepared(client)
+        hold = ("orders", "default", one.lease_id, one.token)
+        later = await client.extend(*hold, timedelta(hours=1))
+        assert later - one.expires_at > timedelta(minutes=50)
+        assert await client.extend(*hold, 0.001) < one.expires_at
+
+        async def is_reaped() -> bool:
+            return await client.reap("orders") > 0
+
+        await async_wait_until(is_reaped)
+        with pytest.raises(LeaseLost):
+            await client.extend(*hold)
+
+
+async def test_a_worker_that_starts_again_gets_its_messages_back(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await prepared(client)
+        assert await client.reclaim("orders", "default", "another") == 0
+        assert await client.reclaim("orders", "default", "w1") == 1
+        assert [(m.payload, m.attempt) for m in await lease(client)] == [(0, 2), (1, 2), (2, 2)]
+
+
+async def test_a_lease_above_read_committed_is_refused(database: str, async_connect: AsyncConnect) -> None:
+    async with AsyncClient(database) as client:
+        await prepared(client)
+        connection = await async_connect(autocommit=False)
+        await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        with pytest.raises(WrongIsolation, match="READ COMMITTED"):
+            await lease(client, connection=connection)
+
+
+async def test_a_message_knows_the_lease_to_extend(database: str) -> None:
+    async with AsyncClient(database) as client:
+        one, two, _ = await prepared(client)
+        before = one.expires_at
+        later = await client.extend(one, lease_time=timedelta(hours=1))
+        assert later - before > timedelta(minutes=50)
+        assert (one.expires_at, two.expires_at) == (later, before)
+        sooner = await client.extend([one, two], lease_time=60)
+        assert one.expires_at == two.expires_at == sooner < later
