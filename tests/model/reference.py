@@ -12,7 +12,7 @@ MAX_ATTEMPTS = 2
 LEASE_TIME = 50
 BACKOFF = 50
 SOON = 1
-"""What comes back scattered or in line does so within a second for each message, nothing for a step of time."""
+"""What comes back scattered or in line does so within seconds, which is nothing for a step of time."""
 
 Moment = tuple[int, int]
 """Seconds, and what came first among things of one second."""

@@ -1,4 +1,4 @@
-"""A message that kills its worker dies alone: functions/reap.sql, and how suspects are leased: queue/lease.sql."""
+"""A message that kills its worker dies alone: functions/reap.sql, and its lease: queue/lease.sql."""
 
 from __future__ import annotations
 

@@ -164,7 +164,8 @@ def failing(connection: psycopg.Connection[Any]) -> Engine:
         queue.publish(2)
         queue.lease(2)
     connection.execute(
-        "create function refuse() returns trigger language plpgsql as $$ begin raise 'the log is full'; end $$"
+        "create function refuse() returns trigger language plpgsql as"
+        " $$ begin raise 'the log is full'; end $$"
     )
     connection.execute(
         "create trigger refuse before insert on trunq.delayed for each row when (new.queue_id = "
@@ -247,7 +248,7 @@ def test_there_is_no_duty_of_that_name(connection: psycopg.Connection[Any]) -> N
 
 def test_the_duty_of_a_queue_that_was_dropped_is_done(connection: psycopg.Connection[Any]) -> None:
     connection.execute("insert into trunq.duty_failure values ('reap', 'gone', now(), 'no such thing')")
-    assert call(connection, "perform_duty", duty="reap", queue="gone") == [(0, None)]
+    assert call(connection, "perform_duty", duty="reap", queue="gone") == [("reap", "gone", 0, None)]
     assert failures(connection) == []
 
 

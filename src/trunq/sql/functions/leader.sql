@@ -82,12 +82,6 @@ begin
     return next;
     return;
   exception
-    when sqlstate 'TQ001' then
-      -- Dropped since somebody listed it.
-      done := 0;
-      delete from trunq.duty_failure f where f.queue = p_queue;
-      return next;
-      return;
     when query_canceled then
       if not trunq._has_timed_out() then
         raise;
@@ -96,6 +90,13 @@ begin
     when others then
       error := sqlerrm;
   end;
+  if p_queue is not null and not exists (select from trunq.queue q where q.name = p_queue) then
+    -- Dropped since somebody listed it: nothing to do.
+    done := 0; error := null;
+    delete from trunq.duty_failure f where f.queue = p_queue;
+    return next;
+    return;
+  end if;
   done := null;
   raise warning 'trunq: duty % of queue % failed: %', p_duty, coalesce(p_queue, '(none)'), error;
   insert into trunq.duty_failure (duty, queue, failed_at, error)
