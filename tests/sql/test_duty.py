@@ -201,8 +201,10 @@ def test_a_lease_that_cannot_be_ended_leaves_the_others_their_turn(failing: Engi
 def test_a_duty_that_fails_stops_no_other(failing: Engine) -> None:
     connection = failing.connection
     connection.execute(
-        "create or replace function trunq.tick(p_queue text, p_force boolean default false) returns bigint"
-        " language plpgsql as $$ begin if p_queue = 'three' then raise 'no tick today'; end if; return 1; end $$"
+        "create or replace function trunq.tick(p_queue text, p_force boolean default false)"
+        " returns bigint"
+        " language plpgsql as $$ begin"
+        " if p_queue = 'three' then raise 'no tick today'; end if; return 1; end $$"
     )
     rows = call(connection, "perform_duties")
     assert [(row.duty, row.queue) for row in rows if row.error] == [("tick", "three")]
@@ -210,7 +212,8 @@ def test_a_duty_that_fails_stops_no_other(failing: Engine) -> None:
     assert len([row for row in rows if row.duty == "tick" and row.done == 1]) == 2
     assert failures(connection) == [("tick", "three", "no tick today")]
     connection.execute(
-        "create or replace function trunq.tick(p_queue text, p_force boolean default false) returns bigint"
+        "create or replace function trunq.tick(p_queue text, p_force boolean default false)"
+        " returns bigint"
         " language sql as 'select 1::bigint'"
     )
     call(connection, "perform_duties")
@@ -220,8 +223,10 @@ def test_a_duty_that_fails_stops_no_other(failing: Engine) -> None:
 def test_a_duty_that_runs_into_a_time_out_stops_no_other(failing: Engine) -> None:
     connection = failing.connection
     connection.execute(
-        "create or replace function trunq.promote(p_queue text, p_max integer default 1000) returns integer"
-        " language plpgsql as $$ begin if p_queue = 'one' then perform pg_sleep(100); end if; return 7; end $$"
+        "create or replace function trunq.promote(p_queue text, p_max integer default 1000)"
+        " returns integer"
+        " language plpgsql as $$ begin"
+        " if p_queue = 'one' then perform pg_sleep(100); end if; return 7; end $$"
     )
     connection.execute("set statement_timeout = '300ms'")
     rows = call(connection, "perform_duties")
@@ -233,8 +238,10 @@ def test_a_duty_that_runs_into_a_time_out_stops_no_other(failing: Engine) -> Non
 def test_somebody_who_cancels_is_heard(failing: Engine, connect: Connect) -> None:
     connection = failing.connection
     connection.execute(
-        "create or replace function trunq.promote(p_queue text, p_max integer default 1000) returns integer"
-        " language plpgsql as $$ begin perform pg_cancel_backend(pg_backend_pid()), pg_sleep(9); return 1; end $$"
+        "create or replace function trunq.promote(p_queue text, p_max integer default 1000)"
+        " returns integer"
+        " language plpgsql as $$ begin"
+        " perform pg_cancel_backend(pg_backend_pid()), pg_sleep(9); return 1; end $$"
     )
     with pytest.raises(psycopg.errors.QueryCanceled):
         call(connection, "perform_duties")
@@ -285,8 +292,8 @@ def test_only_what_is_new_is_summarized(work: Engine) -> None:
     work.run("insert into {log} (payload) select to_jsonb(repeat('x', 500)) from generate_series(1, 2000)")
     assert 0 < work.ask("summarize") <= first + 1
     unsummarized = "select sum(brin_summarize_new_values(i.indexrelid)) from pg_index i join pg_class c on"
-    unsummarized += " c.oid = i.indexrelid join pg_am a on a.oid = c.relam where a.amname = 'brin' and c.relkind = 'i' and"
-    unsummarized += " i.indrelid::regclass::text like 'trunq_data.{queue}%'"
+    unsummarized += " c.oid = i.indexrelid join pg_am a on a.oid = c.relam where a.amname = 'brin'"
+    unsummarized += " and c.relkind = 'i' and i.indrelid::regclass::text like 'trunq_data.{queue}%'"
     assert work.fetch(unsummarized) <= 1, "the last range is not full"
 
 

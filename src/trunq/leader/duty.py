@@ -1,7 +1,8 @@
 """What the leader does, as rows of `trunq.list_duties()`.
 
-Each duty is an SQL function that says how much it did. The leader calls it by `trunq.perform_duty()`, which keeps
-why it failed. `trunq.perform_each_duty()` goes by the same rows, for databases that have pg_cron and no leader.
+Each duty is an SQL function that says how much it did. The leader calls it by `trunq.perform_duty()`, which
+keeps why it failed. `trunq.perform_each_duty()` goes by the same rows, for databases that have pg_cron and no
+leader.
 """
 
 from __future__ import annotations
