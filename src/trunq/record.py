@@ -146,8 +146,9 @@ class Duty(NamedTuple):
 
 
 class DutyDone(NamedTuple):
-    """A row of `perform_duties`."""
+    """A row of `perform_duties`; `done` is None when the duty failed with `error`."""
 
     duty: str
-    queue: str
-    done: int
+    queue: str | None
+    done: int | None
+    error: str | None

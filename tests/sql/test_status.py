@@ -53,7 +53,7 @@ def test_a_lease_counts_until_it_is_reaped(work: Engine) -> None:
         assert work.status().leased == 2
         work.ask("reap")
         row = work.status()
-        assert (row.ready, row.leased) == (2, 0)
+        assert (row.delayed, row.leased) == (2, 0)
 
 
 def test_a_lease_from_before_the_clock_went_forth_again_counts_too(work: Engine) -> None:

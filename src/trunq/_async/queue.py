@@ -55,6 +55,14 @@ class AsyncQueues(AsyncAccess):
         """
         await self._value(connection, "drop_queue", queue=queue, force=force)
 
+    async def empty_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """Throw away every message but the dead ones; workers and readers lose what they hold.
+
+        Returns how many messages that were. Raises QueueInUse while an open transaction uses the queue.
+        """
+        thrown_away: int = await self._value(connection, "empty_queue", queue=queue)
+        return thrown_away
+
     async def list_queues(self, *, connection: AsyncConnection[Any] | None = None) -> list[Queue]:
         """All queues, by name."""
         return await self._records(connection, Queue, "list_queues")

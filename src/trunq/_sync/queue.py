@@ -57,6 +57,14 @@ class Queues(Access):
         """
         self._value(connection, "drop_queue", queue=queue, force=force)
 
+    def empty_queue(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
+        """Throw away every message but the dead ones; workers and readers lose what they hold.
+
+        Returns how many messages that were. Raises QueueInUse while an open transaction uses the queue.
+        """
+        thrown_away: int = self._value(connection, "empty_queue", queue=queue)
+        return thrown_away
+
     def list_queues(self, *, connection: Connection[Any] | None = None) -> list[Queue]:
         """All queues, by name."""
         return self._records(connection, Queue, "list_queues")

@@ -1,7 +1,8 @@
 """What the leader does, as rows of `trunq.list_duties()`.
 
-Each duty is an SQL function that says how much it did. `trunq.perform_duties()` goes by the same rows, for
-databases that have pg_cron and no leader.
+Each duty is an SQL function that says how much it did. The leader calls it by `trunq.perform_duty()`, which
+keeps why it failed. `trunq.perform_each_duty()` goes by the same rows, for databases that have pg_cron and no
+leader.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Duty:
     per_queue: bool = True
 
     def call(self, queue: str | None) -> Call:
-        """The call of its function."""
-        return Call(self.name, {"queue": queue} if self.per_queue else {})
+        """The call that performs it once."""
+        return Call("perform_duty", {"duty": self.name, "queue": queue}, ("done", "error"))
 
 
 LIST: Final = Call("list_duties", {}, ("duty", "per_queue", "every", "again_from"))

@@ -136,24 +136,31 @@ class Leader:
                     return
 
     async def _perform_one(self, duty: Duty, queue: str | None) -> None:
-        async def perform(connection: AsyncConnection[Any]) -> int:
-            return await value(connection, duty.call(queue)) or 0
+        async def perform(connection: AsyncConnection[Any]) -> tuple[int | None, str | None]:
+            ((done, error),) = await execute(connection, duty.call(queue))
+            return done, error
 
         try:
             for _ in range(_MOST_IN_A_ROW):
-                done = await self._link.run(perform)
-                self.performed.count(duty, done)
-                if duty.again_from is None or done < duty.again_from:
+                done, error = await self._link.run(perform)
+                if error is not None:
+                    self._log_failure(duty, queue, error)
+                    return
+                self.performed.count(duty, done or 0)
+                if duty.again_from is None or (done or 0) < duty.again_from:
                     return
             self._due[duty] = 0.0
         except psycopg.Error as error:
-            log.error(
-                "duty %s%s failed: %s",
-                duty.name,
-                "" if queue is None else f" of queue {queue}",
-                first_line(error),
-                extra={"duty": duty.name, "queue": queue},
-            )
+            self._log_failure(duty, queue, first_line(error))
+
+    def _log_failure(self, duty: Duty, queue: str | None, why: str) -> None:
+        log.error(
+            "duty %s%s failed: %s",
+            duty.name,
+            "" if queue is None else f" of queue {queue}",
+            why,
+            extra={"duty": duty.name, "queue": queue},
+        )
 
     def _rest(self) -> float:
         due = min(self._due.values(), default=0.0)

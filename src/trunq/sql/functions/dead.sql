@@ -65,7 +65,7 @@ begin
       returning d.*),
     again as (
       select g.id, g.subscription_id, g.created_at, 1::smallint as attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers,
-        g.errors, g.extra, g.dead_id as at
+        g.errors, null::smallint as expiries, g.extra, g.dead_id as at
       from gone g),
     %s
     select count(*) from gone

@@ -118,6 +118,7 @@ begin
   end loop;
   delete from trunq.delayed d where d.queue_id = v_queue.queue_id;
   delete from trunq.dead d where d.queue_id = v_queue.queue_id;
+  delete from trunq.duty_failure f where f.queue = p_queue;
   delete from trunq.queue q where q.queue_id = v_queue.queue_id;
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
@@ -245,6 +246,8 @@ begin
       -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
       execute format('create table trunq_data.%I partition of %I.%I for values in (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
         trunq._segment_name(p_queue, v_table.kind, v_n), v_table.schema, v_table.name, v_n);
+      -- A publication for all tables refuses updates (of a lease) without one. It costs nothing where nothing is replicated.
+      execute format('alter table trunq_data.%I replica identity full', trunq._segment_name(p_queue, v_table.kind, v_n));
     end loop;
   end loop;
 end $$;

@@ -298,30 +298,3 @@ begin
   using p_subscription_id, p_lo, p_hi, p_last_txid, p_last_id, p_segment;
 end $$;
 comment on function trunq._carry_cursor(trunq.queue, integer, smallint, pg_snapshot, pg_snapshot, xid8, bigint) is 'Writes a position again, as an empty lease in another segment.';
-
-create or replace function trunq.summarize(p_queue text) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_index regclass;
-  v_count integer := 0;
-begin
-  for v_index in
-    select i.indexrelid
-    from unnest(array[format('trunq_log.%I', v_queue.log_table), format('trunq_data.%I', v_queue.receipt_table)]) parent(name)
-    join pg_inherits h on h.inhparent = parent.name::regclass
-    join pg_index i on i.indrelid = h.inhrelid
-    join pg_class c on c.oid = i.indexrelid
-    where c.relam = (select a.oid from pg_am a where a.amname = 'brin')
-  loop
-    v_count := v_count + brin_summarize_new_values(v_index);
-  end loop;
-  insert into trunq.mark (queue_id, duty, at) values (v_queue.queue_id, 'summarize', trunq.clock())
-  on conflict (queue_id, subscription_id, duty) do update set at = excluded.at;
-  return v_count;
-end $$;
-comment on function trunq.summarize(text) is
-  'Summarizes the new pages of the queue''s BRIN indexes: vacuum, which would, is off there.
-Returns: how many page ranges.
-Raises: TQ001.
-Locks: none that readers or publishers feel.';

@@ -143,14 +143,20 @@ create table trunq.delayed (
   body bytea,
   headers jsonb,
   errors jsonb,
-  extra jsonb
+  extra jsonb,
+  expiries smallint
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
 create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
 create index delayed_subscription on trunq.delayed (subscription_id);
+-- The line of suspects, who come back one after the other.
+create index delayed_suspect on trunq.delayed (subscription_id, due_at) where expiries > 1;
+-- It has no key: one message is here once for each subscription, or for all of them.
+alter table trunq.delayed replica identity full;
 comment on table trunq.delayed is
   'Messages that run later. subscription_id null: published with a delay, for everyone; set: a retry, for that reader.';
 comment on column trunq.delayed.extra is 'The columns that the user added to the log, by name.';
+comment on column trunq.delayed.expiries is 'As in the log: how many leases of it in a row ran out.';
 
 create table trunq.dead (
   dead_id bigint generated always as identity primary key,
@@ -190,10 +196,20 @@ create table trunq.leader (
   singleton boolean primary key default true constraint one_row check (singleton),
   name text,
   term bigint not null default 0,
-  expires_at timestamptz
+  expires_at timestamptz,
+  lease_time interval
 ) with (fillfactor = 50);
 insert into trunq.leader default values;
 comment on table trunq.leader is 'The process that performs the duties, and until when; a new leader is a new term.';
+
+create table trunq.duty_failure (
+  duty text not null,
+  queue text not null default '',
+  failed_at timestamptz not null,
+  error text not null,
+  primary key (duty, queue)
+);
+comment on table trunq.duty_failure is 'What a duty last failed with, until it succeeds; queue: empty for a duty of no queue.';
 
 -- The specimen: the tables that every queue has, here without segments and never written to. No queue can have its name.
 
@@ -213,11 +229,14 @@ create table trunq_log._specimen (
   payload trunq.payload,
   body trunq.body,
   headers trunq.headers,
-  errors jsonb
+  errors jsonb,
+  expiries smallint
 ) partition by list (segment);
 create index on trunq_log._specimen (txid, id);
 -- A retry has its old id among new ones: plain minmax would widen every range it lands in.
 create index on trunq_log._specimen using brin (id int8_minmax_multi_ops) with (pages_per_range = 32, autosummarize = on);
+comment on column trunq_log._specimen.expiries is
+  'How many leases of it in a row ran out; null: none. From the second on it is a suspect and leased alone.';
 comment on table trunq_log._specimen is
   'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers); the other columns are trunq''s.';
 
@@ -240,10 +259,13 @@ create table trunq_data._specimen_lease (
   lo pg_snapshot not null,
   hi pg_snapshot not null,
   ids bigint[],
-  txids xid8[]
+  txids xid8[],
+  is_suspect boolean
 ) partition by list (segment);
 create index on trunq_data._specimen_lease (subscription_id, lease_id);
 create index on trunq_data._specimen_lease (subscription_id, expires_at) where expires_at is not null;
+comment on column trunq_data._specimen_lease.is_suspect is
+  'True: its one message may be what killed the workers of its former leases. Null otherwise.';
 comment on table trunq_data._specimen_lease is
   'Leases of the queue: which worker holds which messages until when, and the position of the subscription after them.';
 

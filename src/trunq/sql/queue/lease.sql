@@ -85,9 +85,10 @@ begin
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
         insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-          min_txid, max_txid, size, ids, txids, leased_at, expires_at)
+          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
         values (lease_id, v_sub.subscription_id, token, p_worker, v_lo, v_hi, v_row.txid, v_row.id,
-          v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at);
+          v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at,
+          nullif(v_row.expiries > 1, false));
         id := v_row.id; attempt := v_row.attempt; max_attempts := v_sub.max_attempts; kind := v_row.kind; key := v_row.key;
         payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
         created_at := v_row.created_at; expires_at := v_expires_at;
@@ -100,7 +101,7 @@ begin
       return query
         with batch as materialized (
           -- 1. Late ones, each transaction by itself. No sort: the snapshot lists them in order, and a sort would read all.
-          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at
+          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at, m.expiries
            from unnest(v_late) late(txid) cross join lateral (
              select g.* from trunq_log._specimen g
              where g.txid = late.txid and g.id > case when late.txid = v_last_txid then v_last_id else 0 end
@@ -109,7 +110,7 @@ begin
            limit p_max_messages)
           union all
           -- 2. The range. One row comparison is one start key; the walk ends after c_walk index rows, for this reader or not.
-          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at
+          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at, w.expiries
            from (
              select g.* from trunq_log._specimen g
              where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
@@ -118,7 +119,7 @@ begin
            limit p_max_messages)
           union all
           -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease.
-          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz
+          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint
            from trunq_log._specimen g
            where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
            order by g.txid, g.id offset c_walk - 1 limit 1)
@@ -126,29 +127,34 @@ begin
         ),
         total as (
           select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
-            sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes
+            sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
+            max(b.expiries) expiries
           from batch b
         ),
+        suspected as (
+          -- A suspect is leased alone: where the first one is, counted only when there is one.
+          select t.*, case when t.expiries > 1 then array_position(array(select b.expiries > 1 from batch b), true) end suspect_at from total t
+        ),
         taken as materialized (
-          select t.ids, t.txids, t.ended, t.n, case
+          select t.ids, t.txids, t.ended, t.n, nullif(t.suspect_at = 1, false) is_suspect, least(t.suspect_at - (t.suspect_at > 1)::integer, case
             when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
             else greatest(1, (
               select count(*)::integer from (
                 select sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) over (rows unbounded preceding) bytes
                 from batch b where b.attempt > 0) r
-              where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end as size
-          from total t
+              where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end) as size
+          from suspected t
         ),
         made as (
           insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-            min_txid, max_txid, size, ids, txids, leased_at, expires_at)
+            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
           select v_lease_id, v_sub.subscription_id, v_token, p_worker, v_lo, v_hi,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
               when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
               when t.size = t.n - t.ended::integer then t.ids[t.n] else t.ids[t.size] end,
             t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
-            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at
+            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect
           from taken t where t.n - t.ended::integer > 0
         )
         select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
