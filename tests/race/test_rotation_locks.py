@@ -40,7 +40,7 @@ def locked(work: Engine, rotator: Engine) -> Any:
 
 
 def test_it_is_installed_with_turns_of_ten_milliseconds(work: Engine) -> None:
-    settings = work.fetch("select proconfig from pg_proc where oid = 'trunq._empty'::regproc")
+    settings = work.fetch("select proconfig from pg_proc where oid = 'trunq._truncate'::regproc")
     assert "lock_timeout=10ms" in settings
 
 
@@ -63,7 +63,7 @@ def test_a_lock_not_got_leaves_nothing_behind(work: Engine, rotator: Engine, con
 def test_a_lock_got_in_vain_is_given_back_at_once(
     work: Engine, rotator: Engine, connect: Connect, meanwhile: Any
 ) -> None:
-    work.run("alter function trunq._empty(trunq.queue, text, integer) set lock_timeout = '20 s'")
+    work.run("alter function trunq._truncate set lock_timeout = '20 s'")
     late = work.on(connect(autocommit=False))
     (id,) = late.publish()
     rotation = meanwhile(rotator.ask, "rotate")

@@ -11,7 +11,8 @@ create or replace function trunq.create_queue(
   p_retention interval default '1 day',
   p_tick_max_count integer default 500,
   p_tick_max_lag interval default '3 seconds',
-  p_tick_idle_period interval default '1 minute'
+  p_tick_idle_period interval default '1 minute',
+  p_default_subscription boolean default true
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -48,12 +49,14 @@ begin
   perform trunq._define_queue(trunq._find_queue(v_queue_id));
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   values (v_queue_id, 1, trunq.snapshot(), 0, trunq.clock());
-  -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
-  insert into trunq.subscription (queue_id, name, mode, start) values (v_queue_id, 'default', 'shared', '3:3:');
+  if p_default_subscription is not false then
+    -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
+    insert into trunq.subscription (queue_id, name, mode, start) values (v_queue_id, 'default', 'shared', '3:3:');
+  end if;
   return true;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval) is
-  'Makes a queue and its shared subscription "default"; for the owner of trunq, or a member of that role.
+comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean) is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, or a member of that role.
 Returns: true when it was made, false when it was there.
 Raises: TQ004, TQ005.
 Locks: others who create a queue of this name, to the end of the transaction.';
