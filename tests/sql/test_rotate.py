@@ -300,3 +300,27 @@ def test_rotating_needs_read_committed(work: Engine) -> None:
     with refused("TQ007", "REPEATABLE READ"):
         work.ask("rotate")
     work.connection.execute("rollback")
+
+
+def test_alone_in_its_transaction_it_waits_for_no_standby(work: Engine) -> None:
+    shown = "select current_setting('synchronous_commit')"
+    for before, during in (("remote_apply", "local"), ("on", "local"), ("off", "off")):
+        work.run(f"set synchronous_commit = {before}")
+        with work.connection.transaction():
+            work.ask("rotate")
+            assert work.fetch(shown) == during
+        assert work.fetch(shown) == before
+    work.run("set synchronous_commit = remote_apply")
+    with work.connection.transaction():
+        work.publish()
+        work.ask("rotate")
+        assert work.fetch(shown) == "remote_apply", "what was published waits"
+    work.run("reset synchronous_commit")
+
+
+def test_a_queue_without_the_default_subscription_keeps_nothing_for_it(session: psycopg.Connection[Any]) -> None:
+    work = Engine(session, next(new_names("ring"))).create(retention=RETENTION, default_subscription=False)
+    assert work.call("list_subscriptions") == []
+    work.publish(3)
+    assert work.rotate(OLD) == 1
+    assert work.is_empty("log")
