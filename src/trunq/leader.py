@@ -30,7 +30,9 @@ log = logging.getLogger("trunq.leader")
 
 _ELECT = "select trunq.elect(p_name => %s, p_lease_time => make_interval(secs => %s))"
 _RESIGN = "select trunq.resign(p_name => %s, p_term => %s)"
-_QUEUES = "select queue from trunq.list_queues()"
+_QUEUES = "select queue, extract(epoch from span)::float8 from trunq.list_queues()"
+_LOOK = 1.0
+"""Where there is no queue yet, look for one so often (seconds)."""
 _MOST_IN_A_ROW = 50
 """A duty that always has more to do gives the others, and the renewal, their turn after so many calls."""
 
@@ -63,7 +65,7 @@ class Leader:
         self._link = Link(dsn, f"trunq leader {self.name}"[:63])
         self._stopped = asyncio.Event()
         self._renew_at = 0.0
-        self._due: dict[Duty, float] = {}
+        self._due: dict[tuple[Duty, str], float] = {}
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises psycopg.OperationalError when there is no database to begin
@@ -120,29 +122,34 @@ class Leader:
 
     async def _perform(self) -> None:
         """Every duty that is due, for every queue. One that fails leaves the others their turn."""
-        due = [duty for duty in DUTIES if self._due.get(duty, 0.0) <= monotonic()]
-        queues = await self._link.run(_list_queues) if due else []
-        for duty in due:
-            self._due[duty] = monotonic() + duty.every
-            for queue in queues:
-                await self._perform_one(duty, queue)
-                await self._stand()
-                if self.term is None or self._stopped.is_set():
-                    return
+        spans = await self._link.run(_list_queues)
+        # One that is gone must not be waited for.
+        self._due = {(duty, queue): self._due.get((duty, queue), 0.0) for duty in DUTIES for queue in spans}
+        for (duty, queue), due in list(self._due.items()):
+            if due > monotonic():
+                continue
+            self._due[duty, queue] = monotonic() + duty.interval(spans[queue])
+            await self._perform_one(duty, queue)
+            await self._stand()
+            if self.term is None or self._stopped.is_set():
+                return
 
     async def _perform_one(self, duty: Duty, queue: str) -> None:
-        async def call(connection: AsyncConnection[Any]) -> int:
+        async def call(connection: AsyncConnection[Any]) -> int | None:
             cursor = await connection.execute(duty.statement, (queue,))
             (done,) = await cursor.fetchone() or (None,)
-            return done or 0
+            return done
 
         try:
             for _ in range(_MOST_IN_A_ROW):
                 done = await self._link.run(call)
-                self.performed.count(duty, done)
-                if duty.again_from is None or done < duty.again_from:
+                self.performed.count(duty, done or 0)
+                if done is None and duty.again_after is not None:
+                    again = monotonic() + duty.again_after
+                    self._due[duty, queue] = min(self._due[duty, queue], again)
+                if duty.again_from is None or (done or 0) < duty.again_from:
                     return
-            self._due[duty] = 0.0
+            self._due[duty, queue] = 0.0
         except psycopg.Error as error:
             log.error(
                 "duty %s of queue %s failed: %s",
@@ -153,7 +160,7 @@ class Leader:
             )
 
     def _rest(self) -> float:
-        due = min(self._due.values(), default=0.0)
+        due = min(self._due.values(), default=monotonic() + _LOOK)
         return max(0.0, min(due, self._renew_at) - monotonic())
 
     async def _pause(self, seconds: float) -> None:
@@ -173,9 +180,10 @@ class Leader:
             log.warning("could not resign, the next leader waits for our lease to end: %s", first_line(error))
 
 
-async def _list_queues(connection: AsyncConnection[Any]) -> list[str]:
+async def _list_queues(connection: AsyncConnection[Any]) -> dict[str, float]:
+    """Every queue, and for how many seconds one of its segments is written to."""
     cursor = await connection.execute(_QUEUES)
-    return [queue for (queue,) in await cursor.fetchall()]
+    return dict(await cursor.fetchall())
 
 
 def own_name() -> str:

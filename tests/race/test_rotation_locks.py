@@ -1,4 +1,4 @@
-"""Rotation holds nobody up: its lock is waited for in turns of 10 ms, and given back at once when in vain."""
+"""Rotation holds nobody up: its lock is waited for 5 ms, and given back at once when in vain."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def locked(work: Engine, rotator: Engine) -> Any:
     return work.fetch(EXCLUSIVE, rotator.connection.info.backend_pid)
 
 
-def test_it_is_installed_with_turns_of_ten_milliseconds(work: Engine) -> None:
+def test_it_is_installed_to_wait_for_five_milliseconds(work: Engine) -> None:
     settings = work.fetch("select proconfig from pg_proc where oid = 'trunq._truncate'::regproc")
-    assert "lock_timeout=10ms" in settings
+    assert "lock_timeout=5ms" in settings
 
 
 def test_what_was_emptied_is_locked_to_the_end(work: Engine, rotator: Engine) -> None:

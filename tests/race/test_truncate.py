@@ -44,8 +44,8 @@ def rotator(connect: Connect) -> Connection:
 
 @pytest.fixture
 def impatient(session: Connection) -> None:
-    """As it is installed: a lock is waited for in turns of 10 ms."""
-    session.execute("alter function trunq._truncate set lock_timeout = '10 ms'")
+    """As it is installed: a lock is waited for 5 ms."""
+    session.execute("alter function trunq._truncate set lock_timeout = '5 ms'")
 
 
 def rotate(rotator: Connection) -> int | None:
@@ -288,7 +288,7 @@ def test_a_reader_older_than_the_truncate_is_told_by_nobody_but_itself(
     """TRUNCATE knows no snapshots: who reads at REPEATABLE READ touches all segments first, to keep them."""
     publish(session, QUEUE, 3)
     drain(session, QUEUE)
-    session.execute("alter function trunq._truncate set lock_timeout = '10 ms'")
+    session.execute("alter function trunq._truncate set lock_timeout = '5 ms'")
     careless, careful = connect(autocommit=False), connect(autocommit=False)
     for reader in (careless, careful):
         reader.execute("set transaction isolation level repeatable read")
@@ -354,7 +354,7 @@ def test_a_ring_of_four_seconds_under_load_loses_and_doubles_nothing(
     session: Connection, connect: Connect, meanwhile: Any
 ) -> None:
     ask(session, "create_queue", queue="ring", retention="1 second")
-    session.execute("alter function trunq._truncate set lock_timeout = '10 ms'")
+    session.execute("alter function trunq._truncate set lock_timeout = '5 ms'")
     ask(session, "subscribe", queue="ring", subscription="second", start="earliest")
     publishers = [meanwhile(publish_in_every_way, connect(), "ring", 6.0, number) for number in range(3)]
 

@@ -12,7 +12,7 @@
 -- subscriptions at a time, each under its lock, in a transaction of their own; then every subscription is asked whether it
 -- needs the segment. Positions only move forward, so under the lock, by a later statement, one question is left: what came
 -- in between, by a transaction that began long ago? Checked before the lock alone, its rows would be lost. The lock is tried
--- for 10 ms, so that nobody waits longer behind it, and given back at once when something came in.
+-- for 5 ms, so that nobody waits longer behind it, and given back at once when something came in.
 --
 -- The steps return 1 when they did something, 0 when the segment is needed, null when somebody was in the way just now.
 
@@ -60,7 +60,7 @@ comment on function trunq.rotate(text) is
   'Empties one table of one old segment in which nothing is needed. Call it several times a span (trunq.list_queues).
 Returns: 1 when it did, or moved cursors out of the way first (call again at once); 0 when there is nothing to do; null when somebody was in the way (call again within a second).
 Raises: TQ001, TQ007.
-Locks: that segment, exclusively, waiting at most 10 ms for it; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';
+Locks: that segment, exclusively, waiting at most 5 ms for it; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';
 
 create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -79,7 +79,7 @@ declare
   v_now timestamptz := trunq.clock();
   v_turn bigint := trunq._turn(p_queue, v_now);
 begin
-  -- The turn before last, say, ended (turn - 2 + 1) spans after the epoch; the one being written to is never old.
+  -- The turn of so many spans back ended (turn - back + 1) spans after the epoch. The one being written to is never old.
   return array(
     select ((v_turn - back) % p_queue.segments)::integer from generate_series(p_queue.segments - 1, 1, -1) back
     where floor(date_part('epoch', v_now))::bigint - (v_turn - back + 1) * extract(epoch from p_queue.span)
@@ -145,7 +145,7 @@ create or replace function trunq._truncate(
   p_seen pg_snapshot default null, p_tick_id bigint default null, p_subscriptions integer[] default null, p_newest bigint[] default null
 ) returns integer
 -- Found by index. Every wait in here is as short as the first.
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '10ms'
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms'
 set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);

@@ -155,7 +155,7 @@ Returns: one row a subscription, of one queue or all: what is wrong, and the way
 Raises: TQ001.';
 
 create or replace function trunq._oldest_unread(p_queue trunq.queue, p_sub trunq.subscription) returns timestamptz
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_floor pg_snapshot;
   v_created_at timestamptz;
@@ -164,8 +164,8 @@ begin
     return (select u.created_at from trunq._unread(p_queue, p_sub.subscription_id, 1) u);
   end if;
   v_floor := trunq._floor(p_sub);
-  execute format('select u.created_at from trunq_queue.%I($1, $2, $2, pg_snapshot_xmax($2), 0, 1) u', p_queue.name || '_unread')
-    into v_created_at using p_sub.subscription_id, v_floor;
+  execute format('select g.created_at from trunq_queue.%I($1, trunq.snapshot()) g where g.subscription_id is null limit 1', p_queue.name || '_window')
+    into v_created_at using v_floor;
   return v_created_at;
 end $$;
 comment on function trunq._oldest_unread(trunq.queue, trunq.subscription) is 'When a message was created that a subscription has not read, about the oldest of them; null when there is none.';
