@@ -36,6 +36,7 @@ RUNS = (
     ("backlog.py", "--postgres", "16"),
     ("horizon.py", "--postgres", "18"),
     ("horizon.py", "--postgres", "16"),
+    ("rotation.py", "--postgres", "18"),
     ("spark_source.py", "--postgres", "18"),
 )
 

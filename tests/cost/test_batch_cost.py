@@ -10,9 +10,7 @@ import pytest
 from counting import Cost, cost_of
 from engine import Engine
 
-FEW = 100
-STATUS = 1_000
-"""Pages of status, which looks at everything a subscription has; more are another matter than history."""
+FEW, STATUS = 100, 1_000
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +63,7 @@ def costs(work: Engine) -> dict[str, Cost]:
         found["position"] = cost("select trunq.position(%s, 'reader')", name)
         found["advance"] = cost("select trunq.advance(%s, 'mover', %s)", name, batch.to_tick_id)
         found["rotate, nothing old"] = cost("select trunq.rotate(%s)", name)
+        found["status"] = cost("select * from trunq.status(%s)", name)
         found["list_warnings"] = cost("select * from trunq.list_warnings(%s)", name)
     return found
 
@@ -76,8 +75,11 @@ def test_batches_and_rotation_cost_the_same_behind_a_hundred_times_as_much_histo
     expected = costs(few)
     for name, cost in costs(many).items():
         assert cost.seq_scans == 0, name
-        assert cost.pages <= 1.5 * expected[name].pages + 30, name
-        assert cost.pages < FEW, name
+        if name == "status":
+            assert cost.pages < STATUS, "it counts what was done within a minute"
+        else:
+            assert cost.pages <= 1.5 * expected[name].pages + 30, name
+            assert cost.pages < FEW, name
 
 
 def test_emptying_a_segment_costs_the_same_behind_a_hundred_times_as_much_history(
@@ -92,14 +94,13 @@ def test_emptying_a_segment_costs_the_same_behind_a_hundred_times_as_much_histor
             work.ask("advance", subscription=stream, tick_id=work.ask("tick", force=True))
         with work.clock("2 minutes"):
             work.ask("reap")
-        with work.clock("2001 days"):
-            work.ask("reap")
         with work.clock("3000 days"):
             costs = [cost_of(connection, "select trunq.rotate(%s)", work.queue) for _ in range(4)]
         assert work.is_empty("log")
-        assert work.is_empty("receipt") or work.fetch("select count(*) from {receipt}") == 2
+        assert work.fetch("select count(*) from {receipt}") == 2, "of the two positions carried"
         steps.append(costs)
     for few, many in zip(*steps, strict=True):
-        assert many.seq_scans == 0
+        assert many.seq_scans == few.seq_scans, "TRUNCATE builds empty indexes"
+        assert many.rows_read <= few.rows_read + 10
         # The first looks once at each tick that goes out of reach.
         assert many.pages <= 1.5 * few.pages + 200

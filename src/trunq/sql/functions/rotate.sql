@@ -252,8 +252,11 @@ declare
   v_held boolean;
 begin
   if p_table = 'log' then
-    execute format('select (select txid::text::bigint from trunq_data.%1$I order by txid, id limit 1), (select txid::text::bigint from trunq_data.%1$I order by txid desc, id desc limit 1)', v_name)
-      into v_low, v_high;
+    -- By g.txid: "txid" would be the output column, an expression, and Postgres would sort the whole segment.
+    execute format($q$
+      select (select g.txid::text::bigint from trunq_data.%1$I g order by g.txid, g.id limit 1),
+        (select g.txid::text::bigint from trunq_data.%1$I g order by g.txid desc, g.id desc limit 1)
+    $q$, v_name) into v_low, v_high;
     if v_low is null then
       return false;
     end if;
@@ -285,7 +288,7 @@ declare
   v_last xid8;
   v_tick_id bigint;
 begin
-  execute format('select txid from trunq_data.%I order by txid desc, id desc limit 1', v_name) into v_last;
+  execute format('select g.txid from trunq_data.%I g order by g.txid desc, g.id desc limit 1', v_name) into v_last;
   if v_last is null then
     return p_queue.reachable_tick_id;
   end if;
