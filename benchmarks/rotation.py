@@ -16,9 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 
-import psycopg
-
-from _bench import QUEUE, Options, Table, at_most, connect, main, milliseconds, new_database, percentile, server
+from _bench import (
+    QUEUE,
+    Options,
+    Table,
+    at_most,
+    connect,
+    main,
+    milliseconds,
+    new_database,
+    percentile,
+    server,
+)
 from trunq.embedded import Embedded
 
 SUBSCRIPTIONS, SESSIONS = 100, 30
@@ -35,7 +44,8 @@ select count(*) as n, coalesce(max(lease_id), 0) as lease_id, coalesce(max(token
   coalesce(array_agg(id), '{{}}')::text as ids
 from trunq_queue.{QUEUE}_lease(concat('s', :s::integer), 'w', 10) \gset
 \if :n
-select trunq_queue.{QUEUE}_ack(concat('s', :s::integer), :lease_id::bigint, :token::bigint, :ids::text::bigint[]);
+select trunq_queue.{QUEUE}_ack(concat('s', :s::integer),
+  :lease_id::bigint, :token::bigint, :ids::text::bigint[]);
 \endif
 """
 
@@ -80,7 +90,9 @@ def run(running: Embedded, dsn: str, length: int) -> tuple[Seen, int]:
     """Lease, answer, publish and rotate for so long; how many leases were asked for."""
     with connect(dsn) as connection:
         connection.execute(f"select trunq.create_queue('{QUEUE}', '{RETENTION} s')")
-        connection.execute(f"select trunq.subscribe('{QUEUE}', 's' || n) from generate_series(1, {SUBSCRIPTIONS}) n")
+        connection.execute(
+            f"select trunq.subscribe('{QUEUE}', 's' || n) from generate_series(1, {SUBSCRIPTIONS}) n"
+        )
         connection.execute(f"select trunq.unsubscribe('{QUEUE}', 'default')")
     seen, ended = Seen(), Event()
     helpers = [Thread(target=publish, args=(dsn, ended)), Thread(target=rotate, args=(dsn, ended, seen))]
@@ -91,7 +103,8 @@ def run(running: Embedded, dsn: str, length: int) -> tuple[Seen, int]:
         script = Path(folder, "work.sql")
         script.write_text(WORK)
         output = running._run(
-            "pgbench", "--no-vacuum", f"--client={SESSIONS}", "--jobs=1", f"--time={length}", f"--rate={LEASES}",
+            "pgbench", "--no-vacuum", f"--client={SESSIONS}", "--jobs=1", f"--time={length}",
+            f"--rate={LEASES}",
             "--protocol=prepared", f"--file={script}", dsn,
         )  # fmt: skip
     ended.set()
@@ -110,7 +123,9 @@ def publish(dsn: str, ended: Event) -> None:
 
 def rotate(dsn: str, ended: Event, seen: Seen) -> None:
     """Call it a second after there was nothing to do, or somebody in the way; else again at once."""
-    sizes = ", ".join(f"pg_relation_size('trunq_data.{QUEUE}_{table}_{n}')" for table in TABLES for n in range(4))
+    sizes = ", ".join(
+        f"pg_relation_size('trunq_data.{QUEUE}_{table}_{n}')" for table in TABLES for n in range(4)
+    )
     reaped = 0.0
     with connect(dsn) as connection:
         while not ended.is_set():
@@ -119,7 +134,8 @@ def rotate(dsn: str, ended: Event, seen: Seen) -> None:
             (result,) = connection.execute(f"select trunq.rotate('{QUEUE}')").fetchone() or (None,)
             seen.calls.append((begun, time.time(), result))
             after = connection.execute(f"select {sizes}".encode()).fetchone()
-            assert before and after
+            assert before
+            assert after
             for number, (old, new) in enumerate(zip(before, after, strict=True)):
                 if new < old:
                     seen.emptied[TABLES[number // 4]].add(int(begun // SPAN))

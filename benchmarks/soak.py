@@ -28,7 +28,6 @@ import uvloop
 
 from _bench import KIND, QUEUE, Options, Table, connect, main, new_database, payload, server
 from trunq import Message
-from trunq.embedded import Embedded
 from trunq.worker import Worker
 
 EVERY = 0.02
@@ -69,7 +68,7 @@ def measure(options: Options) -> Iterator[Table]:
         reader = Thread(target=read_batches, args=(dsn, ended))
         reader.start()
         try:
-            samples = sample(running, dsn, {name: process.pid or 0 for name, process in processes.items()}, length)
+            samples = sample(dsn, {name: process.pid or 0 for name, process in processes.items()}, length)
         finally:
             ended.set()
             for process in processes.values():
@@ -102,8 +101,7 @@ def work(dsn: str, ended: Event) -> None:
 
     async def run() -> None:
         task = asyncio.create_task(worker.run_async())
-        while not ended.is_set():
-            await asyncio.sleep(0.2)
+        await asyncio.to_thread(ended.wait)
         worker.stop()
         await task
 
@@ -123,10 +121,12 @@ def read_batches(dsn: str, ended: Event) -> None:
                 continue
             connection.execute(f"select count(*) from trunq.read_batch('{QUEUE}', 'stream', %s)", found[:1])
             connection.execute(f"select trunq_queue.{QUEUE}_finish_batch('stream', %s, %s)", found)
-            connection.execute(f"select trunq.advance('{QUEUE}', 'probe', trunq.position('{QUEUE}', 'stream'))")
+            connection.execute(
+                f"select trunq.advance('{QUEUE}', 'probe', trunq.position('{QUEUE}', 'stream'))"
+            )
 
 
-def sample(running: Embedded, dsn: str, pids: dict[str, int], length: float) -> list[dict[str, float]]:
+def sample(dsn: str, pids: dict[str, int], length: float) -> list[dict[str, float]]:
     """Look every few seconds."""
     samples = []
     begun = time.monotonic()
@@ -152,7 +152,9 @@ def look(connection: psycopg.Connection[object], pids: dict[str, int]) -> dict[s
     for kind, size in connection.execute(SIZES).fetchall():
         figures[f"{kind}: size, KB"] = size
     figures["segments that take space"] = connection.execute(SEGMENTS).fetchone()[0]
-    waiting = connection.execute(f"select ready, leased from trunq.status('{QUEUE}') where mode = 'shared'").fetchone()
+    waiting = connection.execute(
+        f"select ready, leased from trunq.status('{QUEUE}') where mode = 'shared'"
+    ).fetchone()
     figures["messages waiting"], figures["messages leased"] = waiting
     for name, call in (
         ("a lease", f"select * from trunq_queue.{QUEUE}_lease('default', 'probe', 10)"),
@@ -172,7 +174,9 @@ def memory(pid: int) -> int:
 def pages(connection: psycopg.Connection[object], call: str) -> int:
     """Pages a call looks at; it is rolled back."""
     with connection.transaction(force_rollback=True):
-        found = connection.execute(f"explain (analyze, buffers, timing off, format json) {call}".encode(), prepare=False)
+        found = connection.execute(
+            f"explain (analyze, buffers, timing off, format json) {call}".encode(), prepare=False
+        )
         plan = found.fetchone()[0][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
@@ -192,19 +196,23 @@ def lines(options: Options, samples: list[dict[str, float]], length: float) -> T
     for name in (key for key in samples[-1] if key != "at"):
         points = [(figures["at"], figures[name]) for figures in fitted if name in figures]
         values = [value for _, value in points]
-        table.add(name, *(f"{value:,.0f}" for value in (min(values), statistics.median(values), max(values))), *line(points))
+        table.add(
+            name,
+            *(f"{value:,.0f}" for value in (min(values), statistics.median(values), max(values))),
+            *line(points, 256 if name.endswith("KB") else 1),
+        )
     return table
 
 
-def line(points: list[tuple[float, float]]) -> tuple[str, str]:
-    """The fitted line from its start to its end, and what it says."""
+def line(points: list[tuple[float, float]], least: float) -> tuple[str, str]:
+    """The fitted line from its start to its end, and what it says; a rise by less than `least` is none."""
     times, values = zip(*points, strict=True)
     if min(values) == max(values):
         return f"{values[0]:,.0f}", "no"
     slope, intercept = statistics.linear_regression(times, values)
     first, last = (intercept + slope * at for at in (times[0], times[-1]))
     explained = statistics.correlation(times, values) ** 2
-    grows = last - first > GROWS * max(abs(first), 1) and explained > 0.5
+    grows = last - first > max(GROWS * abs(first), least) and explained > 0.5
     return f"{first:,.0f} to {last:,.0f}", f"GROWS (r² {explained:.2f})" if grows else "no"
 
 

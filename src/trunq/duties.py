@@ -41,6 +41,6 @@ DUTIES: Final = (
     Duty("reap", "trunq.reap", 1.0, 1),  # leases that ran out: their messages go back, or die
     Duty("tick", "trunq.tick", 1.0),  # cut a tick when the queue's thresholds say so
     Duty("summarize", "trunq.summarize", 60.0),  # keep messages findable by id
-    # A segment is old for one span in each turn of the ring: called more seldom, rotation would miss some always.
+    # A segment is old for one span in each turn of the ring: called once a span, rotation would miss some.
     Duty("rotate", "trunq.rotate", 30.0, 1, times_a_span=4, again_after=1.0),  # empty segments nobody needs
 )

@@ -130,7 +130,7 @@ async def test_a_duty_with_much_to_do_is_called_again_at_once(queue: Queue) -> N
 
 
 async def test_rotation_is_called_within_every_span(queue: Queue) -> None:
-    """Called once a span or less often, it would meet every second segment only, and leave the others full."""
+    """Called once a span or less often, it would meet every second segment, and leave the others full."""
     queue.connection.execute("select trunq.create_queue('short', '4 s')")
     queue.connection.execute(
         "create table called (span bigint, queue text); create or replace function trunq.rotate(p_queue text)"

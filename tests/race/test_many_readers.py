@@ -1,4 +1,4 @@
-"""Rotation beside many subscriptions, busy and idle: it gets its turn, and nobody loses or doubles a thing."""
+"""Rotation beside many subscriptions, busy and idle: it gets its turn, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def major_of(server: embedded.Embedded) -> int:
         return connection.info.server_version // 10_000
 
 
-def lease_and_answer(session: psycopg.Connection[Any], queue: str, subscription: str, ended: Event) -> list[int]:
+def lease_and_answer(
+    session: psycopg.Connection[Any], queue: str, subscription: str, ended: Event
+) -> list[int]:
     """Without a pause, and until nothing is left."""
     seen: list[int] = []
     with session:
@@ -68,7 +70,8 @@ def test_among_thirty_busy_sessions_every_table_is_emptied_while_its_segment_is_
     results: list[int | None] = []
     with ThreadPoolExecutor(BUSY) as pool:
         readers = [
-            pool.submit(lease_and_answer, connect(), queue.queue, f"s{number}", ended) for number in range(BUSY)
+            pool.submit(lease_and_answer, connect(), queue.queue, f"s{number}", ended)
+            for number in range(BUSY)
         ]
         try:
             while results[-1:] != [0]:

@@ -158,8 +158,9 @@ def test_a_cursor_in_the_middle_of_a_window_is_carried_as_it_is(work: Engine) ->
     work.ack(work.lease(4))
     with work.clock(OLD), work.connection.transaction():
         carried = work.fetch(
-            "select trunq._carry_cursors(q, trunq._segment_at(q, clock_timestamp()), array(select s.subscription_id"
-            " from trunq.subscription s where s.queue_id = {id})) from trunq.queue q where q.queue_id = {id}"
+            "select trunq._carry_cursors(q, trunq._segment_at(q, clock_timestamp()),"
+            " array(select s.subscription_id from trunq.subscription s where s.queue_id = {id}))"
+            " from trunq.queue q where q.queue_id = {id}"
         )
         work.run("delete from {lease} where size > 0")
     assert carried == 1
@@ -318,7 +319,9 @@ def test_alone_in_its_transaction_it_waits_for_no_standby(work: Engine) -> None:
     work.run("reset synchronous_commit")
 
 
-def test_a_queue_without_the_default_subscription_keeps_nothing_for_it(session: psycopg.Connection[Any]) -> None:
+def test_a_queue_without_the_default_subscription_keeps_nothing_for_it(
+    session: psycopg.Connection[Any],
+) -> None:
     work = Engine(session, next(new_names("ring"))).create(retention=RETENTION, default_subscription=False)
     assert work.call("list_subscriptions") == []
     work.publish(3)

@@ -169,7 +169,9 @@ def test_the_same_name_again_is_a_new_subscription(session: Connection, queue: s
     assert drain(session, queue, "s") == [new]
 
 
-def test_who_holds_more_than_the_retention_and_reads_nothing_is_named(session: psycopg.Connection[Any]) -> None:
+def test_who_holds_more_than_the_retention_and_reads_nothing_is_named(
+    session: psycopg.Connection[Any],
+) -> None:
     work = Engine(session, next(new_names("warned"))).create(retention="1 hour")
     work.ask("subscribe", subscription="busy")
     work.ask("subscribe", subscription="lake", mode="exclusive")
