@@ -10,7 +10,7 @@ from psycopg import Connection
 
 from trunq._sync.access import Access
 from trunq.argument import Interval, interval
-from trunq.record import Queue, Subscription
+from trunq.record import Queue, Subscription, SubscriptionWarning
 
 
 class Queues(Access):
@@ -24,10 +24,14 @@ class Queues(Access):
         tick_max_count: int | None = None,
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
+        default_subscription: bool | None = None,
         connection: Connection[Any] | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
         changed.
+
+        `default` keeps every message until a worker reads it: with `default_subscription` False, a queue
+        that only streams read does without.
 
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
@@ -41,6 +45,7 @@ class Queues(Access):
             tick_max_count=tick_max_count,
             tick_max_lag=interval("tick_max_lag", tick_max_lag),
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
+            default_subscription=default_subscription,
         )
         return created
 
@@ -116,3 +121,9 @@ class Queues(Access):
     ) -> list[Subscription]:
         """The subscriptions of a queue, or of all, with their policies."""
         return self._records(connection, Subscription, "list_subscriptions", queue=queue)
+
+    def list_warnings(
+        self, queue: str | None = None, *, connection: Connection[Any] | None = None
+    ) -> list[SubscriptionWarning]:
+        """Subscriptions that nobody reads from and that hold messages older than the retention."""
+        return self._records(connection, SubscriptionWarning, "list_warnings", queue=queue)
