@@ -60,7 +60,10 @@ Connection = psycopg.Connection[Any]
 def measure(options: Options) -> Iterator[Table]:
     """One table."""
     divisor = options.size(1, 50)
-    with server(options, autovacuum="off", fsync="off", synchronous_commit="off") as running, connect(new_database(running)) as connection:
+    with (
+        server(options, autovacuum="off", fsync="off", synchronous_commit="off") as running,
+        connect(new_database(running)) as connection,
+    ):
         build(connection, divisor)
         table = Table(
             f"views, Postgres {options.postgres}",
@@ -113,7 +116,9 @@ def build(connection: Connection, divisor: int) -> None:
         (divisor,),
     )
     connection.execute("select trunq.create_queue('hourly')")
-    connection.execute("insert into trunq_log.hourly (kind) select 'k' from generate_series(1, 1000000 / %s)", (divisor,))
+    connection.execute(
+        "insert into trunq_log.hourly (kind) select 'k' from generate_series(1, 1000000 / %s)", (divisor,)
+    )
     connection.execute("call public.handle('hourly', 1000000 / %s, 10, '1 hour')", (divisor,))
 
 
@@ -129,14 +134,20 @@ def ids_of(connection: Connection) -> dict[str, int]:
 
 def pages(connection: Connection, ids: dict[str, int]) -> dict[str, int]:
     """Pages read by each view."""
-    views = {"status('q')": "trunq.status('q')", "status('hourly')": "trunq.status('hourly')", "status()": "trunq.status()"}
+    views = {
+        "status('q')": "trunq.status('q')",
+        "status('hourly')": "trunq.status('hourly')",
+        "status()": "trunq.status()",
+    }
     for state in STATES:
         name = "null" if state is None else f"'{state}'"
         for brief in ("", ", p_brief => true"):
             views[f"list_messages, {state or 'any state'}{', brief' if brief else ''}"] = (
                 f"trunq.list_messages('q', p_state => {name}, p_limit => 50{brief})"
             )
-    views["list_messages, below the middle"] = "trunq.list_messages('q', p_limit => 50, p_before => %s)" % (ids["the last"] // 2)
+    views["list_messages, below the middle"] = "trunq.list_messages('q', p_limit => 50, p_before => %s)" % (
+        ids["the last"] // 2
+    )
     for what, id in ids.items():
         views[f"show_message, {what}"] = f"trunq.show_message('q', {id})"
     views["list_dead"] = "trunq.list_dead('q', p_limit => 50)"
@@ -146,7 +157,9 @@ def pages(connection: Connection, ids: dict[str, int]) -> dict[str, int]:
 def read_by(connection: Connection, statement: str) -> int:
     """Pages, the second time: the first fills the caches of the session."""
     for _ in range(2):
-        explained = connection.execute(f"explain (analyze, buffers, timing off, format json) {statement}".encode()).fetchone()
+        explained = connection.execute(
+            f"explain (analyze, buffers, timing off, format json) {statement}".encode()
+        ).fetchone()
     assert explained is not None
     plan = explained[0][0]["Plan"]
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])

@@ -151,7 +151,7 @@ def test_one_call_empties_one_segment(connection: psycopg.Connection[Any]) -> No
         queue.publish()
         queue.drain()
     with queues[0].clock("3000 days"):
-        for _ in range(3 * len(queues)):
+        for _ in range(4 * len(queues)):
             assert sum(row.done for row in call(connection, "perform_duties") if row.duty == "rotate") == 1
         assert all(queue.is_empty("log") and queue.is_empty("receipt") for queue in queues)
 

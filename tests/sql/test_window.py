@@ -76,9 +76,9 @@ def test_all_forms_agree(session: Connection, work: str, seed: int) -> None:
     for segment in range(4):
         needed = fetch(
             session,
-            "select trunq._is_needed(q, %s, %s) from trunq.queue q where name = %s",
-            segment,
+            "select %s = any (trunq._needing(q, %s)) from trunq.queue q where name = %s",
             subscription_id,
+            segment,
             work,
         )
         assert needed is any(id % 4 == segment for _, id in unread)

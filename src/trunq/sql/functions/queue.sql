@@ -11,7 +11,8 @@ create or replace function trunq.create_queue(
   p_retention interval default '1 day',
   p_tick_max_count integer default 500,
   p_tick_max_lag interval default '3 seconds',
-  p_tick_idle_period interval default '1 minute'
+  p_tick_idle_period interval default '1 minute',
+  p_default_subscription boolean default true
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -27,7 +28,7 @@ begin
   end if;
   v_role := trunq._become_owner();
   begin
-    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period);
+    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription);
   exception when lock_not_available then
     perform trunq._fail('TQ009',
       format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for 5 seconds', p_queue),
@@ -36,14 +37,15 @@ begin
   perform set_config('role', v_role, true);
   return v_is_made;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval) is
-  'Makes a queue and its shared subscription "default"; for the owner of trunq, whom all of it will belong to, or a member of that role.
+comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean) is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role.
 Returns: true when it was made, false when it was there.
 Raises: TQ004, TQ005; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
 
 create or replace function trunq._create_queue(
-  p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval
+  p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval,
+  p_default_subscription boolean
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -68,19 +70,20 @@ begin
   end if;
   perform trunq._create_tables(trunq._find_queue(v_queue_id));
   perform trunq._define_queue(trunq._find_queue(v_queue_id));
-  perform trunq._start_queue(v_queue_id);
+  perform trunq._start_queue(v_queue_id, p_default_subscription);
   return true;
 end $$;
-comment on function trunq._create_queue(text, interval, integer, interval, interval) is 'create_queue, when all that is given is possible and the owner asks.';
+comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean) is 'create_queue, when all that is given is possible and the owner asks.';
 
-create or replace function trunq._start_queue(p_queue_id integer) returns void
+create or replace function trunq._start_queue(p_queue_id integer, p_default_subscription boolean default true) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   values (p_queue_id, 1, trunq.snapshot(), 0, trunq.clock());
   -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
-  insert into trunq.subscription (queue_id, name, mode, start) values (p_queue_id, 'default', 'shared', '3:3:');
+  insert into trunq.subscription (queue_id, name, mode, start)
+  select p_queue_id, 'default', 'shared', '3:3:' where p_default_subscription is not false;
 $$;
-comment on function trunq._start_queue(integer) is 'Gives a new queue its first tick and its subscription "default".';
+comment on function trunq._start_queue(integer, boolean) is 'Gives a new queue its first tick and, unless told otherwise, its subscription "default".';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$

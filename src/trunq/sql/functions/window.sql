@@ -18,7 +18,7 @@
 --   trunq_queue.<queue>_window (sql/queue/window.sql)   the whole window: read_batch, trunq._has_new
 --   trunq._unread              (here)                   the rest of the window from a position, and all behind it
 --   trunq_queue.<queue>_lease  (sql/queue/lease.sql)    the next messages from a position, bounded
---   trunq._is_needed           (rotate.sql)             whether one segment holds a row of the rest
+--   trunq._needing             (rotate.sql)             the readers for which one segment holds a row of the rest
 --   trunq._is_read_at          (here)                   whether a row lies before a position
 --   range.py                   (spark/source)           the window in parts that tasks read at once
 -- tests/sql/test_window.py draws random snapshots and asks all of them for the same rows.

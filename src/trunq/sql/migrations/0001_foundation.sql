@@ -74,6 +74,7 @@ create table trunq.queue (
     constraint tick_max_lag_is_positive check (tick_max_lag > '0'),
   tick_idle_period interval not null default '1 minute'
     constraint tick_idle_period_is_positive check (tick_idle_period > '0'),
+  reachable_tick_id bigint not null default 1,
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)
@@ -81,6 +82,9 @@ create table trunq.queue (
 comment on table trunq.queue is 'One row a queue; its messages are in trunq_log.<name>.';
 comment on column trunq.queue.log_table is 'In the schema trunq_log; its segments are trunq_data.<queue>_log_<number>.';
 comment on column trunq.queue.lease_table is 'In the schema trunq_data, like receipt_table and the sequences; its segments have its name and a number.';
+
+comment on column trunq.queue.reachable_tick_id is
+  'The first tick after which every message is still in the log: rotation emptied messages after those before it.';
 
 create table trunq.subscription (
   subscription_id integer generated always as identity primary key,

@@ -35,6 +35,7 @@ begin
   if v_open.lease_id is not null and not v_open.finished then
     if v_open.expires_at > v_now then
       if v_open.worker = p_worker then
+        perform trunq._check_reachable(0 /*queue_id*/, v_open.from_tick_id);
         return query select v_open.lease_id, v_open.token, v_open.from_tick_id, v_open.to_tick_id, v_open.lo, v_open.hi, v_open.expires_at;
       end if;
       return;
@@ -52,6 +53,7 @@ begin
     end if;
     perform trunq._check_position(v_to_snapshot, trunq.snapshot());
   end if;
+  perform trunq._check_reachable(0 /*queue_id*/, v_from_tick_id);
   return query
     insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, expires_at)
     values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_from_snapshot, v_to_snapshot,
@@ -61,7 +63,7 @@ end $$;
 comment on function trunq_queue._specimen_next_batch(text, text, integer, interval) is
   'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open.
 Returns: no row when there is no newer tick or another worker holds the batch.
-Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011.
+Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
 Locks: the subscription.';
 
 create or replace function trunq_queue._specimen_finish_batch(p_subscription text, p_batch_id bigint, p_token bigint) returns boolean
