@@ -1,6 +1,8 @@
 """How every part of trunq reaches its database.
 
 address    where it is, by the settings, and the time-outs every connection gets
+home       the event loop that a client's pool lives in
+fork       what a forked child must leave alone
 session    what is done with a connection once it is there
 backoff    which errors are worth another try, and when
 link       one connection that comes back
