@@ -68,7 +68,7 @@ def use_messages(client: Any, queue: str, round: int) -> None:
     with client.transaction() as connection:
         ids.append(client.publish(queue, texts[3], connection=connection))
     drawn = client.draw_ids(queue, 1)
-    assert drawn and drawn[0] > ids[-1]
+    assert not set(ids) & set(drawn)
     with client.copy(queue) as copy:
         copy.write(texts[4])
     messages: list[Message] = client.lease(queue, "default", "w", 5)
@@ -80,14 +80,17 @@ def use_messages(client: Any, queue: str, round: int) -> None:
     assert client.reject(never, "never") == 1
     assert client.release(back) == 1
     assert client.ack(last) == 1
-    assert client.show_message(queue, done.id)[0].result == texts[0]
+    assert client.show_message(queue, done.id)[0].payload == texts[0]
     assert {dead.payload for dead in client.list_dead(queue)} == {texts[1], texts[2]}
     assert client.requeue(queue, ids=[again.id]) == 1
     assert client.purge(queue) == 1
     client.promote(queue)
     left = client.lease(queue, "default", "w", 5)
     assert {message.payload for message in left} == {texts[1], texts[3]}
-    assert client.ack(left) == 2
+    assert client.reclaim(queue, "default", "w") == 1
+    client.reap(queue)
+    # Who loses a lease in its only attempt is dead.
+    assert client.purge(queue) == 2
 
 
 def use_ticks(client: Any, queue: str, round: int) -> None:
@@ -103,3 +106,60 @@ def use_ticks(client: Any, queue: str, round: int) -> None:
     assert client.position(queue, "stream") == tick_id
     assert client.list_ticks(queue, tick_id, tick_id)[0].tick_id == tick_id
     assert client.advance(queue, "stream", tick_id) == tick_id
+
+
+def look(client: Any, queue: str) -> None:
+    assert queue in {each.queue for each in client.list_queues()}
+    assert {each.subscription for each in client.list_subscriptions(queue)} == {"default", "stream"}
+    assert {each.subscription for each in client.status(queue)} == {"default", "stream"}
+    assert {message.payload.split()[0] for message in client.list_messages(queue)} == {queue}
+    assert client.queue_channel(queue)
+    assert client.snapshot()
+    assert client.version() > 0
+    assert client.list_duties()
+    client.rotate(queue)
+    client.summarize(queue)
+
+
+def test_every_method_in_six_threads_answers_for_its_own_statement(
+    pooled: str, database: str, connection: psycopg.Connection[Any]
+) -> None:
+    called: set[str] = set()
+    with (
+        Client(pooled, max_connections=THREADS) as client,
+        psycopg.connect(database, autocommit=True) as direct,
+        ThreadPoolExecutor(THREADS) as threads,
+    ):
+        noting = Noting(client, called)
+        work = [
+            threads.submit(call_everything, noting, f"q{number}", direct if number == 0 else connection)
+            for number in range(THREADS)
+        ]
+        for each in work:
+            each.result()
+        term = noting.elect("me")
+        noting.perform_duties()
+        assert noting.resign("me", term)
+        noting.rebase()
+        noting.connect().close()
+    noting.close()
+    assert methods() - called == set()
+
+
+def test_a_pool_and_a_connection_of_ones_own_run_no_statement_under_anothers_name(pooled: str) -> None:
+    """Both prepare statements by default, which the pooler's connections do not have, or have of others."""
+
+    def use(pool: ConnectionPool[psycopg.Connection[Any]], queue: str) -> list[Any]:
+        client = Client(pool)
+        client.create_queue(queue)
+        with psycopg.connect(pooled, autocommit=True) as own:
+            for number in range(3 * ROUNDS):
+                client.publish(queue, [queue, number])
+                client.publish(queue, [queue, number], connection=own)
+                client.clock(connection=own)
+        return [message.payload[0] for message in client.lease(queue, "default", "w", 100)]
+
+    with ConnectionPool(pooled, min_size=THREADS, open=True) as pool, ThreadPoolExecutor(THREADS) as threads:
+        queues = [f"q{number}" for number in range(THREADS)]
+        found = list(threads.map(lambda queue: use(pool, queue), queues))
+    assert found == [[queue] * 6 * ROUNDS for queue in queues]

@@ -1,6 +1,6 @@
 """What tests of forks run in processes of their own: a parent that has used a client, and its children.
 
-    python children.py DSN SCENARIO
+python children.py DSN SCENARIO
 """
 
 from __future__ import annotations

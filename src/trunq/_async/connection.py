@@ -42,10 +42,10 @@ class AsyncConnections:
         self._process = os.getpid()
         self._is_pooled = False
         """Whether a pool of yours is behind a connection pooler."""
-        self.start_afresh()
+        self._start_afresh()
         living.add(self)
 
-    def start_afresh(self) -> None:
+    def _start_afresh(self) -> None:
         """Forget the connections of the process this one was forked from; it happens by itself."""
         if self._conninfo is not None and self._pool is not None:
             leave_to_parent(self._pool)

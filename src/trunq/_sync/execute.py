@@ -34,7 +34,7 @@ def send(connection: Connection[Any], call: Call) -> Cursor[tuple[Any, ...]]:
         is_binary = True
     # Not in a pipeline: what follows a failure there is skipped, of which psycopg's list knows nothing.
     prepare = call.prepare if connection.pgconn.pipeline_status == PipelineStatus.OFF else None
-    if prepare and looks_pooled(connection):
+    if connection.prepare_threshold is not None and looks_pooled(connection):
         prepare = False
     return cursor.execute(call.statement, call.values, prepare=prepare, binary=is_binary)
 

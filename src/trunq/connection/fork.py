@@ -21,7 +21,7 @@ from trunq.errors import InvalidArgument
 class Forked(Protocol):
     """What starts afresh in a forked child."""
 
-    def start_afresh(self) -> None:
+    def _start_afresh(self) -> None:
         """Forget connections and locks: they are the parent's."""
 
 
@@ -72,7 +72,7 @@ def _forget_the_parents() -> None:
         with contextlib.suppress(OSError):
             _inherited.add(_identity(int(name)))
     for each in list(living):
-        each.start_afresh()
+        each._start_afresh()
 
 
 if hasattr(os, "register_at_fork"):
