@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -334,6 +335,7 @@ async def test_a_stop_while_the_database_is_away_ends_at_once_with_nothing_to_de
     @worker.handler("work")
     async def handle(message: Message) -> None: ...
 
+    caplog.set_level(logging.DEBUG, "trunq.link")
     task = asyncio.create_task(worker.run_async())
     await async_wait_until(lambda: worker.statistics.empty_looks > 1)
     with away():

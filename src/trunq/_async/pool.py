@@ -8,6 +8,7 @@ from typing import Any, Final
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg_pool import AsyncConnectionPool
 
+from trunq.connection.pool import AsyncOwnPool
 from trunq.connection.session import PROBE, adapt
 
 AsyncPool = AsyncConnectionPool[AsyncConnection[Any]]
@@ -20,7 +21,7 @@ stay away nearly as long again as the server did.
 
 async def open_pool(conninfo: str, name: str, max_size: int, patience: float) -> AsyncPool:
     """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server."""
-    pool = AsyncPool(
+    pool = AsyncOwnPool(
         conninfo,
         kwargs={"autocommit": True},
         min_size=1,

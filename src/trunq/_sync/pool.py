@@ -10,6 +10,7 @@ from typing import Any, Final
 from psycopg import Connection, IsolationLevel
 from psycopg_pool import ConnectionPool
 
+from trunq.connection.pool import OwnPool
 from trunq.connection.session import PROBE, adapt
 
 Pool = ConnectionPool[Connection[Any]]
@@ -22,7 +23,7 @@ stay away nearly as long again as the server did.
 
 def open_pool(conninfo: str, name: str, max_size: int, patience: float) -> Pool:
     """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server."""
-    pool = Pool(
+    pool = OwnPool(
         conninfo,
         kwargs={"autocommit": True},
         min_size=1,

@@ -59,7 +59,7 @@ def test_a_batch_is_read_and_finished_without_naming_it(database: str) -> None:
 
 
 def test_of_two_readers_of_one_name_one_has_its_effects(database: str) -> None:
-    """One was paused, and its successor started meanwhile: it is refused before and after that one is done."""
+    """One was paused, and its successor started meanwhile: it is refused, before and after that one ends."""
     with Client(database) as client:
         client.create_queue("orders")
         client.subscribe("orders", "stream", mode="exclusive")
