@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 
 import psycopg
@@ -45,6 +46,8 @@ _PATIENCE: Final = 10.0
 _MET: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 _TRIES: Final = 20
 """So often is a handler run for one attempt of its message, if each time its transaction met another."""
+_AT_ONCE: Final = 3
+_LONGEST_PAUSE: Final = 0.5
 
 
 class AckRefused(Exception):
@@ -74,20 +77,20 @@ class Transactions:
 
     async def run(self, handler: Handler, lease: Lease, message: Message) -> Any:
         """Call an async handler in a transaction. Returns COMMITTED, or its answer after a rollback."""
-        for left in reversed(range(_TRIES)):
+        for tried in range(_TRIES):
             try:
                 return await self._run_once(handler, lease, message)
             except _MET as error:
-                _again(error, left, lease, message)
+                await asyncio.sleep(_pause(error, tried, lease, message))
         raise AssertionError("the last try returns or raises")
 
     def run_sync(self, handler: Handler, lease: Lease, message: Message, arguments: dict[str, Any]) -> Any:
         """The same for a sync handler, in the thread it runs in."""
-        for left in reversed(range(_TRIES)):
+        for tried in range(_TRIES):
             try:
                 return self._run_once_sync(handler, lease, message, arguments)
             except _MET as error:
-                _again(error, left, lease, message)
+                sleep(_pause(error, tried, lease, message))
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
@@ -169,11 +172,17 @@ class Transactions:
             return self._sync_pool
 
 
-def _again(error: psycopg.Error, left: int, lease: Lease, message: Message) -> None:
-    """Two transactions met, and this one gave way: it is run again at once, which costs no attempt."""
-    if left == 0 or lease.is_lost:
+def _pause(error: psycopg.Error, tried: int, lease: Lease, message: Message) -> float:
+    """Two transactions met, and this one gave way: it is run again, which costs no attempt.
+
+    Returns the seconds until then: none at first, later a random time, so that those that keep meeting part.
+    """
+    if tried == _TRIES - 1 or lease.is_lost:
         raise error
     log.debug("message %s of %s is run again: %s", message.id, message.queue, first_line(error))
+    return (
+        0.0 if tried < _AT_ONCE else random.random() * min(_LONGEST_PAUSE, 0.005 * 2.0 ** (tried - _AT_ONCE))
+    )
 
 
 def _require_held(lease: Lease) -> None:
