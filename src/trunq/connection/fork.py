@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -66,11 +67,20 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return descriptor, os.fstat(descriptor).st_ino
 
 
+def _sockets() -> set[tuple[int, int]]:
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        # The descriptor of the listing itself is gone by now.
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.add(_identity(int(name)))
+    # A system that does not number its sockets cannot tell a later one from these.
+    return {each for each in found if each[1]}
+
+
 def _forget_the_parents() -> None:
     _inherited.clear()
-    for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):
-            _inherited.add(_identity(int(name)))
+    _inherited.update(_sockets())
     for each in list(living):
         each._start_afresh()
 

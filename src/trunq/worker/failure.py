@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from trunq.message import Message
-from trunq.worker.result import text_of, traceback_of
+from trunq.worker.result import is_short, text_of, traceback_of
 
 log = logging.getLogger("trunq.worker")
 
@@ -78,12 +78,15 @@ class Failures:
 
 
 def _say_first(message: Message, error: BaseException, is_traced: bool) -> None:
+    # As an exception, for those who collect them; unless it says too much.
+    as_exception = is_traced and is_short(error)
     log.warning(
         "message %s of %s failed: %s%s",
         message.id,
         message.queue,
         text_of(error),
-        f"\n{traceback_of(error)}" if is_traced else "",
+        f"\n{traceback_of(error)}" if is_traced and not as_exception else "",
+        exc_info=error if as_exception else None,
         extra=about(message),
     )
 

@@ -47,12 +47,27 @@ def cut(text: str, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
+def is_short(error: BaseException) -> bool:
+    """Whether an error and its causes may be logged with all they say."""
+    try:
+        return all(len(str(each)) <= _LONGEST for each in _with_causes(error))
+    except Exception:
+        return False
+
+
 def traceback_of(error: BaseException) -> str:
-    """Its traceback as text: logged as an exception, those of its causes would come with all they say."""
-    lines: list[str] = []
+    """The traceback of an error that says too much, as text, with that of its causes."""
+    parts = []
+    for each in _with_causes(error):
+        frames = "".join(traceback.format_tb(each.__traceback__)[-_FRAMES:])
+        parts.append(f"Traceback (most recent call last):\n{frames}{type(each).__name__}: {text_of(each)}")
+    return "\n\n".join(reversed(parts))
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
     seen: BaseException | None = error
-    while seen is not None and len(lines) < _CAUSES:
-        frames = "".join(traceback.format_tb(seen.__traceback__)[-_FRAMES:])
-        lines.insert(0, f"Traceback (most recent call last):\n{frames}{type(seen).__name__}: {text_of(seen)}")
+    while seen is not None and len(found) < _CAUSES:
+        found.append(seen)
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
-    return "\n\n".join(lines)
+    return found
