@@ -14,6 +14,8 @@
     ├── WrongMode              TQ011
     ├── TickNotFound           TQ012
     ├── MessageNotFound        TQ013
+    ├── ClientClosed                   found by the client
+    ├── TransactionEnded               likewise
     ├── SchemaError                    found by the client before it calls anything
     │   ├── SchemaMissing
     │   ├── SchemaOlder
@@ -130,6 +132,14 @@ class MessageNotFound(TrunqError):
     """An answer names a message its lease does not hold."""
 
     sqlstate = "TQ013"
+
+
+class ClientClosed(TrunqError):
+    """The client was closed while this call waited for a connection."""
+
+
+class TransactionEnded(TrunqError):
+    """A transaction ended before its block did: what was written in the block may not be there."""
 
 
 class SchemaError(TrunqError):

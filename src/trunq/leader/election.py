@@ -26,6 +26,7 @@ from trunq._async.execute import execute, value
 from trunq.call import Call
 from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
+from trunq.connection.outage import Outage
 from trunq.errors import translated
 from trunq.leader.duty import LIST, Duty, duties_of
 from trunq.signals import run_with_signals
@@ -56,16 +57,19 @@ class Leader:
     """Stands for election, performs the duties while elected, resigns at the end.
 
     `name` tells candidates apart and must be one process' own; by default it is made up. `lease_time`
-    (seconds) is how long a leader that died is waited for. `term` is set while this process leads.
+    (seconds) is how long a leader that died is waited for. `outage` is that of the process it runs in. `term`
+    is set while this process leads.
     """
 
-    def __init__(self, dsn: str, name: str | None = None, lease_time: float = 15.0) -> None:
+    def __init__(
+        self, dsn: str, name: str | None = None, lease_time: float = 15.0, outage: Outage | None = None
+    ) -> None:
         self.name = name or own_name()
         self.lease_time = lease_time
         self.term: int | None = None
         self.performed = Performed()
         self._duties: tuple[Duty, ...] = ()
-        self._link = Link(dsn, f"trunq leader {self.name}")
+        self._link = Link(dsn, f"trunq leader {self.name}", outage=outage)
         self._stopped = asyncio.Event()
         self._renew_at = 0.0
         self._due: dict[tuple[Duty, str | None], float] = {}
