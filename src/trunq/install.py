@@ -47,6 +47,7 @@ end $$;"""
 
 _AS_OWNER: Final = "select trunq._become_owner();"
 
+_NO_CHANGES: Final = "select set_config('trunq.changes', '[]', true);"
 _KEEP_CHANGES: Final = "select set_config('trunq.changes', trunq._find_changes()::text, true);"
 
 _PATIENCE: Final = 60
@@ -125,8 +126,7 @@ def _apply(connection: Connection, before: int, copied: int) -> None:
     _run(connection, _TURN)
     if before or copied:
         _run(connection, _AS_OWNER)
-    if before:
-        _run(connection, _KEEP_CHANGES)
+    _run(connection, _KEEP_CHANGES if before else _NO_CHANGES)
     for migration in migrations()[:copied]:
         _run(connection, _record(migration))
     for migration in migrations()[before or copied :]:
@@ -176,7 +176,7 @@ def render(since: int = 0) -> str:
         _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
         _guard(since),
-        *([_AS_OWNER, _KEEP_CHANGES] if since else []),
+        *([_AS_OWNER, _KEEP_CHANGES] if since else [_NO_CHANGES]),
     ]
     for migration in migrations()[since:]:
         parts += [f"-- migrations/{migration.name}", migration.sql, _record(migration)]
@@ -255,8 +255,7 @@ def _finish() -> str:
     """The last step: each queue's functions, and what was changed by hand; and the checksum is noted."""
     return f"""select trunq._note_settings();
 select trunq._refresh_queues();
-select trunq._change_again(coalesce(nullif(current_setting('trunq.changes', true), ''), '[]')::jsonb);
-select set_config('trunq.changes', '', true);
+select trunq._change_again(current_setting('trunq.changes')::jsonb);
 comment on schema trunq_data is '{_mark()}';"""
 
 

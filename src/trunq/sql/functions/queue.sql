@@ -31,7 +31,7 @@ begin
     v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription);
   exception when lock_not_available then
     perform trunq._fail('TQ009',
-      format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for 5 seconds', p_queue),
+      format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for %s', p_queue, current_setting('lock_timeout')),
       'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again; create queues in short transactions');
   end;
   perform set_config('role', v_role, true);
