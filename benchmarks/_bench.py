@@ -41,6 +41,7 @@ from trunq import embedded, install
 from trunq.embedded import Embedded
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 SETTINGS: Final = {"shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min"}
 """Beside these the server runs as it comes: fsync, synchronous_commit and full_page_writes are on."""
@@ -207,12 +208,12 @@ def _copy_text(messages: int) -> bytes:
 
 
 def in_turn(
-    arms: Mapping[str, Callable[[], float]], rounds: int, warm_up: Iterable[str] = ()
-) -> dict[str, list[float]]:
+    arms: Mapping[K, Callable[[], float]], rounds: int, warm_up: Iterable[K] = ()
+) -> dict[K, list[float]]:
     """Run each arm once a round, in changing order. An arm returns its own figure."""
     for name in warm_up:
         arms[name]()
-    figures: dict[str, list[float]] = {name: [] for name in arms}
+    figures: dict[K, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for _ in range(rounds):
         for name in order:
