@@ -163,11 +163,23 @@ def connect(dsn: str, **settings: str) -> psycopg.Connection[Any]:
     return connection
 
 
-def pgbench(running: Embedded, dsn: str, script: Path, *, clients: int, seconds: int) -> float:
-    """Transactions a second by pgbench, which takes less of the machine than any client of ours."""
+def pgbench(
+    running: Embedded,
+    dsn: str,
+    script: Path,
+    *,
+    clients: int,
+    seconds: int | None = None,
+    transactions: int | None = None,
+) -> float:
+    """Transactions a second by pgbench, which takes less of the machine than any client of ours.
+
+    It runs for `seconds`, or until each client has done its `transactions`.
+    """
+    length = f"--time={seconds}" if transactions is None else f"--transactions={transactions}"
     output = running._run(  # it knows how to drop root
         "pgbench", "--no-vacuum", "--protocol=prepared", f"--client={clients}", f"--jobs={min(clients, 2)}",
-        f"--time={seconds}", f"--file={script}", dsn,
+        length, f"--file={script}", dsn,
     )  # fmt: skip
     line = next(line for line in output.splitlines() if line.startswith("tps = "))
     return float(line.split()[2])
