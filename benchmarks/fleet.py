@@ -38,7 +38,7 @@ from _bench import (
 from lease import CLAIM, CLASSIC, WAIT
 
 WORKERS = (1, 5, 20)
-MESSAGES = 20_000
+MESSAGES = 10_000
 """A round."""
 SAMPLES_APART = 0.005
 
@@ -90,8 +90,8 @@ def rates(options: Options, arm: Callable[[str, int], float]) -> Table:
     table = Table(
         f"a fleet that leases one message at a time, Postgres {options.postgres}",
         f"Lease and ack, or claim and delete, one message at a time on one subscription: "
-        f"{options.size(MESSAGES, 400):,} messages of 200 bytes shared by all workers, pgbench, prepared; median of "
-        f"{rounds} rounds in turn. The classic table is vacuumed before each round and keeps no history.",
+        f"{options.size(MESSAGES, 400):,} messages of 200 bytes shared by all workers, pgbench, prepared; "
+        f"median of {rounds} rounds in turn. The classic table is vacuumed before each round and keeps no history.",
         ["workers", "messages/s", "classic messages/s", "ratio"],
     )
     for workers in WORKERS:
@@ -114,8 +114,8 @@ def waits(options: Options, dsn: str, arm: Callable[[str, int], float]) -> Table
                 arm(name, workers)
     table = Table(
         f"where {workers} workers wait, Postgres {options.postgres}",
-        f"Sessions in each state on average, of {workers}; pg_stat_activity each {SAMPLES_APART * 1e3:g} ms through "
-        f"{rounds} rounds.",
+        f"Sessions in each state on average, of {workers}; pg_stat_activity each "
+        f"{SAMPLES_APART * 1e3:g} ms through {rounds} rounds.",
         ["state", "trunq", "classic"],
     )
     totals = {name: sum(counted.values()) for name, counted in counts.items()}
