@@ -91,7 +91,8 @@ def rates(options: Options, arm: Callable[[str, int], float]) -> Table:
         f"a fleet that leases one message at a time, Postgres {options.postgres}",
         f"Lease and ack, or claim and delete, one message at a time on one subscription: "
         f"{options.size(MESSAGES, 400):,} messages of 200 bytes shared by all workers, pgbench, prepared; "
-        f"median of {rounds} rounds in turn. The classic table is vacuumed before each round and keeps no history.",
+        f"median of {rounds} rounds in turn. The classic table is vacuumed before each round and keeps no "
+        "history.",
         ["workers", "messages/s", "classic messages/s", "ratio"],
     )
     for workers in WORKERS:

@@ -3,9 +3,10 @@
 The two calls as the worker makes them, each on its own connection (leases do not wait for the disk, acks
 do), with nothing else of a worker: fetched rows are counted, not decoded. Beside it the classic way with a
 table that is updated and deleted from: claim by UPDATE ... FOR UPDATE SKIP LOCKED, finish by DELETE, with
-no history, in its best case: nothing holds the horizon, and the table is vacuumed before every round. The
-median of the pairs counts. The write-ahead log is measured in runs of its own, without a checkpoint before
-them: no full page images, which would be added to the classic table's alone (it changes old pages).
+no history, in its best case: nothing holds the horizon, and the table is vacuumed before every round. Pairs
+of both kinds alternate; the median of a round's pairs counts. The write-ahead log is measured on a server
+of its own that does not vacuum by itself, and without a checkpoint before: no full page images, which would
+be added to the classic table's alone (it changes old pages).
 
 One message at a time is also measured in one round trip: the ack of the last message and the lease of the
 next travel together, on one connection whose leases do not wait for the disk; the ack asks for the wait.
@@ -14,7 +15,7 @@ next travel together, on one connection whose leases do not wait for the disk; t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -32,7 +33,6 @@ from _bench import (
     at_most,
     connect,
     copy_in,
-    in_turn,
     main,
     median_ratio,
     microseconds,
@@ -93,8 +93,12 @@ def measure(options: Options) -> Iterator[Table]:
             for connection in (lease, answer):
                 connection.adapters.register_loader("jsonb", ByteaBinaryLoader)
             yield pairs(options, dsn, lease, answer)
-            yield written(options, lease, answer)
             yield batches(options, dsn, answer)
+    with server(options, autovacuum="off") as running:
+        dsn = new_database(running)
+        with connect(dsn, synchronous_commit="off") as connection:
+            connection.execute(CLASSIC.encode(), prepare=False)
+            yield written(options, connection)
 
 
 def pairs(options: Options, dsn: str, lease: Connection, answer: Connection) -> Table:
@@ -102,9 +106,9 @@ def pairs(options: Options, dsn: str, lease: Connection, answer: Connection) -> 
     rounds = options.size(7, 1)
     table = Table(
         f"lease + ack, Postgres {options.postgres}",
-        f"A lease and the ack of all its messages (200 bytes each), one after the other; median pair of "
-        f"each of {rounds} "
-        "rounds in turn. Beside it UPDATE ... SKIP LOCKED and DELETE at their best: vacuumed before each "
+        f"A lease and the ack of all its messages (200 bytes each), one after the other; median pair of each "
+        f"of {rounds} rounds, kinds of pairs in turn. "
+        "Beside it UPDATE ... SKIP LOCKED and DELETE at their best: vacuumed before each "
         "round, no history. In one round trip: the ack and the next lease travel together.",
         [
             "messages at a time",
@@ -118,21 +122,20 @@ def pairs(options: Options, dsn: str, lease: Connection, answer: Connection) -> 
     )
     for size, full in SIZES.items():
         number = options.size(full, 10)
-        works: dict[str, tuple[str, Pair]] = {
-            "trunq": (f"trunq_log.{QUEUE}", partial(trunq_pair, lease, answer)),
-            "classic": ("classic", partial(classic_pair, lease, answer)),
+        works: dict[str, Pair] = {
+            "trunq": partial(trunq_pair, lease, answer),
+            "classic": partial(classic_pair, lease, answer),
         }
         if size == 1:
-            works["trunq, one trip"] = (
-                f"trunq_log.{QUEUE}",
-                OneTrip(lease, take, LEASE, ACK + WAIT, answered),
-            )
-            works["classic, one trip"] = ("classic", OneTrip(lease, claim, CLAIM, FINISH_AND_WAIT, finished))
-        arms = {
-            name: partial(median_pair, work, partial(fill, dsn, answer, into), size, number)
-            for name, (into, work) in works.items()
-        }
-        figures = in_turn(arms, rounds, warm_up=arms)
+            works["trunq, one trip"] = OneTrip(lease, take, LEASE, ACK + WAIT, answered)
+            works["classic, one trip"] = OneTrip(lease, claim, CLAIM, FINISH_AND_WAIT, finished)
+        figures: dict[str, list[float]] = {name: [] for name in works}
+        for _ in range(rounds + 1):
+            # One more of each: the first call of a round trip takes before it answers.
+            fill(dsn, answer, size * (number + 1) * len(works) // 2)
+            for name, figure in alternated(works, size, number).items():
+                figures[name].append(figure)
+        figures = {name: medians[1:] for name, medians in figures.items()}
         add_row(table, f"{size:,}", figures, size, "trunq", "classic")
         if size == 1:
             add_row(table, "1, in one round trip", figures, 1, "trunq, one trip", "classic")
@@ -167,7 +170,7 @@ def add_row(
     )
 
 
-def written(options: Options, lease: Connection, answer: Connection) -> Table:
+def written(options: Options, connection: Connection) -> Table:
     """Bytes of write-ahead log."""
     table = Table(
         f"write-ahead log of lease + ack, Postgres {options.postgres}",
@@ -176,11 +179,11 @@ def written(options: Options, lease: Connection, answer: Connection) -> Table:
     )
     for size, full in SIZES.items():
         number = options.size(full, 10)
-        copy_in(answer, f"trunq_log.{QUEUE}", size * number)
-        ours = bytes_of(answer, number, partial(take, lease, size), partial(ack, answer))
-        copy_in(answer, "classic", size * number)
-        answer.execute("vacuum analyze classic")
-        theirs = bytes_of(answer, number, partial(claim, lease, size), partial(finish, answer))
+        copy_in(connection, f"trunq_log.{QUEUE}", size * number)
+        ours = bytes_of(connection, number, partial(take, connection, size), partial(ack, connection))
+        copy_in(connection, "classic", size * number)
+        connection.execute("vacuum analyze classic")
+        theirs = bytes_of(connection, number, partial(claim, connection, size), partial(finish, connection))
         ratio = sum(ours) / sum(theirs)
         table.add(
             f"{size:,}",
@@ -212,17 +215,26 @@ def log_end(connection: Connection) -> int:
     return int(row[0])
 
 
-def fill(dsn: str, connection: Connection, table: str, messages: int) -> None:
-    """Messages in transactions of a thousand, nothing dirty, no dead rows."""
-    copy_in(connection, table, messages)
+def fill(dsn: str, connection: Connection, messages: int) -> None:
+    """So many messages and no others, in transactions of a thousand; nothing dirty, no dead rows."""
+    while connection.execute(LEASE, (1000,), binary=True).fetchall():
+        pass
+    connection.execute("truncate classic")
+    for table in (f"trunq_log.{QUEUE}", "classic"):
+        copy_in(connection, table, messages)
     connection.execute("vacuum analyze classic")
     settle(dsn)
 
 
-def median_pair(pair: Pair, fill: Callable[[int], None], size: int, number: int) -> float:
-    """The median time of so many pairs."""
-    fill(size * number)
-    return statistics.median([seconds(partial(pair, size)) for _ in range(number)])
+def alternated(works: Mapping[str, Pair], size: int, number: int) -> dict[str, float]:
+    """The median time of so many pairs of each kind: what disturbs one disturbs its neighbours too."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    order = list(works)
+    for _ in range(number):
+        for name in order:
+            times[name].append(seconds(partial(works[name], size)))
+        order.reverse()
+    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def trunq_pair(lease: Connection, answer: Connection, size: int) -> None:

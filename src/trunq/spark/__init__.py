@@ -35,6 +35,7 @@ from trunq.spark.errors import (
     LakeError,
     LakeMismatch,
     LakeUnwritable,
+    NeedsPrimary,
     SparkError,
 )
 from trunq.spark.launch.java import Java, find_java
@@ -56,6 +57,7 @@ __all__ = [
     "LakeError",
     "LakeMismatch",
     "LakeUnwritable",
+    "NeedsPrimary",
     "SparkError",
     "explain",
     "find_java",
