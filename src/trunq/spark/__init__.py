@@ -44,9 +44,9 @@ from trunq.spark.sink.table import write_table
 from trunq.spark.source.position import finish, settle
 
 if TYPE_CHECKING:
-    from trunq.spark.lake.delta import read_delta, vacuum
+    from trunq.spark.lake.delta import compact, read_delta, vacuum
 
-_LATE = {"read_delta": "trunq.spark.lake.delta", "vacuum": "trunq.spark.lake.delta"}
+_LATE = dict.fromkeys(("compact", "read_delta", "vacuum"), "trunq.spark.lake.delta")
 
 __all__ = [
     "CheckpointMismatch",
@@ -59,6 +59,7 @@ __all__ = [
     "LakeUnwritable",
     "NeedsPrimary",
     "SparkError",
+    "compact",
     "explain",
     "find_java",
     "finish",
