@@ -32,6 +32,8 @@ RUNS = (
     ("latency.py", "--postgres", "16"),
     ("lease.py", "--postgres", "18"),
     ("lease.py", "--postgres", "16"),
+    ("fleet.py", "--postgres", "18"),
+    ("fleet.py", "--postgres", "16"),
     ("backlog.py", "--postgres", "18"),
     ("backlog.py", "--postgres", "16"),
     ("horizon.py", "--postgres", "18"),

@@ -48,10 +48,10 @@ comment on function trunq._check_interval(text, interval, interval) is 'Refuses 
 
 create or replace function trunq._token() returns bigint
 language sql volatile as $$
-  select pg_catalog.concat('x', pg_catalog.encode(pg_catalog.substr(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()), 9), 'hex'))::bit(64)::bigint
+  select (pg_catalog.random() * 9223372036854775807)::bigint
 $$;
 comment on function trunq._token() is
-  'A random fence. Lease ids come again after a crash (sequences are logged 32 ahead), with the very same messages; tokens do not.';
+  'A random fence. Lease ids come again after a crash (sequences are logged 32 ahead), with the very same messages; tokens do not. A fence is no secret: random() is enough, and Postgres without OpenSSL opens a file for each UUID.';
 
 create or replace function trunq._require_read_committed(p_function text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
