@@ -34,11 +34,11 @@ class Subscription(NamedTuple):
     created_at: datetime
 
 
-class SubscriptionWarning(NamedTuple):
-    """A row of `list_warnings`: what is wrong with a subscription, and the way out."""
+class Warned(NamedTuple):
+    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is about the queue."""
 
     queue: str
-    subscription: str
+    subscription: str | None
     warning: str
     hint: str
 
