@@ -10,6 +10,7 @@ begin
   if coalesce(p_name, '') = '' then
     perform trunq._fail('TQ005', 'a leader needs a name');
   end if;
+  perform trunq._check_interval('the time of a leader', p_lease_time);
   perform trunq._check_cluster();
   if (p_lease_time > '0') is not true then
     perform trunq._fail('TQ005', format('the lease time of a leader must be positive, not %s', coalesce(p_lease_time::text, 'null')));
@@ -52,18 +53,20 @@ $$;
 comment on function trunq._leads(trunq.leader, timestamptz) is 'Whether somebody leads at that time.';
 
 create or replace function trunq.list_duties()
-returns table (duty text, per_queue boolean, every interval, again_from integer)
+returns table (duty text, per_queue boolean, every interval, again_from integer, times_a_span integer, again_after interval)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select * from (values
-    ('promote', true, interval '0.5 seconds', 1000),  -- delayed messages that fell due go into the log
-    ('reap', true, '1 second', 1),                    -- leases that ran out: their messages go back, or die
-    ('tick', true, '1 second', null),                 -- a tick is cut when the queue's thresholds say so
-    ('summarize', true, '60 seconds', null),          -- messages stay findable by id
-    ('rotate', true, '30 seconds', 1)                 -- segments that nobody needs are emptied
-  ) d(duty, per_queue, every, again_from)
+    ('promote', true, interval '0.5 seconds', 1000, null, null),  -- delayed messages that fell due go into the log
+    ('reap', true, '1 second', 1, null, null),                    -- leases that ran out: their messages go back, or die
+    ('tick', true, '1 second', null, null, null),                 -- a tick is cut when the queue's thresholds say so
+    ('forget', true, '60 seconds', 1000, null, null),             -- dead messages that are too old are deleted
+    ('summarize', true, '60 seconds', null, null, null),          -- messages stay findable by id
+    -- A segment is old for one span in each turn of the ring: called once a span, rotation would miss some.
+    ('rotate', true, '30 seconds', 1, 4, interval '1 second')     -- segments that nobody needs are emptied
+  ) d(duty, per_queue, every, again_from, times_a_span, again_after)
 $$;
 comment on function trunq.list_duties() is
-  'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once.';
+  'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once; times_a_span: at least so often in each span of the queue; again_after: how soon when it returned null, because somebody was in the way.';
 
 create or replace function trunq.perform_duty(p_duty text, p_queue text default null)
 returns table (duty text, queue text, done bigint, error text)
@@ -192,7 +195,7 @@ begin
   else
     execute format('select trunq.%I($1)', p_duty) into v_done using p_queue;
   end if;
-  return case when p_duty = 'tick' then (v_done is not null)::integer else v_done end;
+  return case when p_duty = 'tick' then (v_done is not null)::integer else coalesce(v_done, 0) end;
 end $$;
 comment on function trunq._perform(text, text) is 'Performs one duty once, of one queue or of none.
 Returns: how much was done.';

@@ -25,6 +25,10 @@ create domain trunq.body as bytea
   constraint body_at_most_16_mb check (pg_column_size(value) <= 16777216);
 create domain trunq.headers as jsonb
   constraint headers_at_most_16_mb check (pg_column_size(value) <= 16777216);
+create domain trunq.kind as text
+  constraint kind_at_most_1000_bytes check (octet_length(value) <= 1000);
+create domain trunq.key as text
+  constraint key_at_most_1000_bytes check (octet_length(value) <= 1000);
 create domain trunq.no_priority as smallint
   constraint plain_queue_has_no_priority check (value = 0);
 
@@ -35,7 +39,14 @@ create table trunq.migration (
 );
 comment on table trunq.migration is 'How the tables came to be: one row a migration applied.';
 
--- Transaction ids mean nothing in another cluster: positions made here are refused there (trunq.rebase()).
+create table trunq.function (
+  signature text primary key,
+  settings text[] not null
+);
+comment on table trunq.function is
+  'The settings that the files of this release gave each function; an upgrade keeps what was changed about them since.';
+
+-- Positions are made of transaction ids, which mean nothing in another cluster (functions/cluster.sql).
 create table trunq.cluster (
   singleton boolean primary key default true constraint one_row check (singleton),
   system_identifier bigint not null
@@ -63,6 +74,7 @@ create table trunq.queue (
     constraint tick_max_lag_is_positive check (tick_max_lag > '0'),
   tick_idle_period interval not null default '1 minute'
     constraint tick_idle_period_is_positive check (tick_idle_period > '0'),
+  reachable_tick_id bigint not null default 1,
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)
@@ -70,6 +82,9 @@ create table trunq.queue (
 comment on table trunq.queue is 'One row a queue; its messages are in trunq_log.<name>.';
 comment on column trunq.queue.log_table is 'In the schema trunq_log; its segments are trunq_data.<queue>_log_<number>.';
 comment on column trunq.queue.lease_table is 'In the schema trunq_data, like receipt_table and the sequences; its segments have its name and a number.';
+
+comment on column trunq.queue.reachable_tick_id is
+  'The first tick after which every message is still in the log: rotation emptied messages after those before it.';
 
 create table trunq.subscription (
   subscription_id integer generated always as identity primary key,
@@ -95,10 +110,12 @@ create table trunq.subscription (
   jitter real not null default 0.1
     constraint jitter_is_a_share check (jitter between 0 and 1),
   keep_results boolean not null default true,
+  dead_retention interval
+    constraint dead_retention_is_positive check (dead_retention > '0'),
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
-comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever.';
+comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
 
 -- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
 -- an extension that shortens a lease, update it.
@@ -134,7 +151,7 @@ create table trunq.delayed (
   expiries smallint
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
-create index delayed_message on trunq.delayed (queue_id, id);
+create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
 create index delayed_subscription on trunq.delayed (subscription_id);
 -- The line of suspects, who come back one after the other.
 create index delayed_suspect on trunq.delayed (subscription_id, due_at) where expiries > 1;
@@ -165,7 +182,7 @@ create table trunq.dead (
   extra jsonb
 );
 create index dead_message on trunq.dead (queue_id, subscription_id, id);
-create index dead_newest on trunq.dead (queue_id, dead_id);
+create index dead_newest on trunq.dead (queue_id, subscription_id, dead_id);
 create index dead_subscription on trunq.dead (subscription_id);
 comment on table trunq.dead is 'Messages that finished badly, with every error, until requeued or purged.';
 
@@ -211,8 +228,8 @@ create table trunq_log._specimen (
   segment smallint not null default 0,  -- a queue's own: trunq._segment
   attempt smallint not null default 1,
   priority trunq.no_priority not null default 0,
-  kind text,
-  key text,
+  kind trunq.kind,
+  key trunq.key,
   payload trunq.payload,
   body trunq.body,
   headers trunq.headers,

@@ -12,14 +12,15 @@ set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off se
 as $$
 declare
   v_sub record;
-  v_token bigint; v_worker text; v_ids bigint[]; v_txids xid8[]; v_reaped_at timestamptz; v_segment smallint; v_number smallint;
+  v_token bigint; v_is_whole boolean; v_reaped_at timestamptz; v_segment smallint; v_number smallint := 0; v_lease record;
   v_now timestamptz;
-  v_earlier bigint[]; v_kept integer[]; v_given integer := cardinality(p_ids); v_mine integer; v_unknown integer;
+  v_earlier bigint[]; v_kept integer[]; v_given integer := cardinality(p_ids); v_unknown integer;
 begin
   -- One condition for all that is unusual.
   if coalesce(v_given, 0) = 0 or array_position(p_ids, null) is not null
       or cardinality(p_errors) <> v_given or cardinality(p_delays) <> v_given
-      or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given then
+      or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given or '1000 years' < any (p_delays) then
+    perform trunq._check_interval('a delay', (select max(d) from unnest(p_delays) d), '-1000 years');
     perform trunq._check_answer(p_ids);
     return 0;
   end if;
@@ -30,32 +31,39 @@ begin
     -- It did not say what is missing: the subscription was made just now.
     return trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took);
   end if;
-  perform pg_advisory_xact_lock(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id));
+  -- Postgres starts its executor for a PERFORM, but not for an IF. The lock's void is not null; null comes of a lease that is null.
+  if pg_advisory_xact_lock(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
+    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+  end if;
   v_now := trunq.clock();
   -- By a later statement than the lock: it sees what the one before did.
   if current_setting('transaction_isolation') = 'read committed' then
-    select l.token, l.worker, l.ids, l.txids, l.reaped_at, l.segment into v_token, v_worker, v_ids, v_txids, v_reaped_at, v_segment
+    select l.token, l.ids = p_ids, l.reaped_at, l.segment into v_token, v_is_whole, v_reaped_at, v_segment
     from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
   else
     -- A stale snapshot must fail here: the reaper updates the row it reaps.
-    select l.token, l.worker, l.ids, l.txids, l.reaped_at, l.segment into v_token, v_worker, v_ids, v_txids, v_reaped_at, v_segment
+    select l.token, l.ids = p_ids, l.reaped_at, l.segment into v_token, v_is_whole, v_reaped_at, v_segment
     from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id for share;
   end if;
   if (v_token = p_token) is not true then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
   end if;
-  -- The receipts of a lease lie in its segment: Postgres opens that one alone.
-  select coalesce(array_agg(e.id), '{}'), coalesce(max(e.number) + 1, 0) into v_earlier, v_number
-  from (select r.number, unnest(r.ids) id from trunq_data._specimen_receipt r
-        where r.lease_id = p_lease_id and r.segment = v_segment and r.subscription_id = v_sub.subscription_id and r.outcome <> 'x') e;
-  if v_earlier <> '{}' or p_ids <> v_ids then
+  -- Most answers are the first, for a whole lease. The receipts of a lease lie in its segment: Postgres opens that one alone.
+  if not v_is_whole or exists (
+      select from trunq_data._specimen_receipt r
+      where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) then
+    select coalesce(array_agg(e.id), '{}'), coalesce(max(e.number) + 1, 0) into v_earlier, v_number
+    from (select r.number, unnest(r.ids) id from trunq_data._specimen_receipt r
+          where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) e;
     select array_agg(k.at order by k.at) filter (where k.earlier is null),
       count(*) filter (where k.mine is null)
     into v_kept, v_unknown
     from (
       select given.at, mine.id mine, earlier.id earlier
       from (select g.id, min(g.at)::integer at from unnest(p_ids) with ordinality g(id, at) group by g.id) given
-      left join (select unnest(v_ids) id) mine on mine.id = given.id
+      left join (
+        select unnest(l.ids) id from trunq_data._specimen_lease l
+        where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id) mine on mine.id = given.id
       left join (select unnest(v_earlier) id) earlier on earlier.id = given.id) k;
     if v_unknown > 0 then
       perform trunq._fail('TQ013',
@@ -90,7 +98,9 @@ begin
     on conflict do nothing;
   end if;
   if p_outcome <> 'a' then
-    perform trunq_queue._specimen_give_back(v_sub.subscription_id, v_worker, p_ids, v_ids, v_txids, p_outcome, p_errors, p_delays, v_now);
+    select l.worker, l.ids, l.txids into v_lease
+    from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
+    perform trunq_queue._specimen_give_back(v_sub.subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids, p_outcome, p_errors, p_delays, v_now);
   end if;
   return cardinality(p_ids);
 end $$;

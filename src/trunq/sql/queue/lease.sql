@@ -35,7 +35,7 @@ begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
       or current_setting('trunq.cluster_checked', true) is distinct from 'yes'
-      or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time <= '0' then
+      or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
   select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time into v_sub
@@ -127,7 +127,7 @@ begin
         ),
         total as (
           select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
-            sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) bytes,
+            sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
             max(b.expiries) expiries
           from batch b
         ),
@@ -140,7 +140,7 @@ begin
             when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
             else greatest(1, (
               select count(*)::integer from (
-                select sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) over (rows unbounded preceding) bytes
+                select sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) over (rows unbounded preceding) bytes
                 from batch b where b.attempt > 0) r
               where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end) as size
           from suspected t
@@ -157,7 +157,7 @@ begin
             t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect
           from taken t where t.n - t.ended::integer > 0
         )
-        select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind, b.key, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
+        select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
           b.priority::smallint, b.created_at, v_expires_at
         from batch b where b.attempt > 0 limit (select t.size from taken t);
       get diagnostics v_count = row_count;
@@ -184,7 +184,7 @@ begin
   end if;
 end $$;
 comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes, payloads as they are stored, but at least one) to a worker.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker.
 Returns: one row a message, all of one lease; none when there is nothing.
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
@@ -202,9 +202,7 @@ declare
   v_until timestamptz;
 begin
   perform trunq._require_read_committed('extend');
-  if p_lease_time < '0' then
-    perform trunq._fail('TQ005', format('the time of a lease cannot be negative, not %s', p_lease_time));
-  end if;
+  perform trunq._check_interval('the time of a lease', p_lease_time, '0');
   perform pg_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(v_sub.queue_id, p_lease_id));
   if v_sub.mode = 'exclusive' then
     -- A batch that ran out is not reaped but taken over, under the subscription's lock, by a newer lease.
