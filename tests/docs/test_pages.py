@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from docs.page import Reader, blocks, statements
 
@@ -53,3 +56,20 @@ def test_a_block_that_a_name_introduces_is_a_file(tmp_path: Path) -> None:
         ("python", "a.py", 6),
         ("sh", None, 12),
     ]
+
+
+def test_the_page_about_retries_tells_the_defaults(connection: psycopg.Connection[Any]) -> None:
+    page = (DOCS / "retry.md").read_text()
+    connection.execute("select trunq.create_queue('orders')")
+    with connection.cursor(row_factory=dict_row) as cursor:
+        policy = cursor.execute("select * from trunq.list_subscriptions('orders')").fetchone()
+    assert policy is not None
+    told = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", page, re.MULTILINE))
+    assert told == {name: str(policy[name]) for name in told}
+    assert "max_attempts" in told
+    waits = [
+        min(policy["backoff_base"] * 2**number, policy["backoff_cap"])
+        for number in range(policy["max_attempts"] - 1)
+    ]
+    rows = [f"| {n + 2} | {wait} | {sum(waits[: n + 1], timedelta())} |" for n, wait in enumerate(waits)]
+    assert re.findall(r"^\| \d+ \|.*\|$", page, re.MULTILINE) == rows
