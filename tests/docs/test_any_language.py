@@ -30,8 +30,11 @@ COUNT = 800
 MESSAGES = "trunq.list_messages('orders', p_limit => 10000)"
 
 SLEEPING = """
-select count(*) from pg_locks where locktype = 'advisory' and classid = trunq._lock_class('bell') and granted
+select count(*) from pg_locks l join pg_stat_activity a using (pid)
+where l.locktype = 'advisory' and l.classid = trunq._lock_class('bell') and l.granted
+  and a.state = 'idle' and a.query like '%orders_lease%'
 """
+"""Sessions that hold the bell and have looked once more since."""
 
 SETUP = """
 select trunq.create_queue('orders');
