@@ -41,6 +41,7 @@ from trunq import embedded, install
 from trunq.embedded import Embedded
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 SETTINGS: Final = {"shared_buffers": "2GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min"}
 """Beside these the server runs as it comes: fsync, synchronous_commit and full_page_writes are on."""
@@ -162,11 +163,23 @@ def connect(dsn: str, **settings: str) -> psycopg.Connection[Any]:
     return connection
 
 
-def pgbench(running: Embedded, dsn: str, script: Path, *, clients: int, seconds: int) -> float:
-    """Transactions a second by pgbench, which takes less of the machine than any client of ours."""
+def pgbench(
+    running: Embedded,
+    dsn: str,
+    script: Path,
+    *,
+    clients: int,
+    seconds: int | None = None,
+    transactions: int | None = None,
+) -> float:
+    """Transactions a second by pgbench, which takes less of the machine than any client of ours.
+
+    It runs for `seconds`, or until each client has done its `transactions`.
+    """
+    length = f"--time={seconds}" if transactions is None else f"--transactions={transactions}"
     output = running._run(  # it knows how to drop root
         "pgbench", "--no-vacuum", "--protocol=prepared", f"--client={clients}", f"--jobs={min(clients, 2)}",
-        f"--time={seconds}", f"--file={script}", dsn,
+        length, f"--file={script}", dsn,
     )  # fmt: skip
     line = next(line for line in output.splitlines() if line.startswith("tps = "))
     return float(line.split()[2])
@@ -207,12 +220,12 @@ def _copy_text(messages: int) -> bytes:
 
 
 def in_turn(
-    arms: Mapping[str, Callable[[], float]], rounds: int, warm_up: Iterable[str] = ()
-) -> dict[str, list[float]]:
+    arms: Mapping[K, Callable[[], float]], rounds: int, warm_up: Iterable[K] = ()
+) -> dict[K, list[float]]:
     """Run each arm once a round, in changing order. An arm returns its own figure."""
     for name in warm_up:
         arms[name]()
-    figures: dict[str, list[float]] = {name: [] for name in arms}
+    figures: dict[K, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for _ in range(rounds):
         for name in order:

@@ -4,16 +4,17 @@ The bare table has the log's columns with their defaults, but is one plain table
 constraint or a trigger. Many at a time: COPY into the log (columns kind and payload) and
 `Client.publish_many`, each in transactions of the same size as the baseline, a COPY into the bare table.
 What one call can reach at best shows the INSERT of an array, made beforehand, into the bare table.
-One at a time: INSERT into the log, `select trunq.publish(...)` and `Client.publish`, against an INSERT into
-the bare table; by pgbench (prepared, one connection) or by psycopg where the client is what is measured.
-Single ones are also shown without the wait for the disk, where the difference is widest.
+One at a time: INSERT into the log, the queue's own function `trunq_queue.q_publish(...)`,
+`trunq.publish('q', ...)` and `Client.publish`, against an INSERT into the bare table; by pgbench (prepared,
+one connection) in databases with 1, 65 and 1,000 queues, or by psycopg where the client is what is measured.
+All of it also without the wait for the disk, where the difference is widest.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ from trunq.embedded import Embedded
 from trunq.wire.array import adapt_arrays, jsonb_array
 from trunq.wire.json import RawJson
 
-TARGET = 0.8
 LOG = f"trunq_log.{QUEUE}"
+QUEUES = (1, 65, 1000)
+"""In the database, for single publishes."""
 
 BARE = f"""
 create table bare (like {LOG} including defaults);
@@ -54,15 +56,18 @@ create sequence bare_id cache 32;
 alter table bare alter id set default nextval('bare_id');
 """
 
+VALUES = f"p_payload => '{payload()}', p_kind => '{KIND}'"
 SCRIPTS = {
     "bare INSERT": f"insert into bare (kind, payload) values ('{KIND}', '{payload()}');",
     "INSERT into the log": f"insert into {LOG} (kind, payload) values ('{KIND}', '{payload()}');",
-    "trunq.publish": f"select trunq.publish(p_queue => '{QUEUE}', p_payload => '{payload()}', p_kind => "
-    "'{KIND}');",
+    f"trunq_queue.{QUEUE}_publish": f"select trunq_queue.{QUEUE}_publish({VALUES});",
+    f"trunq.publish('{QUEUE}', ...)": f"select trunq.publish(p_queue => '{QUEUE}', {VALUES});",
 }
 
-
-ONE_AT_A_TIME = ("INSERT into the log", "trunq.publish", "Client.publish", "Client.publish(connection=...)")
+MANY_TARGETS = {"COPY into the log": 0.75, "Client.publish_many": 0.6}
+ONE_TARGETS = {f"trunq_queue.{QUEUE}_publish": 0.8, f"trunq.publish('{QUEUE}', ...)": 0.55}
+CLIENT_TARGETS = {"Client.publish(connection=...)": 0.8}
+"""Without the wait for the disk: after one, the same Python takes several times as long."""
 
 
 def measure(options: Options) -> Iterator[Table]:
@@ -73,7 +78,8 @@ def measure(options: Options) -> Iterator[Table]:
             connection.execute(BARE.encode(), prepare=False)
             for chunk in (1_000, 10_000):
                 yield many(options, dsn, connection, chunk)
-            yield one(options, running, dsn)
+        yield one(options, running)
+        yield by_client(options, dsn)
 
 
 def many(options: Options, dsn: str, connection: psycopg.Connection[Any], chunk: int) -> Table:
@@ -112,7 +118,7 @@ def many(options: Options, dsn: str, connection: psycopg.Connection[Any], chunk:
         f"{messages:,} before.",
         ["way", "messages/s", "ratio", "target"],
     )
-    add_rows(table, figures, "bare COPY", judged=("COPY into the log", "Client.publish_many"))
+    add_rows(table, figures, "bare COPY", targets=MANY_TARGETS)
     return table
 
 
@@ -122,57 +128,80 @@ def rate(dsn: str, work: Callable[[], None], messages: int) -> float:
     return messages / seconds(work)
 
 
-def one(options: Options, running: Embedded, dsn: str) -> Table:
-    """Single publishes, as durable as the server is set, and without the wait for the disk."""
-    length, rounds = options.size(1, 1), options.size(20, 1)
+def one(options: Options, running: Embedded) -> Table:
+    """Single publishes by pgbench, as durable as the server is set, and without the wait for the disk."""
+    length, rounds = options.size(1, 1), options.size(15, 1)
     table = Table(
         f"publish, one at a time, Postgres {options.postgres}",
-        f"A transaction for each message of 200 bytes, one connection, {length} s an arm; median of "
-        f"{rounds} rounds in turn. "
-        "The first part by pgbench, prepared; the second by psycopg, prepared.",
+        f"A transaction for each message of 200 bytes, one connection, pgbench, prepared, {length} s an arm; "
+        f"median of {rounds} rounds in turn, each with all numbers of queues.",
         ["way", "messages/s", "ratio", "target"],
     )
-    for wait in ("on", "off"):
-        address = make_conninfo(dsn, options=f"-c synchronous_commit={wait}")
-        note = "" if wait == "on" else ", synchronous_commit off"
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder).chmod(0o755)
+    addresses = {count: database_of(running, options.size(count, min(count, 3))) for count in QUEUES}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        for wait in ("on", "off"):
             arms = {}
-            for name, script in SCRIPTS.items():
-                path = Path(folder, name.replace(" ", "_"))
-                path.write_text(script)
-                arms[name] = partial(pgbench, running, address, path, clients=1, seconds=length)
-            judged = ONE_AT_A_TIME if wait == "on" else ()
-            add_rows(table, in_turn(arms, rounds), "bare INSERT", note, judged)
-        add_rows(table, by_client(address, length, rounds), "bare INSERT by psycopg", note, judged)
+            for count, dsn in addresses.items():
+                address = make_conninfo(dsn, options=f"-c synchronous_commit={wait}")
+                for number, (name, script) in enumerate(SCRIPTS.items()):
+                    path = Path(folder, str(number))
+                    path.write_text(script)
+                    arms[(count, name)] = partial(pgbench, running, address, path, clients=1, seconds=length)
+            figures = in_turn(arms, rounds)
+            for count in addresses:
+                some = {name: figures[(count, name)] for name in SCRIPTS}
+                note = f"; {count:,} queue{'s' * (count > 1)}" + unwaited(wait)
+                add_rows(table, some, "bare INSERT", note, ONE_TARGETS)
     return table
 
 
-def by_client(dsn: str, length: int, rounds: int) -> dict[str, list[float]]:
+def unwaited(wait: str) -> str:
+    """How a row says that it did not wait for the disk."""
+    return "" if wait == "on" else ", synchronous_commit off"
+
+
+def database_of(running: Embedded, queues: int) -> str:
+    """A database with this many queues, and the bare table."""
+    dsn = new_database(running)
+    with connect(dsn) as connection:
+        connection.execute(BARE.encode(), prepare=False)
+        for number in range(1, queues):
+            connection.execute("select trunq.create_queue(%s)", (f"other_{number}",))
+        connection.execute("vacuum analyze")
+    return dsn
+
+
+def by_client(options: Options, dsn: str) -> Table:
     """The client against psycopg itself."""
+    length, rounds = options.size(1, 1), options.size(25, 1)
+    table = Table(
+        f"publish by the client, one at a time, Postgres {options.postgres}",
+        f"A transaction for each message of 200 bytes, psycopg, prepared, {length} s an arm; median of "
+        f"{rounds} rounds in turn.",
+        ["way", "messages/s", "ratio", "target"],
+    )
     body = RawJson(payload())
-    with connect(dsn) as connection, Client(dsn) as client:
-
-        def insert() -> None:
-            connection.execute("insert into bare (kind, payload) values (%s, %s)", (KIND, body.text))
-
-        def publish() -> None:
-            client.publish(QUEUE, body, kind=KIND)
-
-        def publish_here() -> None:
-            client.publish(QUEUE, body, kind=KIND, connection=connection)
-
-        works = {
-            "bare INSERT by psycopg": insert,
-            "Client.publish": publish,
-            "Client.publish(connection=...)": publish_here,
-        }
-        return in_turn(
-            {name: partial(repeated, work, length) for name, work in works.items()}, rounds, warm_up=works
-        )
+    for wait in ("on", "off"):
+        address = make_conninfo(dsn, options=f"-c synchronous_commit={wait}")
+        with connect(address) as connection, Client(address) as client:
+            works: dict[str, Callable[[], object]] = {
+                "bare INSERT by psycopg": partial(
+                    connection.execute, "insert into bare (kind, payload) values (%s, %s)", (KIND, body.text)
+                ),
+                "Client.publish": partial(client.publish, QUEUE, body, kind=KIND),
+                "Client.publish(connection=...)": partial(
+                    client.publish, QUEUE, body, kind=KIND, connection=connection
+                ),
+            }
+            arms = {name: partial(repeated, work, length) for name, work in works.items()}
+            figures = in_turn(arms, rounds, warm_up=works)
+        targets = CLIENT_TARGETS if wait == "off" else {}
+        add_rows(table, figures, "bare INSERT by psycopg", unwaited(wait), targets)
+    return table
 
 
-def repeated(work: Callable[[], None], length: float) -> float:
+def repeated(work: Callable[[], object], length: float) -> float:
     """How often a second it can be done."""
     calls, took = 0, 0.0
     while took < length:
@@ -186,12 +215,12 @@ def add_rows(
     figures: dict[str, list[float]],
     baseline: str,
     note: str = "",
-    judged: Collection[str] = (),
+    targets: Mapping[str, float] | None = None,
 ) -> None:
     """A row an arm, with the target for those that are judged by it."""
     for name, rates in figures.items():
         ratio = median_ratio(figures, name, baseline)
-        target = at_least(ratio, TARGET) if name in judged else ""
+        target = at_least(ratio, targets[name]) if targets and name in targets else ""
         table.add(name + note, a_second(statistics.median(rates)), f"{ratio:.2f}", target)
 
 

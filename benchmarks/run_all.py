@@ -32,10 +32,15 @@ RUNS = (
     ("latency.py", "--postgres", "16"),
     ("lease.py", "--postgres", "18"),
     ("lease.py", "--postgres", "16"),
+    ("fleet.py", "--postgres", "18"),
+    ("fleet.py", "--postgres", "16"),
     ("backlog.py", "--postgres", "18"),
     ("backlog.py", "--postgres", "16"),
     ("horizon.py", "--postgres", "18"),
     ("horizon.py", "--postgres", "16"),
+    ("queues.py", "--postgres", "18"),
+    ("queues.py", "--postgres", "16"),
+    ("rotation.py", "--postgres", "18"),
     ("spark_source.py", "--postgres", "18"),
 )
 

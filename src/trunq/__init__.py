@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from trunq._async import AsyncClient
 from trunq._sync import Client
 from trunq.errors import (
+    ClientClosed,
     ClusterChanged,
     EmbeddedError,
     EmbeddedMissing,
@@ -22,6 +23,7 @@ from trunq.errors import (
     SubscriptionBusy,
     SubscriptionNotFound,
     TickNotFound,
+    TransactionEnded,
     TrunqError,
     WrongIsolation,
     WrongMode,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "Client",
+    "ClientClosed",
     "ClusterChanged",
     "EmbeddedError",
     "EmbeddedMissing",
@@ -56,6 +59,7 @@ __all__ = [
     "SubscriptionBusy",
     "SubscriptionNotFound",
     "TickNotFound",
+    "TransactionEnded",
     "TrunqError",
     "Worker",
     "WrongIsolation",

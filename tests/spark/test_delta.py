@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import resource
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,14 @@ from pyspark.sql.types import StructType
 
 from trunq.errors import InvalidArgument
 from trunq.spark.errors import LakeMismatch, LakeUnwritable
-from trunq.spark.lake.delta import DeltaWriter, TrunqDeltaSink, WrittenFiles, open_table, vacuum
+from trunq.spark.lake.delta import (
+    DeltaWriter,
+    TrunqDeltaSink,
+    WrittenFiles,
+    compact,
+    open_table,
+    vacuum,
+)
 
 QUERY = "3c1f"
 ODD = ["a b/ü%=", "", "2013-01", None, "a:b?*[x]{y}^'\"#\\", "..", "é"]
@@ -102,6 +110,50 @@ def test_an_aborted_batch_leaves_nothing_and_a_killed_one_only_what_vacuum_remov
     assert len(files(tmp_path) - before) == 12
     assert len(vacuum(str(tmp_path), 0)) == 12
     assert files(tmp_path) == before
+
+
+def log_entries(path: Path) -> list[Path]:
+    return sorted((path / "_delta_log").glob("*.json"))
+
+
+def test_compaction_joins_small_files_and_shortens_the_log(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    for batch_id in range(8):
+        rows = batch(sink, id=list(range(70)), month=[ODD[n % 7] for n in range(70)])
+        sink.commit([sink.write_files([rows], QUERY, batch_id, 0)], batch_id)
+    before = DeltaTable(tmp_path).to_pyarrow_table().sort_by([("month", "ascending"), ("id", "ascending")])
+    for entry in log_entries(tmp_path):
+        two_days_ago = entry.stat().st_mtime - 2 * 86_400
+        os.utime(entry, (two_days_ago, two_days_ago))
+    assert compact(str(tmp_path)) == 8 * (len(ODD) - 1)
+    table = DeltaTable(tmp_path)
+    assert len(table.file_uris()) == len(ODD) - 1
+    assert table.to_pyarrow_table().sort_by([("month", "ascending"), ("id", "ascending")]) == before
+    assert len(log_entries(tmp_path)) < 3
+    vacuum(str(tmp_path), 0)
+    assert len(files(tmp_path)) == len(ODD) - 1
+    # What the query had applied is still known.
+    sink.commit([sink.write_files([months(sink, 0, 50)], QUERY, 7, 0)], 7)
+    assert DeltaTable(tmp_path).count() == 560
+    sink.commit([sink.write_files([months(sink, 0, 50)], QUERY, 8, 0)], 8)
+    assert DeltaTable(tmp_path).count() == 610
+
+
+def test_compaction_beside_a_query_that_writes(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sink.commit([sink.write_files([months(sink, 0, 120)], QUERY, 0, 0)], 0)
+
+    def write() -> None:
+        for batch_id in range(1, 20):
+            written = sink.write_files([months(sink, batch_id * 120, 120)], QUERY, batch_id, 0)
+            sink.commit([written], batch_id)
+
+    def compact_often() -> None:
+        for _ in range(8):
+            compact(str(tmp_path))
+
+    at_once(write, compact_often)
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == list(range(2400))
 
 
 def at_once(*works: Callable[[], None]) -> None:

@@ -165,7 +165,7 @@ def test_a_tick_that_is_gone_or_another_is_data_loss(queue: Queue, make: Make) -
     queue.tick()
     end = reader.latestOffset(start, ReadAllAvailable())
     other = {**end, "snap": "3:3:"}
-    with pytest.raises(DataLoss, match="not the one the checkpoint was written with"):
+    with pytest.raises(DataLoss, match="not the one this query has read up to"):
         make().partitions(start, other)
     queue.connection.execute("delete from trunq.tick where tick_id = 1")
     for call in (
@@ -182,6 +182,27 @@ def test_a_database_set_back_is_noticed(queue: Queue, make: Make) -> None:
     ahead: Any = {**start, "tick": 40, "snap": "99999:99999:"}
     with pytest.raises(DataLoss):
         make().latestOffset(ahead, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("ticks", [1, 3])
+def test_a_tick_replaced_under_a_running_query_is_data_loss(queue: Queue, make: Make, ticks: int) -> None:
+    reader, careless = make(), make(subscription="careless", failOnDataLoss="false")
+    start = reader.initialOffset()
+    queue.publish(4)
+    number = queue.tick()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    for each in (reader, careless):
+        assert len(ids(each, start, end)) == 4
+        assert each.latestOffset(end, ReadAllAvailable())["tick"] == number
+    # As a standby takes over that had not received the last tick: it cuts another of that number.
+    queue.connection.execute("delete from trunq.tick where tick_id = %s", (number,))
+    queue.disconnect_others()
+    for count in range(ticks):
+        queue.publish(5)
+        assert queue.tick() == number + count
+    with pytest.raises(DataLoss, match=f"tick {number} .* is not the one this query has read up to"):
+        reader.latestOffset(end, ReadAllAvailable())
+    assert careless.latestOffset(end, ReadAllAvailable())["tick"] == (number if ticks == 1 else number + 2)
 
 
 def test_a_reader_survives_the_loss_of_its_connection(queue: Queue, make: Make) -> None:

@@ -32,6 +32,13 @@ class AsyncLeading(AsyncAccess):
         """What the leader does, and how often."""
         return await self._records(connection, Duty, "list_duties")
 
+    async def perform_duty(
+        self, duty: str, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
+    ) -> DutyDone:
+        """Do one duty once; one that fails changes nothing, and the row says why."""
+        (done,) = await self._records(connection, DutyDone, "perform_duty", duty=duty, queue=queue)
+        return done
+
     async def perform_duties(self, *, connection: AsyncConnection[Any] | None = None) -> list[DutyDone]:
-        """Do every duty of every queue once, as pg_cron would."""
+        """Do every duty of every queue once, in one transaction."""
         return await self._records(connection, DutyDone, "perform_duties")

@@ -34,6 +34,13 @@ class Leading(Access):
         """What the leader does, and how often."""
         return self._records(connection, Duty, "list_duties")
 
+    def perform_duty(
+        self, duty: str, queue: str | None = None, *, connection: Connection[Any] | None = None
+    ) -> DutyDone:
+        """Do one duty once; one that fails changes nothing, and the row says why."""
+        (done,) = self._records(connection, DutyDone, "perform_duty", duty=duty, queue=queue)
+        return done
+
     def perform_duties(self, *, connection: Connection[Any] | None = None) -> list[DutyDone]:
-        """Do every duty of every queue once, as pg_cron would."""
+        """Do every duty of every queue once, in one transaction."""
         return self._records(connection, DutyDone, "perform_duties")

@@ -35,6 +35,7 @@ from trunq.spark.errors import (
     LakeError,
     LakeMismatch,
     LakeUnwritable,
+    NeedsPrimary,
     SparkError,
 )
 from trunq.spark.launch.java import Java, find_java
@@ -43,9 +44,9 @@ from trunq.spark.sink.table import write_table
 from trunq.spark.source.position import finish, settle
 
 if TYPE_CHECKING:
-    from trunq.spark.lake.delta import read_delta, vacuum
+    from trunq.spark.lake.delta import compact, read_delta, vacuum
 
-_LATE = {"read_delta": "trunq.spark.lake.delta", "vacuum": "trunq.spark.lake.delta"}
+_LATE = dict.fromkeys(("compact", "read_delta", "vacuum"), "trunq.spark.lake.delta")
 
 __all__ = [
     "CheckpointMismatch",
@@ -56,7 +57,9 @@ __all__ = [
     "LakeError",
     "LakeMismatch",
     "LakeUnwritable",
+    "NeedsPrimary",
     "SparkError",
+    "compact",
     "explain",
     "find_java",
     "finish",

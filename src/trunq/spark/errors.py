@@ -6,6 +6,7 @@
         ├── CheckpointMismatch   the checkpoint belongs to another queue
         ├── DataLoss             messages that the query still needs are gone
         ├── DatabaseAway         Postgres cannot be reached from the source
+        ├── NeedsPrimary         a stream was started on a standby
         └── LakeError            the lake table
             ├── LakeUnwritable   disk full, directory read-only
             └── LakeMismatch     the table there has another schema
@@ -37,6 +38,10 @@ class DataLoss(SparkError):
 
 class DatabaseAway(SparkError):
     """Postgres did not answer, even after several tries."""
+
+
+class NeedsPrimary(SparkError):
+    """A stream writes its position, so it cannot read from a standby."""
 
 
 class LakeError(SparkError):

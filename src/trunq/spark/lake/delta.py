@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMMIT_TRIES = 20
+LOG_KEPT = "interval 1 days"
+"""How long a table we create keeps the entries of its log that a checkpoint covers. Delta's default is 30
+days, in which a commit every five seconds makes half a million entries.
+"""
 READABLE_FEATURES = {"timestampNtz", "variantType"}
 PARTITION_TYPES = (
     "string",
@@ -203,7 +207,13 @@ def open_table(path: str) -> DeltaTable | None:
 def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
     """Creates an empty table; two processes that do so at once get the same table."""
     try:
-        return DeltaTable.create(path, schema, mode="error", partition_by=list(partition_by))
+        return DeltaTable.create(
+            path,
+            schema,
+            mode="error",
+            partition_by=list(partition_by),
+            configuration={"delta.logRetentionDuration": LOG_KEPT},
+        )
     except DeltaError:
         # Only one process can write the first entry of the log; the others find it.
         table = open_table(path)
@@ -254,6 +264,21 @@ def remove_files(path: str, files: Iterable[DataFile]) -> None:
     """Removes files that belong to no commit."""
     for file in files:
         (Path(path) / file.path).unlink(missing_ok=True)
+
+
+def compact(path: str) -> int:
+    """Joins the small files that batches leave into large ones; returns how many files it replaced.
+
+    You may run it while a query writes. It also writes a checkpoint, and removes the entries of the log that
+    are older than the table's log retention. The files that were replaced stay for readers of an earlier
+    version; `vacuum` removes them.
+    """
+    with _told(path):
+        table = DeltaTable(path)
+        replaced = int(table.optimize.compact()["numFilesRemoved"])
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        return replaced
 
 
 def vacuum(path: str, older_than_hours: int = 24) -> list[str]:

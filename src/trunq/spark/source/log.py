@@ -12,7 +12,7 @@ from trunq._sync.execute import execute
 from trunq.call import Call
 from trunq.errors import QueueNotFound
 from trunq.spark.connection import Connection, Database
-from trunq.spark.errors import DataLoss
+from trunq.spark.errors import DataLoss, NeedsPrimary
 from trunq.spark.source.range import Snapshot, Transaction, Window
 
 SAMPLE: Final = 1000
@@ -69,11 +69,31 @@ class QueueLog:
         query = "select * from trunq.list_ticks(%s, %s) order by tick_id desc limit 1"
         found = self._ticks(query, self._queue, from_tick_id)
         if not found:
-            raise DataLoss(
-                f'queue "{self._queue}" has no tick {from_tick_id} or newer: it is not the one read before',
-                "was the database set back to an earlier state? Start with a new checkpoint",
-            )
+            raise self._set_back(from_tick_id)
         return found[0]
+
+    def still_and_newest(self, known: Tick) -> tuple[Tick | None, Tick]:
+        """What now has the number of a known tick (None if none has), and the newest tick, from one look.
+
+        After a failover to a standby that had not received the tick, the number may belong to another.
+        """
+        query = """
+            with kept as materialized (select * from trunq.list_ticks(%s, %s))
+            select * from kept
+            where tick_id in ((select min(tick_id) from kept), (select max(tick_id) from kept))
+            order by tick_id"""
+        found = self._ticks(query, self._queue, known.tick_id)
+        if not found:
+            raise self._set_back(known.tick_id)
+        return (found[0] if found[0].tick_id == known.tick_id else None), found[-1]
+
+    def require_primary(self) -> None:
+        """Raises `NeedsPrimary` on a standby."""
+        if self._value("select pg_is_in_recovery()"):
+            raise NeedsPrimary(
+                "a stream needs the primary, and this server is a standby: a stream writes its position",
+                "give the address of the primary, or several hosts with target_session_attrs=read-write",
+            )
 
     def tick_within(self, start: Tick, target_id: int, messages: int | None) -> Tick:
         """The last tick up to `target_id` with at most `messages` after `start`; at least the next tick."""
@@ -172,6 +192,12 @@ class QueueLog:
             Transaction(txid, first, last, count if count < SAMPLE else last - first + 1)
             for txid, first, last, count in self._rows(composed, *values, by_index=True)
         ]
+
+    def _set_back(self, tick_id: int | None) -> DataLoss:
+        return DataLoss(
+            f'queue "{self._queue}" has no tick {tick_id} or newer: it is not the one read before',
+            "was the database set back to an earlier state? Start with a new checkpoint",
+        )
 
     @property
     def _table(self) -> sql.Identifier:

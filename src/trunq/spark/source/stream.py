@@ -56,6 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The position of the subscription, which is created if it does not exist."""
+        self._begin()
         start = self._options.starting_offsets or "latest"
         if self._options.starting_tick is not None:
             start = "earliest"
@@ -77,12 +78,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the end of the run: a tick that includes everything committed so far."""
+        self._begin()
         self._target = self._log.tick_for_everything()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The tick that ends the next batch: as far as the limit allows, but at least the next tick."""
         known = self._check(start)
-        newest = self._target or self._log.newest_tick(known.tick_id)
+        newest = self._target or self._newest(known)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if newest.tick_id <= known.tick_id:
             return self._offset(known)
@@ -108,13 +110,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         self._database.close()
 
+    def _begin(self) -> int:
+        """The queue's id; the first call checks that this is a server a stream can read from."""
+        if self._queue_id is None:
+            self._log.require_primary()
+            self._queue_id = self._log.queue_id()
+        return self._queue_id
+
+    def _newest(self, known: Tick) -> Tick:
+        """The newest tick, if the known one is still what it was.
+
+        A failover under a running query may lose the known tick and cut another of its number. What lies
+        between the two would never be read.
+        """
+        still, newest = self._log.still_and_newest(known)
+        if self._options.fail_on_data_loss and (still is None or still.snapshot != known.snapshot):
+            raise self._data_loss(known.tick_id, gone=still is None)
+        return newest
+
     def _offset(self, tick: Tick) -> Offset:
         # Spark compares offsets as text: the keys must always have the same order.
-        if self._queue_id is None:
-            self._queue_id = self._log.queue_id()
         return {
             "queue": self._options.queue,
-            "queue_id": self._queue_id,
+            "queue_id": self._begin(),
             "subscription": self._subscription,
             "tick": tick.tick_id,
             "snap": tick.snapshot,
@@ -136,8 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tick
 
     def _check_queue(self, offset: Offset) -> None:
-        if self._queue_id is None:
-            self._queue_id = self._log.queue_id()
+        queue_id = self._begin()
         if not {"queue", "queue_id", "tick", "snap"} <= offset.keys():
             raise CheckpointMismatch(
                 "the checkpoint was not written by a query over trunq",
@@ -149,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f'"{self._options.queue}"',
                 "give each query a checkpointLocation of its own",
             )
-        if offset["queue_id"] != self._queue_id:
+        if offset["queue_id"] != queue_id:
             raise CheckpointMismatch(
                 f'queue "{self._options.queue}" was dropped and made again since the checkpoint was written, '
                 "or this is another database",
@@ -157,11 +174,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _data_loss(self, tick_id: int, *, gone: bool) -> DataLoss:
-        what = "is not kept any more" if gone else "is not the one the checkpoint was written with"
+        what = "is not kept any more" if gone else "is not the one this query has read up to"
         why = (
             "its messages are older than the queue's retention, and no subscription held them"
             if gone
-            else "the database was set back, or restored into another cluster"
+            else "a standby took over that had not received it, or the database was set back or restored"
         )
         return DataLoss(
             f'tick {tick_id} of queue "{self._options.queue}" {what}: {why}',
