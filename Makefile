@@ -32,12 +32,14 @@ check: $(READY) ## style, types, layers, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
+	$(BIN)/python tools/reference.py --check
 
 .PHONY: format
 format: $(READY) ## put code into shape and generate what is generated
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 	$(BIN)/python tools/unasync.py
+	$(BIN)/python tools/reference.py
 
 .PHONY: install
 install: $(READY) ## make .venv ready, with everything in it

@@ -156,8 +156,9 @@ def test_one_word_a_concept(functions: list[Function]) -> None:
     assert {word for name in spoken for word in name.split("_")} & SYNONYMS == set()
 
 
-def test_generated_files_are_fresh() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "unasync.py"), "--check"]
+@pytest.mark.parametrize("tool", ["unasync", "reference"])
+def test_generated_files_are_fresh(tool: str) -> None:
+    command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
