@@ -21,6 +21,10 @@ demo: $(READY) ## the main job: 336,776 flights through queue, workers, Spark an
 test: $(READY) ## all tests (ARGS="tests/sql -k lease" for some)
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses 2 --dist loadfile --no-loadscope-reorder)
 
+.PHONY: soak
+soak: $(READY) ## publish and handle for MINUTES (30), and see what grows
+	@cd benchmarks && ../$(BIN)/python soak.py --minutes $(or $(MINUTES),30) $(ARGS)
+
 .PHONY: check
 check: $(READY) ## style, types, layers, generated files
 	$(BIN)/ruff check .

@@ -98,7 +98,7 @@ def compare(options: Options, lease: Connection, answer: Connection, queues: dic
 
 
 def turn(lease: Connection, answer: Connection, queue: str, size: int, pairs: int) -> tuple[float, float]:
-    """So many pairs, then the refill. Returns the median lease and the median pair."""
+    """`number` pairs, then the refill. Returns the median lease and the median pair."""
     leases, both = [], []
     for _ in range(pairs):
         rows: list[Any] = []

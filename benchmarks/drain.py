@@ -115,7 +115,7 @@ def trunq_rate(running: Embedded, messages: int) -> float:
 
 
 def drain_trunq(dsn: str, messages: int) -> float:
-    """In the worker's process: handle so many messages, return the seconds it took."""
+    """In the worker's process: handle that many messages, return the seconds it took."""
     worker = Worker(QUEUE, dsn=dsn)
     handled, begun = 0, 0.0
 
@@ -161,7 +161,7 @@ async def fill_pgqueuer(dsn: str, messages: int, chunk: int = 1000) -> None:
 
 
 def drain_pgqueuer(dsn: str, messages: int, managers: int, batch: int) -> float:
-    """In the worker's process: handle so many messages, return the seconds it took."""
+    """In the worker's process: handle that many messages, return the seconds it took."""
     return uvloop.run(_drain_pgqueuer(dsn, messages, managers, batch))
 
 

@@ -137,7 +137,7 @@ def phase(running: Embedded, system: System, length: float, *, pinned: bool) -> 
 def window(
     connection: psycopg.Connection[Any], system: System, handled: Any, length: float, result: Phase
 ) -> None:
-    """What happened in so many seconds."""
+    """What happened in that many seconds."""
     before, spent, begun = handled.value, server_time(connection, system), time.perf_counter()
     time.sleep(length)
     count = handled.value - before

@@ -227,7 +227,7 @@ def fill(dsn: str, connection: Connection, messages: int) -> None:
 
 
 def alternated(works: Mapping[str, Pair], size: int, number: int) -> dict[str, float]:
-    """The median time of so many pairs of each kind: what disturbs one disturbs its neighbours too."""
+    """The median time of `number` pairs of each kind: what disturbs one disturbs its neighbours too."""
     times: dict[str, list[float]] = {name: [] for name in works}
     order = list(works)
     for _ in range(number):

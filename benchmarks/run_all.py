@@ -38,6 +38,9 @@ RUNS = (
     ("backlog.py", "--postgres", "16"),
     ("horizon.py", "--postgres", "18"),
     ("horizon.py", "--postgres", "16"),
+    ("queues.py", "--postgres", "18"),
+    ("queues.py", "--postgres", "16"),
+    ("rotation.py", "--postgres", "18"),
     ("spark_source.py", "--postgres", "18"),
 )
 

@@ -1,4 +1,4 @@
-"""What waking the workers costs those who publish.
+"""What waking the workers costs publishers.
 
 Eight connections publish single messages as fast as they can (INSERT by pgbench, a transaction each), while
 two worker processes handle them, go to sleep whenever they have caught up, and are woken. The baseline is

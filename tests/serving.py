@@ -13,6 +13,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from trunq.worker import Worker
+from waiting import wait_until
 
 PATIENCE = 20.0
 
@@ -87,6 +88,18 @@ async def running(*workers: Worker) -> AsyncIterator[list[asyncio.Task[None]]]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def take_away(queue: Queue, message_id: int, attempt: int = 1) -> None:
+    """End the lease a message is under, as if its time had run out."""
+    row = queue.connection.execute(
+        "select lease_id, token from trunq_data.q_lease where %s = any(ids) and reaped_at is null"
+        " order by lease_id desc limit 1",
+        (message_id,),
+    ).fetchone()
+    assert row is not None
+    queue.connection.execute("select trunq.extend('q', 'default', %s, %s, '0 s')", row)
+    wait_until(lambda: queue.connection.execute("select trunq.reap('q')").fetchone() == (1,))
 
 
 async def drain(worker: Worker) -> None:

@@ -131,8 +131,12 @@ def test_an_address_keeps_what_it_says_itself() -> None:
 
 
 def test_a_duty_is_called_for_a_queue_or_for_none() -> None:
-    rows = [("reap", True, timedelta(seconds=1), 1), ("fire", False, timedelta(seconds=2), None)]
+    rows = [
+        ("reap", True, timedelta(seconds=1), 1, 4, timedelta(seconds=1)),
+        ("fire", False, timedelta(seconds=2), None, None, None),
+    ]
     each, once = duties_of(rows)
-    assert each.call("orders").statement == b"select trunq.reap(p_queue => %s)"
-    assert once.call(None).statement == b"select trunq.fire()"
+    assert each.call("orders").values == ["reap", "orders"]
+    assert once.call(None).values == ["fire"]
     assert (once.every, once.again_from) == (2.0, None)
+    assert (each.interval(2.0), each.interval(60.0), once.interval(None)) == (0.5, 1.0, 2.0)

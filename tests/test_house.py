@@ -44,7 +44,8 @@ SHORT = {"after", "error", "result"}
 
 PUBLIC = """
 select p.proname, coalesce(obj_description(p.oid), ''), p.proargnames::text[], p.proargmodes::text[]
-from pg_proc p where p.pronamespace = 'trunq'::regnamespace and p.proname !~ '^_' order by 1
+from pg_proc p where p.pronamespace = 'trunq'::regnamespace and p.prokind = 'f' and p.proname !~ '^_'
+order by 1
 """
 
 Function = tuple[str, str, list[str] | None, list[str] | None]
@@ -97,6 +98,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
     for name, row in {
         "list_queues": record.Queue,
         "list_subscriptions": record.Subscription,
+        "list_warnings": record.SubscriptionWarning,
         "list_dead": record.DeadMessage,
         "list_ticks": record.Tick,
         "next_batch": record.Batch,
@@ -105,6 +107,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "list_messages": record.MessageState,
         "status": record.Status,
         "list_duties": record.Duty,
+        "perform_duty": record.DutyDone,
         "perform_duties": record.DutyDone,
     }.items():
         of_ours = ("queue", "subscription") if row is record.Batch else ()

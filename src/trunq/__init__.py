@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from trunq._async import AsyncClient
 from trunq._sync import Client
 from trunq.errors import (
+    ClientClosed,
     ClusterChanged,
     EmbeddedError,
     EmbeddedMissing,
@@ -22,6 +23,7 @@ from trunq.errors import (
     SubscriptionBusy,
     SubscriptionNotFound,
     TickNotFound,
+    TransactionEnded,
     TrunqError,
     WrongIsolation,
     WrongMode,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "Client",
+    "ClientClosed",
     "ClusterChanged",
     "EmbeddedError",
     "EmbeddedMissing",
@@ -56,6 +59,7 @@ __all__ = [
     "SubscriptionBusy",
     "SubscriptionNotFound",
     "TickNotFound",
+    "TransactionEnded",
     "TrunqError",
     "Worker",
     "WrongIsolation",
@@ -64,7 +68,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Who only publishes does not wait for what a worker imports.
+    # A program that only publishes does not wait for what a worker imports.
     if name == "Worker":
         from trunq.worker import Worker  # noqa: PLC0415
 

@@ -22,7 +22,7 @@ from trunq.wire.scalar import plain
 
 AT_ONCE: Final = 50
 """How many statements of the hot path are prepared at their first use. Others wait for psycopg's own rule (a
-fifth use): it keeps 100 on a connection, and who goes round more queues than that would have each call
+fifth use): it keeps 100 on a connection, and a program that works on more queues would have each call
 prepare one and drop another.
 """
 
@@ -106,7 +106,7 @@ explained: Final = Explained()
 
 
 def unreadable(error: psycopg.DataError) -> InvalidArgument:
-    """What the database cannot read as the type it wants: RawJson that is no JSON, a number too large."""
+    """What the database cannot read as the type it wants: RawJson that is not JSON, a number too large."""
     diagnosis = error.diag
     parts = [diagnosis.message_primary or str(error), diagnosis.message_detail, diagnosis.context]
     return InvalidArgument(". ".join(part.rstrip(".").partition("\n")[0] for part in parts if part))

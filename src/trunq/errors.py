@@ -14,6 +14,8 @@
     ├── WrongMode              TQ011
     ├── TickNotFound           TQ012
     ├── MessageNotFound        TQ013
+    ├── ClientClosed                   found by the client
+    ├── TransactionEnded               likewise
     ├── SchemaError                    found by the client before it calls anything
     │   ├── SchemaMissing
     │   ├── SchemaOlder
@@ -109,7 +111,7 @@ class QueueInUse(TrunqError):
 
 
 class ClusterChanged(TrunqError):
-    """The database was restored into another cluster: positions mean nothing here until `rebase`."""
+    """The positions were made in another cluster: `adopt` (pg_upgrade) or `rebase` (a logical restore)."""
 
     sqlstate = "TQ010"
 
@@ -130,6 +132,14 @@ class MessageNotFound(TrunqError):
     """An answer names a message its lease does not hold."""
 
     sqlstate = "TQ013"
+
+
+class ClientClosed(TrunqError):
+    """The client was closed while this call waited for a connection."""
+
+
+class TransactionEnded(TrunqError):
+    """A transaction ended before its block did: what was written in the block may not be there."""
 
 
 class SchemaError(TrunqError):
@@ -210,11 +220,12 @@ def _missing(said: str) -> TrunqError | None:
 
 def _too_large(error: psycopg.errors.CheckViolation) -> MessageTooLarge | None:
     """What the log's own limit refuses; None when it is another rule that does."""
-    if not (error.diag.constraint_name or "").endswith("_at_most_16_mb"):
+    if "_at_most_" not in (error.diag.constraint_name or ""):
         return None
     where = (error.diag.context or "").partition("\n")[0][:100]
     return MessageTooLarge(
-        f"a message is too large: at most 16777216 bytes each for payload, body and headers ({where})",
+        "a message is too large: at most 16777216 bytes each for payload, body and headers,"
+        f" 1000 for kind and key ({where})",
         "keep large content elsewhere and publish where it is",
     )
 

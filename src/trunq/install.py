@@ -2,14 +2,17 @@
 
 Migrations change tables, once, in the order of their numbers, recorded in trunq.migration. Functions say
 what the system does today: all of them are applied again whenever one of them differs from what the
-database was given last. An install is an upgrade from nothing.
+database was given last. An install is an upgrade from nothing. sql/functions/install.sql says what an upgrade
+keeps.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,7 +23,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from trunq.connection.address import complete
-from trunq.errors import SchemaMissing, SchemaNewer, SchemaOlder
+from trunq.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOlder
 
 Connection = psycopg.Connection[Any]
 
@@ -32,7 +35,34 @@ _CHECKSUM: Final = "select obj_description(to_regnamespace('trunq_data')::oid, '
 _LATE_BOUND: Final = "set local check_function_bodies = off;"
 """Functions in `language sql` may name what a later file makes."""
 
-_INSTALL: Final = "`trunq db install` puts it there"
+_ENCODING: Final = """do $$
+begin
+  if getdatabaseencoding() <> 'UTF8' then
+    raise exception using errcode = 'object_not_in_prerequisite_state',
+      message = format('trunq needs a database in UTF8; %I is in %s, which cannot hold every text',
+        current_database(), getdatabaseencoding()),
+      hint = 'create database NAME encoding UTF8 template template0';
+  end if;
+end $$;"""
+
+_AS_OWNER: Final = "select trunq._become_owner();"
+
+_NO_CHANGES: Final = "select set_config('trunq.changes', '[]', true);"
+_KEEP_CHANGES: Final = "select set_config('trunq.changes', trunq._find_changes()::text, true);"
+
+_PATIENCE: Final = 60
+"""How often an install tries again when an open transaction stands in its way, each time for less than the
+second after which Postgres looks for a deadlock: it is never the publisher who has to give up.
+"""
+
+_TURN: Final = "set local lock_timeout = '200ms';"
+
+_BLOCKED: Final = "an open transaction stands in the way of this upgrade, and nothing was changed"
+_UNBLOCK: Final = (
+    "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or upgrade when it has ended"
+)
+
+_INSTALL: Final = "`trunq db install` puts it there, and completes a copy of its schema without rows"
 _UPGRADE: Final = "`trunq db upgrade` brings it up to date"
 _RENEW: Final = "`pip install --upgrade trunq` brings this program up to date"
 
@@ -59,24 +89,55 @@ def install(where: str | Connection) -> Change:
     """Put trunq into the database, or bring it up to date; nothing happens when it is.
 
     `where` is a connection string, or a connection whose transaction it joins. Twenty at once are as good
-    as one. Raises SchemaNewer when the database was made by a newer trunq.
+    as one. Publishers go on meanwhile; an open transaction that stands in the way is waited for, some
+    fifteen seconds. A copy of the schema without its rows is completed. Raises SchemaNewer when the
+    database was made by a newer trunq.
     """
-    with _transaction(where) as connection:
-        # Whoever waits here finds the work done: the statements below see what was committed meanwhile.
-        connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
-        before = version(connection)
-        if (before or 0) > newest():
-            raise _newer(before or 0)
-        for migration in migrations()[before or 0 :]:
-            _run(connection, migration.sql)
-            _run(connection, _record(migration))
-        functions = before != newest() or _fetch(connection, _CHECKSUM) != _mark()
-        if functions:
-            _run(connection, _LATE_BOUND)
-            for _, sql in function_files():
-                _run(connection, sql)
-            _run(connection, _finish())
+    if isinstance(where, str):
+        with psycopg.connect(where) as connection:
+            return install(connection)
+    for _ in range(_PATIENCE):
+        with suppress(psycopg.errors.LockNotAvailable), _transaction(where) as connection:
+            return _install(connection)
+        time.sleep(0.05)
+    raise SchemaError(_BLOCKED, _UNBLOCK)
+
+
+def _install(connection: Connection) -> Change:
+    try:
+        _run(connection, _ENCODING)
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise SchemaError(str(error.diag.message_primary), error.diag.message_hint) from error
+    # Whoever waits here finds the work done: the statements below see what was committed meanwhile.
+    connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
+    before = version(connection)
+    if (before or 0) > newest():
+        raise _newer(before or 0)
+    copied = _schema_of_copy(connection) if before is None else 0
+    functions = before != newest() or _fetch(connection, _CHECKSUM) != _mark()
+    if functions:
+        with _restoring(connection, "lock_timeout", "check_function_bodies", "role"):
+            _apply(connection, before or 0, copied)
     return Change(before, newest(), functions)
+
+
+def _apply(connection: Connection, before: int, copied: int) -> None:
+    """Everything an install runs, on a schema `before`, or on a copy, without rows, of schema `copied`."""
+    _run(connection, _TURN)
+    if before or copied:
+        _run(connection, _AS_OWNER)
+    _run(connection, _KEEP_CHANGES if before else _NO_CHANGES)
+    for migration in migrations()[:copied]:
+        _run(connection, _record(migration))
+    for migration in migrations()[before or copied :]:
+        _run(connection, migration.sql)
+        _run(connection, _record(migration))
+    _run(connection, _LATE_BOUND)
+    for _, sql in function_files():
+        _run(connection, sql)
+    if copied:
+        _run(connection, "select trunq._restore_rows()")
+    _run(connection, _finish())
 
 
 upgrade = install
@@ -112,8 +173,10 @@ def render(since: int = 0) -> str:
     parts = [
         f"-- trunq: from schema {since} to {newest()}, in one transaction. Run it with psql -f.",
         "begin;",
+        _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
         _guard(since),
+        *([_AS_OWNER, _KEEP_CHANGES] if since else [_NO_CHANGES]),
     ]
     for migration in migrations()[since:]:
         parts += [f"-- migrations/{migration.name}", migration.sql, _record(migration)]
@@ -189,15 +252,45 @@ def _record(migration: Migration) -> str:
 
 
 def _finish() -> str:
-    """The last step: functions generated for each queue are made again, and the checksum is noted."""
-    return f"select trunq._refresh_queues();\ncomment on schema trunq_data is '{_mark()}';"
+    """The last step: each queue's functions, and what was changed by hand; and the checksum is noted."""
+    return f"""select trunq._note_settings();
+select trunq._refresh_queues();
+select trunq._change_again(current_setting('trunq.changes')::jsonb);
+comment on schema trunq_data is '{_mark()}';"""
+
+
+def _mark() -> str:
+    """What is noted in the database to know its version by: even a dump of the schema alone keeps it."""
+    return f"trunq: segments, leases and receipts; internal. Schema {newest()}, functions {_digest()}."
 
 
 @cache
-def _mark() -> str:
-    """What is noted in the database to know its functions by: no table is needed, and a dump keeps it."""
-    digest = hashlib.sha256("".join(sql for _, sql in function_files()).encode()).hexdigest()
-    return f"trunq: segments, leases and receipts; internal. Functions {digest[:16]}."
+def _digest() -> str:
+    return hashlib.sha256("".join(sql for _, sql in function_files()).encode()).hexdigest()[:16]
+
+
+def _schema_of_copy(connection: Connection) -> int:
+    """The version of a schema that was copied without its rows; 0 when there is none."""
+    if _fetch(connection, "select to_regclass('trunq.migration')") is None:
+        return 0
+    found = re.search(r" Schema (\d+),", _fetch(connection, _CHECKSUM) or "")
+    if found is None:
+        raise SchemaError(
+            "this database has tables of trunq, but not their rows, and nothing says of which version",
+            "drop schema trunq, trunq_log, trunq_queue, trunq_data cascade; then install again",
+        )
+    if int(found[1]) > newest():
+        raise _newer(int(found[1]))
+    return int(found[1])
+
+
+@contextmanager
+def _restoring(connection: Connection, *settings: str) -> Iterator[None]:
+    """Settings changed here are as before in the rest of the caller's transaction."""
+    values = [_fetch(connection, f"select current_setting('{name}')") for name in settings]
+    yield
+    for name, value in zip(settings, values, strict=True):
+        connection.execute("select set_config(%s, %s, true)", (name, value))
 
 
 def _guard(since: int) -> str:
@@ -208,6 +301,10 @@ declare
 begin
   if to_regclass('trunq.migration') is not null then
     select max(number) into v_version from trunq.migration;
+  end if;
+  if v_version is null then
+    raise exception 'this database has tables of trunq, but not their rows: a copy of the schema alone'
+      using hint = '`trunq db install` completes it';
   end if;
   if v_version <> {since} then
     raise exception 'this script starts at schema {since} of trunq, this database has %', v_version

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from trunq.errors import InvalidArgument
 from trunq.wire.json import decode_jsonb
-from trunq.wire.scalar import decode_timestamp
+from trunq.wire.scalar import decode_timestamp, interval
 
 LEASED: Final = (
     "lease_id",
@@ -138,6 +139,11 @@ class Retry:
 
     after: timedelta | float | None = None
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        delay = interval("after", self.after)
+        if delay is not None and delay < timedelta(0):
+            raise InvalidArgument(f"after cannot be negative, not {self.after}")
 
 
 @dataclass(frozen=True, slots=True)

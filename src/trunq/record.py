@@ -34,6 +34,15 @@ class Subscription(NamedTuple):
     created_at: datetime
 
 
+class SubscriptionWarning(NamedTuple):
+    """A row of `list_warnings`: what is wrong with a subscription, and the way out."""
+
+    queue: str
+    subscription: str
+    warning: str
+    hint: str
+
+
 class DeadMessage(NamedTuple):
     """A row of `list_dead`. `reason` is rejected, max_attempts or lease_expired; `errors` has one entry an
     attempt:
@@ -55,12 +64,14 @@ class DeadMessage(NamedTuple):
 
 class Tick(NamedTuple):
     """A row of `list_ticks`. `snapshot` as Postgres writes it, xmin:xmax:list; the difference of two ticks'
-    `last_message_id` estimates how many messages lie between them."""
+    `last_message_id` estimates how many messages lie between them. `reachable`: every message after it is
+    still kept."""
 
     tick_id: int
     snapshot: str
     last_message_id: int
     created_at: datetime
+    reachable: bool
 
 
 class Batch(NamedTuple):
@@ -143,11 +154,14 @@ class Duty(NamedTuple):
     per_queue: bool
     every: timedelta
     again_from: int | None
+    times_a_span: int | None
+    again_after: timedelta | None
 
 
 class DutyDone(NamedTuple):
-    """A row of `perform_duties`."""
+    """A row of `perform_duties`; `done` is None when the duty failed with `error`."""
 
     duty: str
-    queue: str
-    done: int
+    queue: str | None
+    done: int | None
+    error: str | None

@@ -7,9 +7,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
+import os
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
+
+log = logging.getLogger("trunq")
+
+_STUBBORN: Final = 2.0
+"""Seconds in which what is cancelled should end."""
 
 
 def run_with_signals(main: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
@@ -38,10 +45,23 @@ def run_with_signals(main: Callable[[], Coroutine[Any, Any, None]], stop: Callab
             # Not in a thread, not on Windows.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, hear, number)
-        await main()
+        try:
+            await main()
+        finally:
+            await _end_without({each for each in asyncio.all_tasks() if each is not task})
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         try:
             runner.run(run())
         except asyncio.CancelledError:
             raise SystemExit(128 + signals[-1]) from None
+
+
+async def _end_without(tasks: set[asyncio.Task[Any]]) -> None:
+    """End the process here when tasks refuse to be cancelled: the event loop would wait for them for ever."""
+    for task in tasks:
+        task.cancel()
+    if tasks and (left := (await asyncio.wait(tasks, timeout=_STUBBORN))[1]):
+        log.error("ending without %s, which refuse to", ", ".join(task.get_name() for task in left))
+        logging.shutdown()
+        os._exit(70)

@@ -56,9 +56,9 @@ def test_a_mistake_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["publish", "mail", "1", "--delay", "10x"], "'10x' is no interval; write it like 30s"),
-        (["publish", "mail", "1", "--delay", "5 5"], "'5 5' is no interval"),
-        (["publish", "mail", "1", "--due-at", "soon"], "'soon' is no time"),
+        (["publish", "mail", "1", "--delay", "10x"], "'10x' is not an interval; write it like 30s"),
+        (["publish", "mail", "1", "--delay", "5 5"], "'5 5' is not an interval"),
+        (["publish", "mail", "1", "--due-at", "soon"], "'soon' is not a time"),
         (["publish", "mail", "1", "--headers", "[1]"], "this must be a JSON object"),
         (["message", "list", "mail", "--state", "lost"], "lost"),
         (["message", "show", "mail", "first"], "valid integer"),

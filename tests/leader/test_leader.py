@@ -132,6 +132,34 @@ async def test_a_duty_with_much_to_do_is_called_again_at_once(queue: Queue) -> N
         assert leader.performed.calls["tick"] == 1
 
 
+async def test_rotation_is_called_within_every_span(queue: Queue) -> None:
+    """Called once a span or less often, it would meet every second segment, and leave the others full."""
+    queue.connection.execute("select trunq.create_queue('short', '4 s')")
+    queue.connection.execute(
+        "create table called (span bigint, queue text); create or replace function trunq.rotate(p_queue text)"
+        " returns integer language sql as $$ insert into called"
+        " select floor(date_part('epoch', now()) / 2), p_queue; select 0 $$"
+    )
+    four_in_a_row = (
+        "select exists (select from called a where queue = 'short'"
+        " and 4 = (select count(distinct b.span) from called b where b.span between a.span and a.span + 3))"
+    )
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        await async_wait_until(lambda: queue.connection.execute(four_in_a_row).fetchone() == (True,), 60)
+    often = queue.connection.execute("select count(*) from called where queue = 'q'").fetchone()
+    assert often == (1,), "a day's retention is not rotated by the second"
+
+
+async def test_rotation_that_somebody_was_in_the_way_of_is_tried_again_at_once(queue: Queue) -> None:
+    """A subscription that is not committed yet keeps it away; half a minute later would be soon enough."""
+    with psycopg.connect(queue.dsn) as subscriber:
+        subscriber.execute("select trunq.subscribe('q', 'new')")
+        leader = Leader(queue.dsn)
+        async with leading(leader):
+            await async_wait_until(lambda: leader.performed.calls.get("rotate", 0) >= 3)
+
+
 async def test_a_duty_that_fails_leaves_the_others_their_turn(
     queue: Queue, other: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

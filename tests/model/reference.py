@@ -11,17 +11,45 @@ from dataclasses import dataclass, field
 MAX_ATTEMPTS = 2
 LEASE_TIME = 50
 BACKOFF = 50
+SOON = 1
+"""What comes back scattered or in line does so within seconds, which is nothing for a step of time."""
+
+Moment = tuple[int, int]
+"""Seconds, and what came first among things of one second."""
 
 
 @dataclass
 class Held:
     """A lease: the attempts of its messages without an answer, and whether it was ended from outside."""
 
+    lease_id: int
     worker: str
+    leased_at: Moment
     expires_at: int
     open: dict[int, int]
+    is_suspect: bool
     answered: set[int] = field(default_factory=set)
-    lost: bool = False
+    expired: set[int] = field(default_factory=set)
+    lost_at: Moment | None = None
+
+    @property
+    def lost(self) -> bool:
+        return self.lost_at is not None
+
+    @property
+    def ids(self) -> set[int]:
+        return self.open.keys() | self.answered | self.expired
+
+    def is_beside(self, other: Held) -> bool:
+        """Whether the end of the other may have the same cause."""
+        return (
+            self.worker == other.worker
+            and self.lease_id != other.lease_id
+            and abs(self.expires_at - other.expires_at) <= LEASE_TIME
+            and (self.lost_at is None or self.lost_at > other.leased_at)
+            and bool(self.open or self.expired)
+            and self.ids.isdisjoint(other.ids)
+        )
 
 
 @dataclass
@@ -34,9 +62,13 @@ class Reader:
     dead: dict[int, int] = field(default_factory=dict)
     purged: dict[int, int] = field(default_factory=dict)  # dead, and gone but for their rows in the log
     done: dict[int, int] = field(default_factory=dict)
+    expiries: dict[int, int] = field(default_factory=dict)  # how many leases in a row ran out
 
-    def take(self, lease_id: int, worker: str, ids: Iterable[int], expires_at: int) -> None:
-        self.leases[lease_id] = Held(worker, expires_at, {id: self.ready.pop(id) for id in ids})
+    def take(self, lease_id: int, worker: str, ids: list[int], now: Moment) -> None:
+        is_suspect = any(self.expiries.get(id, 0) > 1 for id in ids)
+        assert not is_suspect or len(ids) == 1, "a suspect is leased alone"
+        open = {id: self.ready.pop(id) for id in ids}
+        self.leases[lease_id] = Held(lease_id, worker, now, now[0] + LEASE_TIME, open, is_suspect)
 
     def answer(self, lease_id: int, ids: Iterable[int], verb: str, delay: int, now: int) -> None:
         held = self.leases[lease_id]
@@ -46,6 +78,8 @@ class Reader:
             self.put(id, attempt, verb, delay, now)
 
     def put(self, id: int, attempt: int, verb: str, delay: int, now: int) -> None:
+        if verb != "release":
+            self.expiries.pop(id, None)
         match verb:
             case "ack":
                 self.done[id] = attempt
@@ -53,20 +87,40 @@ class Reader:
                 self.ready[id] = attempt
             case "reject":
                 self.dead[id] = attempt
-            case "retry" | "expire" if attempt >= MAX_ATTEMPTS:
+            case "retry" if attempt >= MAX_ATTEMPTS:
                 self.dead[id] = attempt
             case "retry" if delay > 0:
                 self.retrying[id] = (attempt + 1, now + delay)
             case _:
                 self.ready[id] = attempt + 1
 
-    def end(self, leases: Iterable[Held], now: int) -> int:
+    def end(self, leases: Iterable[Held], now: Moment) -> int:
         ended = [held for held in leases if held.open]
         for held in ended:
+            beside = [other for other in self.leases.values() if other.is_beside(held)]
             for id, attempt in held.open.items():
-                self.put(id, attempt, "expire", 0, now)
-            held.open, held.lost = {}, True
+                self.expire(id, attempt, held, beside, now[0])
+            held.expired, held.open, held.lost_at = set(held.open), {}, now
         return len(ended)
+
+    def expire(self, id: int, attempt: int, held: Held, beside: list[Held], now: int) -> None:
+        suspects = [other.lease_id for other in beside if other.is_suspect]
+        together = len(beside) + len(held.open) > 1
+        spared = suspects and (not held.is_suspect or max(suspects) > held.lease_id)
+        shared = together and not held.is_suspect
+        if attempt >= MAX_ATTEMPTS and not spared and not shared:
+            self.expiries.pop(id, None)
+            self.dead[id] = attempt
+            return
+        attempt = attempt if spared else min(attempt + 1, MAX_ATTEMPTS)
+        self.expiries[id] = min(self.expiries.get(id, 0) + 1, 2)
+        if self.expiries[id] > 1:
+            line = [due_at for each, (_, due_at) in self.retrying.items() if self.expiries.get(each, 0) > 1]
+            self.retrying[id] = (attempt, max(now, *line, now) + SOON)
+        elif together:
+            self.retrying[id] = (attempt, now + SOON)
+        else:
+            self.ready[id] = attempt
 
     def leased(self) -> dict[int, int]:
         return {id: attempt for held in self.leases.values() for id, attempt in held.open.items()}

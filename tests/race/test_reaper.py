@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, drain, fetch, lease, move_clock, publish, refused, set_policy, state
+import calling
+from calling import answer, ask, come_back, fetch, lease, move_clock, publish, refused, set_policy, state
 from conftest import Connect
 from waiting import wait_until_blocked
 
@@ -33,6 +34,12 @@ def reap(reaper: Connection, queue: str, clock: str) -> int:
     """Reap at a moved time."""
     move_clock(reaper, clock)
     return int(ask(reaper, "reap", queue=queue))
+
+
+def drain(session: Connection, queue: str) -> list[int]:
+    """Everything, what comes back scattered too."""
+    come_back(session, queue)
+    return calling.drain(session, queue)
 
 
 def mark(session: Connection, queue: str) -> Any:
@@ -141,7 +148,8 @@ def test_a_lease_being_answered_is_passed_over_and_comes_back(
     before = mark(session, queue)
     assert before is not None
     assert before < held[0].messages[0].expires_at
-    lease(session, queue)
+    come_back(session, queue)
+    assert lease(session, queue)
     assert reap(reaper, queue, "2 hours") == 1
     other.rollback()
     assert reap(reaper, queue, "3 hours") == 1
@@ -262,6 +270,7 @@ def test_two_reapers_at_once_reap_everything_once(
     assert reap(reaper, queue, "1 hour") == 0
     other.rollback()
     assert reap(reaper, queue, "2 hours") == 5
+    come_back(session, queue)
     again = lease(session, queue, 9)
     assert sorted(again.ids) == ids
     assert {message.attempt for message in again.messages} == {2}

@@ -197,7 +197,7 @@ def test_positions_are_refused_and_the_way_out_is_named(moved: tuple[Connection,
         lambda: ask(session, "tick", queue="q", force=True),
         lambda: ask(session, "elect", name="leader"),
     ):
-        with refused("TQ010", "trunq.rebase()"):
+        with refused("TQ010", "pg_restore", "trunq.rebase()", "pg_upgrade", "trunq.adopt()"):
             attempt()
     assert publish(session, "q")
     assert [row.id for row in call(session, "list_dead", queue="q")] == story.dead
@@ -373,3 +373,66 @@ def test_what_is_open_while_rebasing_is_delivered(session: Connection, open_sess
     ids = publish(other, queue)
     other.commit()
     assert drain(session, queue) == ids
+
+
+def test_adopt_goes_on_where_ids_are_higher_and_refuses_where_they_are_lower(
+    moved: tuple[Connection, Story], clusters: tuple[Embedded, Embedded], server: Embedded
+) -> None:
+    session, story = moved
+    if clusters[0] is server:
+        with refused("TQ010", "ahead", "trunq.rebase()"):
+            ask(session, "adopt")
+        with refused("TQ010"):
+            lease(session, "q")
+        return
+    assert ask(session, "adopt") is True
+    assert answer(session, "ack", story.open, story.open.ids[1:]) == 1
+    new = publish(session, "q", 2)
+    for subscription, due in story.due.items():
+        left = [id for id in due if subscription != "default" or id not in story.open.ids]
+        assert read(session, subscription) == [*left, *new]
+
+
+def test_adopt_refuses_when_messages_were_published_behind_the_positions(
+    server: Embedded, spare: Embedded, original: Any, copy: Copy
+) -> None:
+    """Ids have caught up meanwhile, but these messages would never be read."""
+    get_ahead(server.dsn, spare.dsn)
+    dsn = original(server)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        tell(session)
+        highest = next_xid(dsn)
+    with psycopg.connect(copy(server, dsn, spare), autocommit=True) as session:
+        publish(session, "q")
+        burn(session, highest - next_xid(spare.dsn) + 100)
+        with refused("TQ010", "behind", "trunq.rebase()"):
+            ask(session, "adopt")
+
+
+def test_adopt_refuses_while_a_transaction_older_than_a_position_is_open(
+    server: Embedded, spare: Embedded, original: Any, copy: Copy
+) -> None:
+    """What it publishes would count as read."""
+    get_ahead(server.dsn, spare.dsn)
+    dsn = original(server)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        tell(session)
+    address = copy(server, dsn, spare)
+    with psycopg.connect(address, autocommit=True) as session, psycopg.connect(address) as open_session:
+        fetch(open_session, "select pg_current_xact_id()::text")
+        get_ahead(spare.dsn, server.dsn)
+        with refused("TQ010", "open since before"):
+            ask(session, "adopt")
+        (id,) = publish(open_session, "q")
+        open_session.commit()
+        # It has just published behind the positions.
+        with refused("TQ010", f"message {id}", "behind"):
+            ask(session, "adopt")
+
+
+def test_adopt_in_its_own_cluster_changes_nothing(session: Connection, queue: str) -> None:
+    ids = publish(session, queue, 3)
+    held = lease(session, queue)
+    assert ask(session, "adopt") is False
+    assert answer(session, "ack", held) == 1
+    assert drain(session, queue) == ids[1:]

@@ -63,7 +63,7 @@ def test_a_subscription_not_committed_yet_keeps_every_segment(open_session: Conn
     ask(subscriber, "subscribe", queue=name, subscription="new", start="earliest")
     assert drain(session, name) == ids
     move_clock(session, "1500 days")
-    assert ask(session, "rotate", queue=name) == 0
+    assert ask(session, "rotate", queue=name) is None
     subscriber.commit()
     assert ask(session, "rotate", queue=name) == 0
     move_clock(session, "0")

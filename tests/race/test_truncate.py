@@ -30,7 +30,7 @@ def session(connect: Connect) -> Connection:
     """A session in a database of its own, where rotation waits for its locks and can be watched."""
     session = connect()
     ask(session, "create_queue", queue=QUEUE, retention="1000 days")
-    session.execute("alter function trunq._empty(trunq.queue, text, integer) set lock_timeout = '20 s'")
+    session.execute("alter function trunq._truncate set lock_timeout = '20 s'")
     return session
 
 
@@ -44,13 +44,23 @@ def rotator(connect: Connect) -> Connection:
 
 @pytest.fixture
 def impatient(session: Connection) -> None:
-    """As it is installed: a lock is waited for in turns of 10 ms."""
-    session.execute("alter function trunq._empty(trunq.queue, text, integer) set lock_timeout = '10 ms'")
+    """As it is installed: a lock is waited for 5 ms."""
+    session.execute("alter function trunq._truncate set lock_timeout = '5 ms'")
 
 
-def rotate(rotator: Connection) -> int:
+def rotate(rotator: Connection) -> int | None:
     """One step."""
-    return int(ask(rotator, "rotate", queue=QUEUE))
+    done: int | None = ask(rotator, "rotate", queue=QUEUE)
+    return done
+
+
+def carry_cursors(rotator: Connection) -> Any:
+    """Carry every cursor out of the segment that is written to now."""
+    return fetch(
+        rotator,
+        "select trunq._carry_cursors(q, trunq._segment_at(q, clock_timestamp()),"
+        " array(select s.subscription_id from trunq.subscription s)) from trunq.queue q",
+    )
 
 
 def rows(session: Connection, table: str) -> int:
@@ -69,7 +79,7 @@ def test_an_insert_that_commits_between_check_and_lock_is_kept(
     rotation = meanwhile(rotate, rotator)
     wait_until_blocked(session, rotator)
     late.commit()
-    rotation.result(10)
+    assert rotation.result(10) is None
     assert drain(session, QUEUE) == [id]
     while rotate(rotator):
         pass
@@ -131,7 +141,7 @@ def test_a_writer_that_does_not_end_holds_up_neither_rotation_nor_anybody(
     if how == "prepared":
         writer.execute("prepare transaction 'a_writer'")
     before = time.monotonic()
-    assert rotate(rotator) == 0
+    assert rotate(rotator) is None
     assert time.monotonic() - before < 5
     assert rows(session, "log") == len(ids)
     more = publish(session, QUEUE)
@@ -201,10 +211,7 @@ def test_a_lease_taken_while_positions_are_carried_forward_waits_and_goes_on_fro
     worker = connect()
     # Its segment is the rotator's own time; what it reads from is not.
     with rotator.transaction():
-        queue = "(select q from trunq.queue q)"
-        assert fetch(
-            rotator, f"select trunq._carry_cursors({queue}, trunq._segment_at({queue}, clock_timestamp()))"
-        )
+        assert carry_cursors(rotator) == 1
         late = meanwhile(lease, worker, QUEUE, 2)
         wait_until_blocked(session, worker)
     first = late.result(10).ids
@@ -221,15 +228,12 @@ def test_positions_are_not_carried_forward_over_a_lease_in_flight(
     worker = connect(autocommit=False)
     taken = lease(worker, QUEUE, 2)
     assert taken.ids == new[:2]
-    rotation = meanwhile(rotate, rotator)
+    assert rotate(rotator) == 0
     worker.commit()
-    assert rotation.result(10) == 0
-    queue = "(select q from trunq.queue q)"
+    assert rotate(rotator) == 0
     again = connect(autocommit=False)
     held = lease(again, QUEUE)
-    assert not fetch(
-        rotator, f"select trunq._carry_cursors({queue}, trunq._segment_at({queue}, clock_timestamp()))"
-    )
+    assert carry_cursors(rotator) is None
     again.commit()
     assert held.ids + drain(session, QUEUE) == new[2:]
 
@@ -238,9 +242,11 @@ def test_leases_emptied_while_workers_wait_lose_no_position(
     session: Connection, rotator: Connection, connect: Connect, meanwhile: Any
 ) -> None:
     empty_the_log(session, rotator)
+    assert rotate(rotator) == 1, "the position is carried"
     worker = connect()
     with rotator.transaction():
         assert rotate(rotator) == 1
+        assert rows(rotator, "lease") == 1
         waiting = meanwhile(lease, worker, QUEUE, 9)
         wait_until_blocked(session, worker)
     assert not waiting.result(10)
@@ -267,10 +273,13 @@ def test_a_batch_in_flight_keeps_the_position_it_goes_from(
     reader.rollback()
     assert rotate(rotator) == 0
     assert ask(session, "finish_batch", **one, batch_id=batch.batch_id, token=batch.token) is True
+    assert rotate(rotator) == 0, "a reader elsewhere may repeat it"
+    tick = ask(session, "tick", queue=QUEUE, force=True)
+    assert ask(session, "advance", **one, tick_id=tick) == tick
     while rotate(rotator):
         pass
     assert rows(session, "log") == 0
-    assert ask(session, "position", **one) == batch.to_tick_id
+    assert ask(session, "position", **one) == tick
 
 
 def test_a_reader_older_than_the_truncate_is_told_by_nobody_but_itself(
@@ -279,13 +288,13 @@ def test_a_reader_older_than_the_truncate_is_told_by_nobody_but_itself(
     """TRUNCATE knows no snapshots: who reads at REPEATABLE READ touches all segments first, to keep them."""
     publish(session, QUEUE, 3)
     drain(session, QUEUE)
-    session.execute("alter function trunq._empty(trunq.queue, text, integer) set lock_timeout = '10 ms'")
+    session.execute("alter function trunq._truncate set lock_timeout = '5 ms'")
     careless, careful = connect(autocommit=False), connect(autocommit=False)
     for reader in (careless, careful):
         reader.execute("set transaction isolation level repeatable read")
         fetch(reader, "select 1")
     assert fetch(careful, f"select count(*) from trunq_log.{QUEUE}") == 3
-    assert rotate(rotator) == 0
+    assert rotate(rotator) is None
     careful.commit()
     assert rotate(rotator) == 1
     assert fetch(careless, f"select count(*) from trunq_log.{QUEUE}") == 0
@@ -345,7 +354,7 @@ def test_a_ring_of_four_seconds_under_load_loses_and_doubles_nothing(
     session: Connection, connect: Connect, meanwhile: Any
 ) -> None:
     ask(session, "create_queue", queue="ring", retention="1 second")
-    session.execute("alter function trunq._empty(trunq.queue, text, integer) set lock_timeout = '10 ms'")
+    session.execute("alter function trunq._truncate set lock_timeout = '5 ms'")
     ask(session, "subscribe", queue="ring", subscription="second", start="earliest")
     publishers = [meanwhile(publish_in_every_way, connect(), "ring", 6.0, number) for number in range(3)]
 
@@ -357,7 +366,7 @@ def test_a_ring_of_four_seconds_under_load_loses_and_doubles_nothing(
     ]
     emptied = 0
     while not all(reader.done() for reader in readers):
-        emptied += ask(session, "rotate", queue="ring")
+        emptied += ask(session, "rotate", queue="ring") or 0
         ask(session, "reap", queue="ring")
         session.execute("select pg_sleep(0.02)")
     published = sorted(id for publisher in publishers for id in publisher.result(1))

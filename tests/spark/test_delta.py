@@ -287,7 +287,7 @@ def test_rows_that_do_not_fit_the_table_are_refused_before_anything_is_written(t
 
 def test_partition_columns_must_exist_and_leave_something(tmp_path: Path) -> None:
     for partition_by, problem in (
-        (("moon",), 'names "moon", which is no column'),
+        (("moon",), 'names "moon", which is not a column'),
         (("price",), "cannot be partitioned by it"),
         (("id", "price"), "cannot be partitioned by it"),
     ):

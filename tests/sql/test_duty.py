@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import call, new_names
+from calling import call, come_back, new_names, refused
 from conftest import Connect
 from engine import Engine
 
@@ -151,6 +151,182 @@ def test_one_call_empties_one_segment(connection: psycopg.Connection[Any]) -> No
         queue.publish()
         queue.drain()
     with queues[0].clock("3000 days"):
-        for _ in range(3 * len(queues)):
+        for _ in range(4 * len(queues)):
             assert sum(row.done for row in call(connection, "perform_duties") if row.duty == "rotate") == 1
         assert all(queue.is_empty("log") and queue.is_empty("receipt") for queue in queues)
+
+
+@pytest.fixture
+def failing(connection: psycopg.Connection[Any]) -> Engine:
+    """The second of three queues with a lease that ran out; its log refuses the messages that come back."""
+    for name in ("one", "three", "two"):
+        queue = Engine(connection, name).create()
+        queue.publish(2)
+        queue.lease(2)
+    connection.execute(
+        "create function refuse() returns trigger language plpgsql as"
+        " $$ begin raise 'the log is full'; end $$"
+    )
+    connection.execute(
+        "create trigger refuse before insert on trunq.delayed for each row when (new.queue_id = "
+        f"{queue.queue_id}) execute function refuse()"
+    )
+    return queue
+
+
+def failures(connection: psycopg.Connection[Any]) -> list[Any]:
+    return connection.execute("select duty, queue, error from trunq.duty_failure").fetchall()
+
+
+def test_a_lease_that_cannot_be_ended_leaves_the_others_their_turn(failing: Engine) -> None:
+    failing.run("drop trigger refuse on trunq.delayed")
+    failing.run("delete from {log}")
+    failing.publish(4)
+    held = [failing.lease(2, worker="a"), failing.lease(2, worker="b")]
+    failing.run(
+        "create trigger refuse before insert on trunq.delayed for each row when"
+        f" (new.id = {held[0].ids[0]}) execute function refuse()"
+    )
+    with failing.clock("2 minutes"):
+        # The first lease of the queue holds nothing any more: what is gone is gone.
+        assert failing.ask("reap") == 2
+        assert failing.ask("reap") == 0
+    with failing.clock("4 minutes"):
+        failing.run("drop trigger refuse on trunq.delayed")
+        assert failing.ask("reap") == 1
+    come_back(failing.connection, failing.queue)
+    assert sorted(failing.drain()) == sorted(held[0].ids + held[1].ids)
+
+
+def test_a_duty_that_fails_stops_no_other(failing: Engine) -> None:
+    connection = failing.connection
+    connection.execute(
+        "create or replace function trunq.tick(p_queue text, p_force boolean default false)"
+        " returns bigint"
+        " language plpgsql as $$ begin"
+        " if p_queue = 'three' then raise 'no tick today'; end if; return 1; end $$"
+    )
+    rows = call(connection, "perform_duties")
+    assert [(row.duty, row.queue) for row in rows if row.error] == [("tick", "three")]
+    assert [row.error for row in rows if row.error] == ["no tick today"]
+    assert len([row for row in rows if row.duty == "tick" and row.done == 1]) == 2
+    assert failures(connection) == [("tick", "three", "no tick today")]
+    connection.execute(
+        "create or replace function trunq.tick(p_queue text, p_force boolean default false)"
+        " returns bigint"
+        " language sql as 'select 1::bigint'"
+    )
+    call(connection, "perform_duties")
+    assert failures(connection) == []
+
+
+def test_a_duty_that_runs_into_a_time_out_stops_no_other(failing: Engine) -> None:
+    connection = failing.connection
+    connection.execute(
+        "create or replace function trunq.promote(p_queue text, p_max integer default 1000)"
+        " returns integer"
+        " language plpgsql as $$ begin"
+        " if p_queue = 'one' then perform pg_sleep(100); end if; return 7; end $$"
+    )
+    connection.execute("set statement_timeout = '300ms'")
+    rows = call(connection, "perform_duties")
+    assert [(row.duty, row.queue) for row in rows if row.error] == [("promote", "one")]
+    assert len([row for row in rows if row.done == 7]) == 2
+    assert [row[:2] for row in failures(connection)] == [("promote", "one")]
+
+
+def test_somebody_who_cancels_is_heard(failing: Engine, connect: Connect) -> None:
+    connection = failing.connection
+    connection.execute(
+        "create or replace function trunq.promote(p_queue text, p_max integer default 1000)"
+        " returns integer"
+        " language plpgsql as $$ begin"
+        " perform pg_cancel_backend(pg_backend_pid()), pg_sleep(9); return 1; end $$"
+    )
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        call(connection, "perform_duties")
+
+
+def test_there_is_no_duty_of_that_name(connection: psycopg.Connection[Any]) -> None:
+    for duty, queue in (("drop_queue", "work"), ("reap", None), (None, None)):
+        with refused("TQ005", "list_duties"):
+            call(connection, "perform_duty", duty=duty, queue=queue)
+
+
+def test_the_duty_of_a_queue_that_was_dropped_is_done(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("insert into trunq.duty_failure values ('reap', 'gone', now(), 'no such thing')")
+    assert call(connection, "perform_duty", duty="reap", queue="gone") == [("reap", "gone", 0, None)]
+    assert failures(connection) == []
+
+
+def test_each_duty_commits(failing: Engine) -> None:
+    connection = failing.connection
+    for queue in ("one", "three"):
+        Engine(connection, queue).publish(3000, delay="0")
+    connection.execute("drop trigger refuse on trunq.delayed")
+    connection.execute("create table seen (locks bigint, xid xid8)")
+    connection.execute(
+        "create function note() returns trigger language plpgsql as $$ begin"
+        " insert into public.seen select count(*), pg_current_xact_id()"
+        " from pg_locks where pid = pg_backend_pid(); return new; end $$"
+    )
+    connection.execute(
+        "create trigger note after insert or update on trunq.mark for each row execute function note()"
+    )
+    connection.execute("set trunq.clock_offset = '2 minutes'")
+    connection.execute("call trunq.perform_each_duty()")
+    assert failures(connection) == []
+    assert Engine(connection, "one").status().delayed <= 2
+    assert Engine(connection, "one").status().ready >= 3000
+    seen = connection.execute("select count(distinct xid), max(locks) from seen").fetchone()
+    assert seen is not None
+    assert seen[0] >= 6
+    assert seen[1] < 150
+
+
+def test_only_what_is_new_is_summarized(work: Engine) -> None:
+    work.run("insert into {log} (payload) select to_jsonb(repeat('x', 500)) from generate_series(1, 2000)")
+    first = work.ask("summarize")
+    assert first > 0
+    assert work.ask("summarize") == 0
+    work.run("insert into {log} (payload) select to_jsonb(repeat('x', 500)) from generate_series(1, 2000)")
+    assert 0 < work.ask("summarize") <= first + 1
+    unsummarized = "select sum(brin_summarize_new_values(i.indexrelid)) from pg_index i join pg_class c on"
+    unsummarized += " c.oid = i.indexrelid join pg_am a on a.oid = c.relam where a.amname = 'brin'"
+    unsummarized += " and c.relkind = 'i' and i.indrelid::regclass::text like 'trunq_data.{queue}%'"
+    assert work.fetch(unsummarized) <= 1, "the last range is not full"
+
+
+def test_a_segment_that_was_emptied_is_summarized_anew(work: Engine) -> None:
+    for _ in range(2):
+        work.run(
+            "insert into {log} (payload) select to_jsonb(repeat('x', 500)) from generate_series(1, 4000)"
+        )
+        assert work.ask("summarize") > 5
+        work.run("truncate {log}")
+        assert work.ask("summarize") == 0
+
+
+def test_a_leader_elected_under_a_clock_that_was_ahead_is_not_waited_for(
+    connection: psycopg.Connection[Any],
+) -> None:
+    with Engine(connection, "").clock("1 hour"):
+        assert call(connection, "elect", name="ahead") == [(1,)]
+        assert call(connection, "elect", name="other") == [(None,)]
+    assert call(connection, "elect", name="other") == [(2,)]
+    assert call(connection, "elect", name="ahead") == [(None,)]
+    assert call(connection, "resign", name="ahead", term=1) == [(False,)]
+
+
+def test_a_clock_that_went_back_a_little_changes_no_leader(connection: psycopg.Connection[Any]) -> None:
+    with Engine(connection, "").clock("10 seconds"):
+        assert call(connection, "elect", name="one") == [(1,)]
+    assert call(connection, "elect", name="other") == [(None,)]
+    assert call(connection, "elect", name="one") == [(1,)]
+
+
+def test_a_long_election_is_believed(connection: psycopg.Connection[Any]) -> None:
+    assert call(connection, "elect", name="one", lease_time="1 day") == [(1,)]
+    assert call(connection, "elect", name="other") == [(None,)]
+    with refused("TQ005", "positive"):
+        call(connection, "elect", name="one", lease_time="0")

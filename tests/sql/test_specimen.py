@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from calling import answer, ask, call, fetch, lease, new_names, publish
+from calling import answer, ask, call, come_back, fetch, lease, new_names, publish
 from conftest import Connect
 from trunq import install
 
@@ -197,7 +197,8 @@ def test_messages_deleted_by_hand_do_not_stop_the_others(connect: Connect) -> No
     session.execute("delete from trunq_log.orders where id = %s", (ids[1],))
     ask(session, "extend", **held.named, lease_time="0")
     assert ask(session, "reap", queue="orders") == 1
-    assert lease(session, "orders", 3).ids == [ids[0], ids[2]]
+    come_back(session, "orders")
+    assert sorted(lease(session, "orders", 3).ids) == [ids[0], ids[2]]
     assert [row.state for row in call(session, "list_messages", queue="orders")] == ["leased", "leased"]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, call, drain, fetch, lease, publish, refused
+from calling import answer, ask, call, drain, fetch, lease, new_names, publish, refused
+from engine import Engine
 
 Connection = psycopg.Connection[Any]
 
@@ -166,3 +167,26 @@ def test_the_same_name_again_is_a_new_subscription(session: Connection, queue: s
     assert drain(session, queue, "s") == []
     (new,) = publish(session, queue)
     assert drain(session, queue, "s") == [new]
+
+
+def test_who_holds_more_than_the_retention_and_reads_nothing_is_named(
+    session: psycopg.Connection[Any],
+) -> None:
+    work = Engine(session, next(new_names("warned"))).create(retention="1 hour")
+    work.ask("subscribe", subscription="busy")
+    work.ask("subscribe", subscription="lake", mode="exclusive")
+    work.publish()
+    work.drain("busy")
+    with work.clock("50 minutes"):
+        assert work.call("list_warnings") == []
+    with work.clock("2 hours"):
+        default, lake = work.call("list_warnings")
+        assert (default.queue, default.subscription, lake.subscription) == (work.queue, "default", "lake")
+        assert f'"default" of queue "{work.queue}" holds messages since' in default.warning
+        assert "default_subscription => false" in default.hint
+        assert "unsubscribe" in lake.hint
+        held = work.lease()
+        assert [row.subscription for row in work.call("list_warnings")] == ["lake"], "somebody reads from it"
+        work.ack(held)
+        work.ask("advance", subscription="lake", tick_id=work.ask("tick", force=True))
+        assert work.call("list_warnings") == []

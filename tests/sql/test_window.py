@@ -69,16 +69,16 @@ def test_all_forms_agree(session: Connection, work: str, seed: int) -> None:
     assert unread == [row for row in rows if not in_window_before(session, row, lo, hi, last)]
     subscription_id = move_to(session, work, lo, hi, last)
     query = (
-        f"select txid::text::bigint, id from trunq_queue.{work}_unread(%s, %s, %s, %s::text::xid8, %s, 1000)"
+        "select u.txid::text::bigint, u.id from trunq.queue q, trunq._unread(q, %s, 1000) u where q.name = %s"
     )
-    found = session.execute(query.encode(), (subscription_id, lo, hi, str(last[0]), last[1])).fetchall()
+    found = session.execute(query, (subscription_id, work)).fetchall()
     assert sorted(found) == unread
     for segment in range(4):
         needed = fetch(
             session,
-            "select trunq._is_needed(q, %s, %s) from trunq.queue q where name = %s",
-            segment,
+            "select %s = any (trunq._needing(q, %s)) from trunq.queue q where name = %s",
             subscription_id,
+            segment,
             work,
         )
         assert needed is any(id % 4 == segment for _, id in unread)

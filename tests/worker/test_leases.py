@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from serving import Queue, drain, running
+from serving import Queue, drain, running, take_away
 from trunq.message import Message
 from trunq.worker import Worker, run
-from waiting import async_wait_until, wait_until
+from waiting import async_wait_until
 
 
 class Gate:
@@ -32,18 +32,6 @@ class Gate:
             self.cancelled.append(message.id)
             raise
         self.passed.append(message.id)
-
-
-def take_away(queue: Queue, message_id: int, attempt: int = 1) -> None:
-    """End the lease a message is under, as if its time had run out."""
-    row = queue.connection.execute(
-        "select lease_id, token from trunq_data.q_lease where %s = any(ids) and reaped_at is null"
-        " order by lease_id desc limit 1",
-        (message_id,),
-    ).fetchone()
-    assert row is not None
-    queue.connection.execute("select trunq.extend('q', 'default', %s, %s, '0 s')", row)
-    wait_until(lambda: queue.connection.execute("select trunq.reap('q')").fetchone() == (1,))
 
 
 @pytest.mark.parametrize(("concurrency", "prefetch"), [(2, 3), (1, 0), (5, 0), (3, 40)])

@@ -2,70 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
+from pooling import needs_pgbouncer, pooling
 from serving import Queue, drain
 from trunq.embedded import Embedded
 from trunq.message import Message, Retry
-from waiting import wait_until
 
-PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-
-pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="PgBouncer is not installed")
-
-CONFIGURATION = """
-[databases]
-* = host={host} port={port} user=postgres
-[pgbouncer]
-listen_addr =
-listen_port = 6432
-unix_socket_dir = {directory}
-auth_type = any
-pool_mode = {mode}
-default_pool_size = 40
-"""
+pytestmark = needs_pgbouncer
 
 
 @pytest.fixture(params=["transaction", "session"])
-def pooled(request: pytest.FixtureRequest, server: Embedded, queue: Queue, tmp_path: Path) -> Iterator[str]:
+def pooled(request: pytest.FixtureRequest, server: Embedded, queue: Queue) -> Iterator[str]:
     """The test's database behind PgBouncer."""
-    address = conninfo_to_dict(server.dsn)
-    directory = server.directory / "pooler"
-    directory.mkdir(exist_ok=True)
-    directory.chmod(0o777)
-    file = directory / "pgbouncer.ini"
-    file.write_text(
-        CONFIGURATION.format(
-            host=address["host"], port=address["port"], directory=directory, mode=request.param
-        )
-    )
-    # It refuses root, and must be let into the directory of the server's socket.
-    account = file.parent.parent.owner()
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([str(PGBOUNCER), "-u", account, str(file)], stdout=log, stderr=log)
-    dsn = f"host={directory} port=6432 dbname={conninfo_to_dict(queue.dsn)['dbname']} user=postgres"
-
-    def answers() -> bool:
-        with suppress(psycopg.OperationalError), psycopg.connect(dsn):
-            return True
-        return False
-
-    try:
-        wait_until(answers)
+    with pooling(server, queue.dsn, request.param) as dsn:
         yield dsn
-    finally:
-        process.terminate()
-        process.wait()
-        shutil.rmtree(directory)
 
 
 async def test_everything_but_the_bell_works(

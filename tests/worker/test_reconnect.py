@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -334,6 +335,7 @@ async def test_a_stop_while_the_database_is_away_ends_at_once_with_nothing_to_de
     @worker.handler("work")
     async def handle(message: Message) -> None: ...
 
+    caplog.set_level(logging.DEBUG, "trunq.link")
     task = asyncio.create_task(worker.run_async())
     await async_wait_until(lambda: worker.statistics.empty_looks > 1)
     with away():
@@ -381,3 +383,82 @@ async def test_a_database_of_another_default_isolation_is_served_all_the_same(
 
     async with running(worker):
         await async_wait_until(queue.is_done)
+
+
+async def test_an_outage_is_one_line_in_the_log(
+    queue: Queue, away: Callable[[], Any], cut: Callable[[], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever number of connections meets it, and whatever each of them tries."""
+    worker = queue.worker(lead=True, poll=0.05)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> None: ...
+
+    def lines() -> list[str]:
+        return [record.message for record in caplog.records if record.levelno >= logging.INFO]
+
+    def tries() -> int:
+        return sum("trying again" in record.message for record in caplog.records)
+
+    caplog.set_level(logging.DEBUG, "trunq")
+    async with running(worker):
+        await async_wait_until(lambda: worker.statistics.empty_looks > 1)
+        await async_wait_until(lambda: any("leading" in line for line in lines()))
+        before = len(lines())
+        with away():
+            await async_wait_until(lambda: tries() >= 8)
+        queue.publish()
+        await async_wait_until(queue.is_done)
+        await async_wait_until(lambda: connected(queue) == 4)
+        # The next one is news again.
+        assert cut() == 4
+        queue.publish()
+        await async_wait_until(lambda: queue.is_done() and connected(queue) == 4)
+        said = lines()[before:]
+    assert [line.partition(", it was away")[0] for line in said] == ["the database is back"] * 2
+
+
+def connected(queue: Queue) -> int:
+    """How many connections the worker has."""
+    row = queue.connection.execute(
+        "select count(*) from pg_stat_activity where datname = current_database()"
+        " and application_name ~ '^trunq (worker|leader)'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_handlers_in_transactions_are_back_soon_after_an_outage(
+    queue: Queue, away: Callable[[], Any], caplog: pytest.LogCaptureFixture, colour: str
+) -> None:
+    """A pool that doubled its pause after each try would need 15 seconds for so many, and 16 for the next."""
+    worker = queue.worker(concurrency=1, prefetch=5)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("gate")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    if colour == "async":
+
+        @worker.handler("work")
+        async def handle(message: Message, connection: Any) -> None: ...
+    else:
+
+        @worker.handler("work")
+        def handle_sync(message: Message, connection: Any) -> None: ...
+
+    caplog.set_level(logging.WARNING, "psycopg.pool")
+    async with running(worker):
+        queue.publish()
+        await async_wait_until(queue.is_done)
+        queue.publish("gate")
+        queue.publish()
+        await entered.wait()
+        await async_wait_until(lambda: worker.statistics.leased == 3)
+        with away():
+            go.set()
+            await async_wait_until(lambda: caplog.text.count("error connecting") >= 5, 12)
+        await async_wait_until(queue.is_done, 5)

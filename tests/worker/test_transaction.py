@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from serving import Queue, drain, running
 from trunq.message import Message, Reject, Retry
@@ -284,3 +286,95 @@ async def test_messages_for_transactions_are_spread_over_leases(
         )
     ]
     assert max(sizes[1:]) <= 2
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_transactions_that_meet_are_run_again_and_cost_no_attempt(queue: Queue, colour: str) -> None:
+    """Each reads what the others write, and asks for SERIALIZABLE: most of them fail at first."""
+    queue.policy(max_attempts=1)
+    queue.connection.execute("create table counter (n int)")
+    queue.connection.execute("insert into counter values (0)")
+    queue.publish(count=100)
+    worker = queue.worker(concurrency=8)
+    runs = []
+    serializable = "set transaction isolation level serializable"
+
+    if colour == "async":
+
+        @worker.handler("work")
+        async def handle(message: Message, connection: Any) -> None:
+            runs.append(message.id)
+            await connection.execute(serializable)
+            (n,) = await (await connection.execute("select n from counter")).fetchone()
+            await connection.execute("update counter set n = %s", (n + 1,))
+    else:
+
+        @worker.handler("work")
+        def handle_sync(message: Message, connection: Any) -> None:
+            runs.append(message.id)
+            connection.execute(serializable)
+            (n,) = connection.execute("select n from counter").fetchone()
+            connection.execute("update counter set n = %s", (n + 1,))
+
+    await drain(worker)
+    assert queue.states() == {"done": 100}
+    assert queue.connection.execute("select n from counter").fetchone() == (100,)
+    assert len(runs) > 100
+
+
+async def test_two_handlers_in_a_deadlock_both_end_and_cost_no_attempt(queue: Queue) -> None:
+    queue.policy(max_attempts=1)
+    queue.connection.execute("create table pair (side text primary key)")
+    queue.connection.execute("insert into pair values ('left'), ('right')")
+    queue.publish(payload=[["left", "right"], ["right", "left"]])
+    worker = queue.worker(concurrency=2)
+    both = asyncio.Barrier(2)
+    runs = []
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: Any) -> None:
+        for side in message.payload:
+            await connection.execute("select from pair where side = %s for update", (side,))
+            if side == message.payload[0] and message.id not in runs:
+                runs.append(message.id)
+                await both.wait()
+
+    await drain(worker)
+    assert queue.states() == {"done": 2}
+
+
+async def test_a_transaction_that_always_meets_others_costs_an_attempt_in_the_end(queue: Queue) -> None:
+    queue.policy(max_attempts=1)
+    queue.publish()
+    worker = queue.worker()
+
+    @worker.handler("work")
+    async def handle(message: Message, connection: Any) -> None:
+        await connection.execute("do $$ begin raise exception 'met' using errcode = '40001'; end $$")
+
+    await drain(worker)
+    (dead,) = queue.dead()
+    assert dead.errors[-1]["error"].startswith("SerializationFailure: met")
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_handlers_transaction_is_read_committed_whatever_the_database_says(
+    queue: Queue, colour: str
+) -> None:
+    tired = make_conninfo(queue.dsn, options="-c default_transaction_isolation=serializable")
+    (id,) = queue.publish()
+    worker = queue.worker(dsn=tired)
+
+    if colour == "async":
+
+        @worker.handler("work")
+        async def handle(message: Message, connection: Any) -> Any:
+            return (await (await connection.execute("show transaction_isolation")).fetchone())[0]
+    else:
+
+        @worker.handler("work")
+        def handle_sync(message: Message, connection: Any) -> Any:
+            return connection.execute("show transaction_isolation").fetchone()[0]
+
+    await drain(worker)
+    assert queue.message(id).result == "read committed"

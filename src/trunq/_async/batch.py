@@ -34,6 +34,8 @@ class AsyncBatches(AsyncAccess):
     ) -> Batch | None:
         """Open the next batch, of at most `max_ticks` (1); the same one until it is finished.
 
+        Each call fences those before it: of two readers that use one name, perhaps a restarted one and its
+        paused predecessor, only the one that asked last can finish the batch.
         None when there is no new tick, or another worker holds the open batch.
         """
         arguments = {
@@ -88,9 +90,10 @@ class AsyncBatches(AsyncAccess):
         *,
         connection: AsyncConnection[Any] | None = None,
     ) -> bool:
-        """Move the subscription past the batch; False when it was finished before.
+        """Move the subscription past the batch; False when this reader finished it before.
 
         With `connection`, in the transaction that holds what the batch led to: both happen, or neither.
+        Raises LeaseLost when another reader has the batch, or has finished it.
         """
         finished: bool = await self._value(
             connection,

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import select
+import os
+import sys
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
-from psycopg_pool import AsyncConnectionPool
+from psycopg.pq import TransactionStatus
+from psycopg_pool import PoolClosed
 
 from trunq import install
+from trunq._async.pool import AsyncPool, configure, open_pool
 from trunq.connection.address import address, complete
-from trunq.connection.session import PROBE, adapt
-from trunq.errors import translated
-
-AsyncPool = AsyncConnectionPool[AsyncConnection[Any]]
+from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
+from trunq.connection.home import AsyncHome
+from trunq.connection.session import PROBE, is_pooled
+from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 
 
 class AsyncConnections:
@@ -27,16 +31,29 @@ class AsyncConnections:
     def __init__(
         self, database: str | AsyncPool | None = None, *, max_connections: int = 10, timeout: float = 10.0
     ) -> None:
-        self._conninfo: str | None = None
         self._pool: AsyncPool | None = None
+        self._conninfo: str | None = None
         if database is None or isinstance(database, str):
             self._conninfo = complete(address(database), "trunq")
         else:
             self._pool = database
         self._max_connections = max_connections
         self._timeout = timeout
+        self._process = os.getpid()
+        self._is_pooled = False
+        """Whether a pool of yours is behind a connection pooler."""
+        self._start_afresh()
+        living.add(self)
+
+    def _start_afresh(self) -> None:
+        """Forget the connections of the process this one was forked from; it happens by itself."""
+        if self._conninfo is not None and self._pool is not None:
+            leave_to_parent(self._pool)
+            self._pool = None
         self._is_ready = False
+        self._is_closing = False
         self._first_use = asyncio.Lock()
+        self._home = AsyncHome()
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,12 +63,39 @@ class AsyncConnections:
     ) -> None:
         await self.close()
 
+    def __getstate__(self) -> object:
+        raise TypeError("a client does not travel to another process: make one there")
+
+    def __del__(self) -> None:
+        pool = getattr(self, "_pool", None)
+        if pool is None or self._conninfo is None:
+            return
+        self._home.leave(pool)
+        if not sys.is_finalizing():
+            warnings.warn(
+                "a trunq client was not closed: call close(), or use it in a with block",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+
     async def close(self) -> None:
-        """Close the client's own connections; a pool of yours stays open. Another call opens them again."""
+        """Close the client's own connections; a pool of yours stays open. Another call opens them again.
+
+        Calls that still wait for a connection raise ClientClosed.
+        """
         pool, self._is_ready = self._pool, False
-        if self._conninfo is not None and pool is not None:
+        if self._conninfo is None or pool is None:
+            return
+        if self._home.move():
+            self._forget(pool)
+            return
+        self._is_closing = True
+        try:
             self._pool = None
             await pool.close()
+        finally:
+            self._is_closing = False
 
     async def connect(self, **parameters: Any) -> AsyncConnection[Any]:
         """Open a connection outside the pool, in autocommit and READ COMMITTED, for you to keep and close.
@@ -64,7 +108,7 @@ class AsyncConnections:
             )
         connection = await AsyncConnection.connect(self._conninfo, autocommit=True, **parameters)
         try:
-            await _configure(connection)
+            await configure(connection)
         except BaseException:
             await connection.close()
             raise
@@ -78,39 +122,65 @@ class AsyncConnections:
         """
         with translated:
             async with self._borrow() as connection, connection.transaction():
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    if is_inherited(connection):
+                        # Forked inside the block: the transaction is the parent's to end.
+                        disown(connection)
+                require_open(connection)
 
     def _borrow(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]:
         return _Own(self) if self._conninfo is not None else self._borrow_from_yours()
 
     async def _ready_pool(self) -> AsyncPool:
-        if not self._is_ready:
+        if not self._is_ready or self._home.is_elsewhere():
             await self._make_ready()
-        assert self._pool is not None
-        return self._pool
+        pool = self._pool
+        if pool is None:
+            raise ClientClosed(_CLOSED)
+        return pool
 
     @asynccontextmanager
     async def _borrow_from_yours(self) -> AsyncIterator[AsyncConnection[Any]]:
+        if os.getpid() != self._process:
+            raise InvalidArgument(
+                "the pool of this client belongs to the process that this one was forked from",
+                "open a pool, and a client, in each process; a client given an address does so by itself",
+            )
         pool = await self._ready_pool()
         async with pool.connection() as connection:
+            require_own(connection)
             # Nothing is known about connections of others but that a transaction can be begun on them.
-            level = connection.isolation_level
+            level, threshold = connection.isolation_level, connection.prepare_threshold
             await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+            if self._is_pooled:
+                connection.prepare_threshold = None
             try:
                 async with connection.transaction():
                     yield connection
             finally:
+                connection.prepare_threshold = threshold
                 if not connection.closed:
                     await connection.set_isolation_level(level)
 
     async def _make_ready(self) -> None:
         """Look once whether the database can be reached and fits, and open the pool."""
+        if self._is_closing:
+            raise ClientClosed(_CLOSED)
+        if self._home.move() and self._conninfo is not None:
+            self._is_ready, self._first_use = False, asyncio.Lock()
+            if self._pool is not None:
+                self._forget(self._pool)
         async with self._first_use:
             if self._is_ready:
                 return
             if self._conninfo is None:
                 assert self._pool is not None
                 async with self._pool.connection() as connection:
+                    require_own(connection)
+                    probed = await (await connection.execute(PROBE)).fetchone()
+                    self._is_pooled = probed is not None and is_pooled(connection, probed)
                     await check_schema(connection)
             else:
                 # By a connection of its own: its error says why, a pool's says only that it took too long.
@@ -119,23 +189,16 @@ class AsyncConnections:
                     await check_schema(first)
                 finally:
                     await first.close()
-                self._pool = await self._open_pool(self._conninfo)
+                self._pool = await open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
             self._is_ready = True
 
-    async def _open_pool(self, conninfo: str) -> AsyncPool:
-        pool = AsyncPool(
-            conninfo,
-            kwargs={"autocommit": True},
-            min_size=1,
-            max_size=self._max_connections,
-            timeout=self._timeout,
-            configure=_configure,
-            check=_check_alive,
-            name="trunq",
-            open=False,
-        )
-        await pool.open()
-        return pool
+    def _forget(self, pool: AsyncPool) -> None:
+        """Let go of a pool whose event loop is closed."""
+        self._pool = None
+        self._home.leave(pool)
+
+
+_CLOSED: Final = "this client is being closed"
 
 
 class _Own:
@@ -151,27 +214,27 @@ class _Own:
 
     async def __aenter__(self) -> AsyncConnection[Any]:
         self._pool = await self._connections._ready_pool()
-        self._connection = await self._pool.getconn()
+        try:
+            self._connection = await self._pool.getconn()
+        except PoolClosed:
+            raise ClientClosed(_CLOSED) from None
         return self._connection
 
     async def __aexit__(self, *_: object) -> None:
         await self._pool.putconn(self._connection)
 
 
-async def _configure(connection: AsyncConnection[Any]) -> None:
-    probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
-    for statement in adapt(connection, probed):
-        await connection.execute(statement)
-    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+def require_open(connection: AsyncConnection[Any]) -> None:
+    """Refuse to end a block as if its transaction could still be committed."""
+    if ended := _ENDED.get(connection.info.transaction_status):
+        raise TransactionEnded(f"the transaction ended before its block did: {ended}")
 
 
-async def _check_alive(connection: AsyncConnection[Any]) -> None:
-    """Replace a connection the server has closed, without asking each of the others before each use."""
-    # On an idle connection there is nothing to read but the server's farewell.
-    idle = select.poll()
-    idle.register(connection.fileno(), select.POLLIN)
-    if idle.poll(0):
-        await AsyncConnectionPool.check_connection(connection)
+_ENDED: Final = {
+    TransactionStatus.IDLE: "a statement in it was commit or rollback, and what came after was not in it",
+    TransactionStatus.INERROR: "a statement in it failed, so nothing of it can be committed",
+    TransactionStatus.UNKNOWN: "its connection is closed",
+}
 
 
 async def check_schema(connection: AsyncConnection[Any]) -> None:

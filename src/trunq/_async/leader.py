@@ -1,4 +1,4 @@
-"""Who leads, and the duties of the one who does."""
+"""Election of the leader, and its duties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trunq.wire.scalar import Interval, interval
 
 
 class AsyncLeading(AsyncAccess):
-    """Who leads, and the duties of the one who does."""
+    """Election of the leader, and its duties."""
 
     async def elect(
         self, name: str, lease_time: Interval | None = None, *, connection: AsyncConnection[Any] | None = None
@@ -32,6 +32,13 @@ class AsyncLeading(AsyncAccess):
         """What the leader does, and how often."""
         return await self._records(connection, Duty, "list_duties")
 
+    async def perform_duty(
+        self, duty: str, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
+    ) -> DutyDone:
+        """Do one duty once; one that fails changes nothing, and the row says why."""
+        (done,) = await self._records(connection, DutyDone, "perform_duty", duty=duty, queue=queue)
+        return done
+
     async def perform_duties(self, *, connection: AsyncConnection[Any] | None = None) -> list[DutyDone]:
-        """Do every duty of every queue once, as pg_cron would."""
+        """Do every duty of every queue once, in one transaction."""
         return await self._records(connection, DutyDone, "perform_duties")

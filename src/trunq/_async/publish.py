@@ -16,6 +16,7 @@ from psycopg.rows import tuple_row
 from trunq._async.access import AsyncAccess
 from trunq._async.execute import check_encoding, is_idle
 from trunq.call import Call, unreadable
+from trunq.connection.fork import require_own
 from trunq.errors import translated
 from trunq.wire.copy import COLUMNS, PART, Columns, line
 from trunq.wire.json import json_text
@@ -158,6 +159,7 @@ async def _copying(
     statement = sql.SQL("copy {} ({}) from stdin").format(
         sql.Identifier("trunq_log", queue), sql.SQL(", ").join(map(sql.Identifier, columns))
     )
+    require_own(connection)
     check_encoding(connection)
     try:
         with translated:

@@ -8,9 +8,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
-from trunq.record import (
-    Queue,
-)
+from trunq.record import Queue, SubscriptionWarning
 from trunq.wire.scalar import Interval, interval
 
 
@@ -25,10 +23,14 @@ class AsyncQueues(AsyncAccess):
         tick_max_count: int | None = None,
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
+        default_subscription: bool | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
         changed.
+
+        `default` keeps every message until a worker reads it: with `default_subscription` False, a queue
+        that only streams read does without.
 
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
@@ -42,6 +44,7 @@ class AsyncQueues(AsyncAccess):
             tick_max_count=tick_max_count,
             tick_max_lag=interval("tick_max_lag", tick_max_lag),
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
+            default_subscription=default_subscription,
         )
         return created
 
@@ -54,6 +57,14 @@ class AsyncQueues(AsyncAccess):
         messages.
         """
         await self._value(connection, "drop_queue", queue=queue, force=force)
+
+    async def empty_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """Throw away every message but the dead ones; workers and readers lose what they hold.
+
+        Returns how many messages that were. Raises QueueInUse while an open transaction uses the queue.
+        """
+        thrown_away: int = await self._value(connection, "empty_queue", queue=queue)
+        return thrown_away
 
     async def list_queues(self, *, connection: AsyncConnection[Any] | None = None) -> list[Queue]:
         """All queues, by name."""
@@ -80,6 +91,14 @@ class AsyncQueues(AsyncAccess):
         version: int = await self._value(connection, "version")
         return version
 
+    async def adopt(self, *, connection: AsyncConnection[Any] | None = None) -> bool:
+        """After pg_upgrade: go on in a cluster whose transaction ids continue; False when it was ours before.
+
+        Raises ClusterChanged, and changes nothing, when they do not continue: then `rebase`.
+        """
+        adopted: bool = await self._value(connection, "adopt")
+        return adopted
+
     async def rebase(self, *, connection: AsyncConnection[Any] | None = None) -> int:
         """After a restore into another cluster, with all workers stopped: start every position afresh.
 
@@ -87,3 +106,9 @@ class AsyncQueues(AsyncAccess):
         """
         published: int = await self._value(connection, "rebase")
         return published
+
+    async def list_warnings(
+        self, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
+    ) -> list[SubscriptionWarning]:
+        """Subscriptions that nobody reads from and that hold messages older than the retention."""
+        return await self._records(connection, SubscriptionWarning, "list_warnings", queue=queue)

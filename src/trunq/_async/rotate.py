@@ -12,12 +12,13 @@ from trunq._async.access import AsyncAccess
 class AsyncRotation(AsyncAccess):
     """Rotation."""
 
-    async def rotate(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
-        """Empty one old segment in which nothing is needed; returns 0 when there is nothing to do.
+    async def rotate(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int | None:
+        """Empty one old segment in which nothing is needed, or move a cursor out of its way; returns 1 then.
 
-        Otherwise call it again. Needs READ COMMITTED.
+        Call it again until it returns 0: there is nothing to do. None: somebody was in the way just now. It
+        needs READ COMMITTED, and a transaction of its own.
         """
-        rotated: int = await self._value(connection, "rotate", queue=queue)
+        rotated: int | None = await self._value(connection, "rotate", queue=queue)
         return rotated
 
     async def summarize(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:

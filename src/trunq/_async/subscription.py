@@ -1,4 +1,4 @@
-"""Subscriptions: who reads a queue, and by which policy."""
+"""Subscriptions: the readers of a queue, and their policies."""
 
 from __future__ import annotations
 

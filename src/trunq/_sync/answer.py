@@ -20,7 +20,7 @@ class Answers(Access):
     """Answers.
 
     Each takes a message, or a list of messages of one lease, which know the lease they are held under; or,
-    for those who kept no more than ids, the queue, the subscription, the lease, its token and the ids.
+    for programs that kept only ids, the queue, the subscription, the lease, its token and the ids.
 
     Answering for a message twice under the same lease changes nothing and is not counted, so an answer may
     be sent again when the connection broke. All answers raise LeaseLost when the lease has ended,

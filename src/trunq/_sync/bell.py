@@ -17,7 +17,7 @@ class Bells(Access):
     def take_bell(
         self, queue: str, *, connection: Connection[Any]
     ) -> Literal["held", "publisher", "sleeper"]:
-        """Ask to be the one who is woken, before sleeping on a connection that listens on `queue_channel`.
+        """Ask to be woken, before sleeping on a connection that listens on `queue_channel`.
 
         held: look once more, then sleep; publisher: an open publisher is in the way, look again soon;
         sleeper: another holds it, sleep. The bell belongs to the session of `connection`.

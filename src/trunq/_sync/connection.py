@@ -4,23 +4,27 @@
 
 from __future__ import annotations
 
-import select
+import os
+import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import psycopg
 from psycopg import Connection, IsolationLevel
-from psycopg_pool import ConnectionPool
+from psycopg.pq import TransactionStatus
+from psycopg_pool import PoolClosed
 
 from trunq import install
+from trunq._sync.pool import Pool, configure, open_pool
 from trunq.connection.address import address, complete
-from trunq.connection.session import PROBE, adapt
-from trunq.errors import translated
-
-Pool = ConnectionPool[Connection[Any]]
+from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
+from trunq.connection.home import Home
+from trunq.connection.session import PROBE, is_pooled
+from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 
 
 class Connections:
@@ -29,16 +33,29 @@ class Connections:
     def __init__(
         self, database: str | Pool | None = None, *, max_connections: int = 10, timeout: float = 10.0
     ) -> None:
-        self._conninfo: str | None = None
         self._pool: Pool | None = None
+        self._conninfo: str | None = None
         if database is None or isinstance(database, str):
             self._conninfo = complete(address(database), "trunq")
         else:
             self._pool = database
         self._max_connections = max_connections
         self._timeout = timeout
+        self._process = os.getpid()
+        self._is_pooled = False
+        """Whether a pool of yours is behind a connection pooler."""
+        self._start_afresh()
+        living.add(self)
+
+    def _start_afresh(self) -> None:
+        """Forget the connections of the process this one was forked from; it happens by itself."""
+        if self._conninfo is not None and self._pool is not None:
+            leave_to_parent(self._pool)
+            self._pool = None
         self._is_ready = False
+        self._is_closing = False
         self._first_use = threading.Lock()
+        self._home = Home()
 
     def __enter__(self) -> Self:
         return self
@@ -48,12 +65,39 @@ class Connections:
     ) -> None:
         self.close()
 
+    def __getstate__(self) -> object:
+        raise TypeError("a client does not travel to another process: make one there")
+
+    def __del__(self) -> None:
+        pool = getattr(self, "_pool", None)
+        if pool is None or self._conninfo is None:
+            return
+        self._home.leave(pool)
+        if not sys.is_finalizing():
+            warnings.warn(
+                "a trunq client was not closed: call close(), or use it in a with block",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+
     def close(self) -> None:
-        """Close the client's own connections; a pool of yours stays open. Another call opens them again."""
+        """Close the client's own connections; a pool of yours stays open. Another call opens them again.
+
+        Calls that still wait for a connection raise ClientClosed.
+        """
         pool, self._is_ready = self._pool, False
-        if self._conninfo is not None and pool is not None:
+        if self._conninfo is None or pool is None:
+            return
+        if self._home.move():
+            self._forget(pool)
+            return
+        self._is_closing = True
+        try:
             self._pool = None
             pool.close()
+        finally:
+            self._is_closing = False
 
     def connect(self, **parameters: Any) -> Connection[Any]:
         """Open a connection outside the pool, in autocommit and READ COMMITTED, for you to keep and close.
@@ -66,7 +110,7 @@ class Connections:
             )
         connection = Connection.connect(self._conninfo, autocommit=True, **parameters)
         try:
-            _configure(connection)
+            configure(connection)
         except BaseException:
             connection.close()
             raise
@@ -80,39 +124,65 @@ class Connections:
         """
         with translated:
             with self._borrow() as connection, connection.transaction():
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    if is_inherited(connection):
+                        # Forked inside the block: the transaction is the parent's to end.
+                        disown(connection)
+                require_open(connection)
 
     def _borrow(self) -> AbstractContextManager[Connection[Any]]:
         return _Own(self) if self._conninfo is not None else self._borrow_from_yours()
 
     def _ready_pool(self) -> Pool:
-        if not self._is_ready:
+        if not self._is_ready or self._home.is_elsewhere():
             self._make_ready()
-        assert self._pool is not None
-        return self._pool
+        pool = self._pool
+        if pool is None:
+            raise ClientClosed(_CLOSED)
+        return pool
 
     @contextmanager
     def _borrow_from_yours(self) -> Iterator[Connection[Any]]:
+        if os.getpid() != self._process:
+            raise InvalidArgument(
+                "the pool of this client belongs to the process that this one was forked from",
+                "open a pool, and a client, in each process; a client given an address does so by itself",
+            )
         pool = self._ready_pool()
         with pool.connection() as connection:
+            require_own(connection)
             # Nothing is known about connections of others but that a transaction can be begun on them.
-            level = connection.isolation_level
+            level, threshold = connection.isolation_level, connection.prepare_threshold
             connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+            if self._is_pooled:
+                connection.prepare_threshold = None
             try:
                 with connection.transaction():
                     yield connection
             finally:
+                connection.prepare_threshold = threshold
                 if not connection.closed:
                     connection.set_isolation_level(level)
 
     def _make_ready(self) -> None:
         """Look once whether the database can be reached and fits, and open the pool."""
+        if self._is_closing:
+            raise ClientClosed(_CLOSED)
+        if self._home.move() and self._conninfo is not None:
+            self._is_ready, self._first_use = False, threading.Lock()
+            if self._pool is not None:
+                self._forget(self._pool)
         with self._first_use:
             if self._is_ready:
                 return
             if self._conninfo is None:
                 assert self._pool is not None
                 with self._pool.connection() as connection:
+                    require_own(connection)
+                    probed = (connection.execute(PROBE)).fetchone()
+                    self._is_pooled = probed is not None and is_pooled(connection, probed)
                     check_schema(connection)
             else:
                 # By a connection of its own: its error says why, a pool's says only that it took too long.
@@ -121,23 +191,16 @@ class Connections:
                     check_schema(first)
                 finally:
                     first.close()
-                self._pool = self._open_pool(self._conninfo)
+                self._pool = open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
             self._is_ready = True
 
-    def _open_pool(self, conninfo: str) -> Pool:
-        pool = Pool(
-            conninfo,
-            kwargs={"autocommit": True},
-            min_size=1,
-            max_size=self._max_connections,
-            timeout=self._timeout,
-            configure=_configure,
-            check=_check_alive,
-            name="trunq",
-            open=False,
-        )
-        pool.open()
-        return pool
+    def _forget(self, pool: Pool) -> None:
+        """Let go of a pool whose event loop is closed."""
+        self._pool = None
+        self._home.leave(pool)
+
+
+_CLOSED: Final = "this client is being closed"
 
 
 class _Own:
@@ -153,27 +216,27 @@ class _Own:
 
     def __enter__(self) -> Connection[Any]:
         self._pool = self._connections._ready_pool()
-        self._connection = self._pool.getconn()
+        try:
+            self._connection = self._pool.getconn()
+        except PoolClosed:
+            raise ClientClosed(_CLOSED) from None
         return self._connection
 
     def __exit__(self, *_: object) -> None:
         self._pool.putconn(self._connection)
 
 
-def _configure(connection: Connection[Any]) -> None:
-    probed = (connection.execute(PROBE)).fetchone() or (0, "")
-    for statement in adapt(connection, probed):
-        connection.execute(statement)
-    connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+def require_open(connection: Connection[Any]) -> None:
+    """Refuse to end a block as if its transaction could still be committed."""
+    if ended := _ENDED.get(connection.info.transaction_status):
+        raise TransactionEnded(f"the transaction ended before its block did: {ended}")
 
 
-def _check_alive(connection: Connection[Any]) -> None:
-    """Replace a connection the server has closed, without asking each of the others before each use."""
-    # On an idle connection there is nothing to read but the server's farewell.
-    idle = select.poll()
-    idle.register(connection.fileno(), select.POLLIN)
-    if idle.poll(0):
-        ConnectionPool.check_connection(connection)
+_ENDED: Final = {
+    TransactionStatus.IDLE: "a statement in it was commit or rollback, and what came after was not in it",
+    TransactionStatus.INERROR: "a statement in it failed, so nothing of it can be committed",
+    TransactionStatus.UNKNOWN: "its connection is closed",
+}
 
 
 def check_schema(connection: Connection[Any]) -> None:

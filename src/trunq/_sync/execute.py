@@ -13,6 +13,8 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
+from trunq.connection.fork import require_own
+from trunq.connection.session import looks_pooled
 from trunq.errors import InvalidArgument
 from trunq.wire.array import adapt_arrays
 from trunq.wire.scalar import adapt_raw
@@ -20,6 +22,7 @@ from trunq.wire.scalar import adapt_raw
 
 def send(connection: Connection[Any], call: Call) -> Cursor[tuple[Any, ...]]:
     """Execute a call; the cursor has its rows. In a pipeline they are still to come."""
+    require_own(connection)
     # A cursor of this class whatever the connection makes by default: it may be somebody else's.
     cursor = Cursor(connection, row_factory=tuple_row)
     is_binary = call.is_raw
@@ -31,6 +34,8 @@ def send(connection: Connection[Any], call: Call) -> Cursor[tuple[Any, ...]]:
         is_binary = True
     # Not in a pipeline: what follows a failure there is skipped, of which psycopg's list knows nothing.
     prepare = call.prepare if connection.pgconn.pipeline_status == PipelineStatus.OFF else None
+    if connection.prepare_threshold is not None and looks_pooled(connection):
+        prepare = False
     return cursor.execute(call.statement, call.values, prepare=prepare, binary=is_binary)
 
 

@@ -14,12 +14,13 @@ from trunq._sync.access import Access
 class Rotation(Access):
     """Rotation."""
 
-    def rotate(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
-        """Empty one old segment in which nothing is needed; returns 0 when there is nothing to do.
+    def rotate(self, queue: str, *, connection: Connection[Any] | None = None) -> int | None:
+        """Empty one old segment in which nothing is needed, or move a cursor out of its way; returns 1 then.
 
-        Otherwise call it again. Needs READ COMMITTED.
+        Call it again until it returns 0: there is nothing to do. None: somebody was in the way just now. It
+        needs READ COMMITTED, and a transaction of its own.
         """
-        rotated: int = self._value(connection, "rotate", queue=queue)
+        rotated: int | None = self._value(connection, "rotate", queue=queue)
         return rotated
 
     def summarize(self, queue: str, *, connection: Connection[Any] | None = None) -> int:

@@ -17,7 +17,7 @@ app = option.noun(
     "The database: put trunq into it, keep it up to date.",
     "# Into the database named by TRUNQ_DSN",
     "trunq db install",
-    "# As a script, for those who do not let programs change schemas",
+    "# As a script, for a DBA who does not let programs change schemas",
     "trunq db sql > trunq.sql && psql -f trunq.sql",
 )
 

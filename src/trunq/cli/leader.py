@@ -15,7 +15,7 @@ from trunq.leader import Leader
 EXAMPLES = (
     "trunq leader",
     "# Where pg_cron is available, this does the same without a process:",
-    "select cron.schedule('trunq', '5 seconds', 'select trunq.perform_duties()');",
+    "select cron.schedule('trunq', '1 second', 'call trunq.perform_each_duty()');",
 )
 
 

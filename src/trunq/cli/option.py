@@ -67,7 +67,7 @@ def interval(value: str) -> timedelta:
     while rest:
         match = INTERVAL.match(rest)
         if match is None or match[2] not in {*UNITS, ""} or (match[2] == "" and rest != value.lower()):
-            raise typer.BadParameter(f"{value!r} is no interval; write it like 30s, 5m, 2h or 1d.")
+            raise typer.BadParameter(f"{value!r} is not an interval; write it like 30s, 5m, 2h or 1d.")
         total += float(match[1]) * UNITS.get(match[2], 1.0)
         rest = rest[match.end() :]
     if not value.strip():
@@ -80,7 +80,9 @@ def moment(value: str) -> datetime:
     try:
         read = datetime.fromisoformat(value)
     except ValueError:
-        raise typer.BadParameter(f"{value!r} is no time; write it like 2026-01-31T18:00:00+01:00.") from None
+        raise typer.BadParameter(
+            f"{value!r} is not a time; write it like 2026-01-31T18:00:00+01:00."
+        ) from None
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 

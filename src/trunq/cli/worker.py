@@ -22,6 +22,8 @@ EXAMPLES = (
     "trunq worker shop:worker",
     "# 50 handlers at a time; its own messages back at once after a restart",
     "trunq worker shop:worker --concurrency 50 --name shop-1",
+    "# In Kubernetes: it has ended before the pod is killed",
+    "trunq worker shop:worker --grace 25s",
     "# Until nothing is left, as a batch job",
     "trunq worker shop:worker --until-empty",
 )
@@ -53,6 +55,19 @@ def worker(
             help="How often an idle worker looks unasked.",
         ),
     ] = None,
+    grace: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--grace",
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="How long a stop may take; handlers that run longer fail. Without it, they are waited for.",
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int | None,
+        typer.Option("--max-connections", min=1, help="How many connections it may open."),
+    ] = None,
     lead: Annotated[
         bool | None,
         typer.Option(
@@ -75,7 +90,14 @@ def worker(
     code.
     """
     found = load(app)
-    given = {"concurrency": concurrency, "name": name, "poll": poll, "lead": lead}
+    given = {
+        "concurrency": concurrency,
+        "name": name,
+        "poll": poll,
+        "grace": grace,
+        "max_connections": max_connections,
+        "lead": lead,
+    }
     for attribute, value in given.items():
         if value is not None:
             setattr(found, attribute, value)

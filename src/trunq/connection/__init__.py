@@ -1,7 +1,11 @@
 """How every part of trunq reaches its database.
 
 address    where it is, by the settings, and the time-outs every connection gets
+pool       psycopg's pools, for event loops that end
+home       the event loop that a client's pool lives in
+fork       what a forked child must leave alone
 session    what is done with a connection once it is there
 backoff    which errors are worth another try, and when
+outage     what is said of a database that is away
 link       one connection that comes back
 """

@@ -26,8 +26,8 @@ class _Spread(wait_exponential):
         return super().__call__(retry_state) * (0.5 + random.random())
 
 
-BACKOFF: Final = _Spread(multiplier=0.1, max=5.0)
-"""0.1 s, doubled with each try, at most 5 s; all spread."""
+BACKOFF: Final = _Spread(multiplier=0.1, max=3.0)
+"""0.1 s, doubled with each try, at most 3 s; all spread. After any outage, who waits is back within 5 s."""
 
 
 def is_away(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
@@ -21,6 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState
 
 from trunq.connection.address import complete
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.outage import Outage
 from trunq.connection.session import PROBE, adapt, is_pooled
 
 T = TypeVar("T")
@@ -31,7 +33,8 @@ log = logging.getLogger("trunq.link")
 class Link:
     """A connection in autocommit that is opened again whenever it is lost.
 
-    `settings` are session settings given to each new connection, `prepare` may adapt it further.
+    `settings` are session settings given to each new connection, `prepare` may adapt it further. Links of
+    one process share an `outage`.
     """
 
     def __init__(
@@ -40,10 +43,13 @@ class Link:
         application_name: str,
         settings: Mapping[str, str] | None = None,
         prepare: Callable[[AdaptContext], None] | None = None,
+        outage: Outage | None = None,
     ) -> None:
         self._conninfo = complete(dsn, application_name)
         self._settings = dict(settings or {})
         self._prepare = prepare
+        self._outage = outage or Outage()
+        self._opened_at = 0.0
         self._opening = asyncio.Lock()
         self._hurried = asyncio.Event()
         self.connection: AsyncConnection[Any] | None = None
@@ -76,7 +82,7 @@ class Link:
             wait=BACKOFF,
             stop=lambda _: self._hurried.is_set(),
             sleep=self._pause,
-            before_sleep=_warn,
+            before_sleep=self._say,
             reraise=True,
         )
         async for attempt in tries:
@@ -94,7 +100,10 @@ class Link:
     async def _attempt(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
         connection = await self.open()
         try:
-            return await work(connection)
+            done = await work(connection)
+            if self._outage.is_on:
+                self.answered()
+            return done
         except psycopg.Error as error:
             is_closed = connection.closed
             if is_closed or is_away(error):
@@ -102,6 +111,24 @@ class Link:
             if is_closed and not is_away(error):
                 raise psycopg.OperationalError(f"the connection was lost: {first_line(error)}") from error
             raise
+
+    def notice(self, error: BaseException) -> None:
+        """Tell of an error after which a new connection is needed."""
+        self._outage.notice(error, self._opened_at)
+
+    def answered(self) -> None:
+        """Tell that the database did what was asked."""
+        self._outage.answered(self._opened_at)
+
+    def _say(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        pause = state.next_action.sleep if state.next_action is not None else 0.0
+        if error is None:
+            return
+        if is_away(error):
+            self.notice(error)
+        level = logging.DEBUG if is_away(error) else logging.WARNING
+        log.log(level, "trying again in %.1f s: %s", pause, first_line(error))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -120,6 +147,7 @@ class Link:
             await connection.close()
 
     async def _connect(self) -> AsyncConnection[Any]:
+        self._opened_at = monotonic()
         connection = await AsyncConnection.connect(self._conninfo, autocommit=True)
         try:
             probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
@@ -132,9 +160,3 @@ class Link:
             await connection.close()
             raise
         return connection
-
-
-def _warn(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome is not None else None
-    pause = state.next_action.sleep if state.next_action is not None else 0.0
-    log.warning("trying again in %.1f s: %s", pause, first_line(error) if error else "")

@@ -16,9 +16,21 @@ PROBE: Final = "select pg_backend_pid(), current_setting('default_transaction_is
 """What is asked first on each connection."""
 
 
+_LARGEST_PID: Final = 1 << 22
+"""That of Linux; of other systems it is smaller."""
+
+
 def is_pooled(connection: AsyncConnection[Any] | Connection[Any], probed: tuple[Any, ...]) -> bool:
     """Whether a pooler is in between: it answers the handshake with a process id of its own making."""
     return bool(probed[0] != connection.pgconn.backend_pid)
+
+
+def looks_pooled(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
+    """Whether the process id of a connection of yours, which nobody probed, is that of a pooler.
+
+    PgBouncer makes up 32 random bits; a real id is far smaller.
+    """
+    return not 0 < connection.pgconn.backend_pid <= _LARGEST_PID
 
 
 def adapt(

@@ -69,7 +69,8 @@ def start(
     """Start a server on `directory`, or attach to the one that runs there.
 
     Without a directory it lives in a temporary one that goes away with it. `settings` are
-    postgresql.conf's; one who attaches takes the server as it is. Raises EmbeddedMissing when that version
+    postgresql.conf's; a program that attaches takes the server as it is. Raises EmbeddedMissing when that
+    version
     is not installed, EmbeddedError with the end of the server's log when it cannot start.
     """
     binaries = _find_binaries(major)

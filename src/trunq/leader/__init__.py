@@ -1,6 +1,6 @@
 """The leader: one process at a time performs the duties.
 
-election   who leads, and for how long
+election   which process leads, and for how long
 duty       what there is to do, for each queue or for all of them
 """
 

@@ -1,4 +1,4 @@
-"""Who leads: one process at a time, which performs the duties of duty.py.
+"""The election: one process at a time leads and performs the duties of duty.py.
 
 It is elected by a lease row, renewed while it leads, not by a session lock: a pooler in between does no harm.
 Two leaders at once, for the moment in which one has not noticed that its lease ran out, do no harm either:
@@ -26,15 +26,18 @@ from trunq._async.execute import execute, value
 from trunq.call import Call
 from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
+from trunq.connection.outage import Outage
 from trunq.errors import translated
 from trunq.leader.duty import LIST, Duty, duties_of
 from trunq.signals import run_with_signals
 
 log = logging.getLogger("trunq.leader")
 
-_QUEUES: Final = Call("list_queues", {}, ("queue",))
+_QUEUES: Final = Call("list_queues", {}, ("queue", "span"))
+_LOOK: Final = 1.0
+"""Where there is no queue yet, look for one so often (seconds)."""
 _MOST_IN_A_ROW: Final = 50
-"""A duty that always has more to do gives the others, and the renewal, their turn after so many calls."""
+"""A duty that always has more to do lets the others, and the renewal, go on after this number of calls."""
 
 
 @dataclass(slots=True)
@@ -54,19 +57,22 @@ class Leader:
     """Stands for election, performs the duties while elected, resigns at the end.
 
     `name` tells candidates apart and must be one process' own; by default it is made up. `lease_time`
-    (seconds) is how long a leader that died is waited for. `term` is set while this process leads.
+    (seconds) is how long a leader that died is waited for. `outage` is that of the process it runs in. `term`
+    is set while this process leads.
     """
 
-    def __init__(self, dsn: str, name: str | None = None, lease_time: float = 15.0) -> None:
+    def __init__(
+        self, dsn: str, name: str | None = None, lease_time: float = 15.0, outage: Outage | None = None
+    ) -> None:
         self.name = name or own_name()
         self.lease_time = lease_time
         self.term: int | None = None
         self.performed = Performed()
         self._duties: tuple[Duty, ...] = ()
-        self._link = Link(dsn, f"trunq leader {self.name}")
+        self._link = Link(dsn, f"trunq leader {self.name}", outage=outage)
         self._stopped = asyncio.Event()
         self._renew_at = 0.0
-        self._due: dict[Duty, float] = {}
+        self._due: dict[tuple[Duty, str | None], float] = {}
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises psycopg.OperationalError when there is no database to begin
@@ -125,38 +131,51 @@ class Leader:
 
     async def _perform(self) -> None:
         """Every duty that is due, for every queue. One that fails leaves the others their turn."""
-        due = [duty for duty in self._duties if self._due.get(duty, 0.0) <= monotonic()]
-        queues = await self._link.run(_list_queues) if any(duty.per_queue for duty in due) else []
-        for duty in due:
-            self._due[duty] = monotonic() + duty.every
-            for queue in queues if duty.per_queue else [None]:
-                await self._perform_one(duty, queue)
-                await self._stand()
-                if self.term is None or self._stopped.is_set():
-                    return
+        spans = await self._link.run(_list_queues)
+        pairs = [(duty, queue) for duty in self._duties for queue in (spans if duty.per_queue else (None,))]
+        # A queue that is gone must not be waited for.
+        self._due = {pair: self._due.get(pair, 0.0) for pair in pairs}
+        for duty, queue in pairs:
+            if self._due[duty, queue] > monotonic():
+                continue
+            self._due[duty, queue] = monotonic() + duty.interval(None if queue is None else spans[queue])
+            await self._perform_one(duty, queue)
+            await self._stand()
+            if self.term is None or self._stopped.is_set():
+                return
 
     async def _perform_one(self, duty: Duty, queue: str | None) -> None:
-        async def perform(connection: AsyncConnection[Any]) -> int:
-            return await value(connection, duty.call(queue)) or 0
+        async def perform(connection: AsyncConnection[Any]) -> tuple[int | None, str | None]:
+            ((done, error),) = await execute(connection, duty.call(queue))
+            return done, error
 
         try:
             for _ in range(_MOST_IN_A_ROW):
-                done = await self._link.run(perform)
-                self.performed.count(duty, done)
-                if duty.again_from is None or done < duty.again_from:
+                done, error = await self._link.run(perform)
+                if error is not None:
+                    self._log_failure(duty, queue, error)
                     return
-            self._due[duty] = 0.0
+                self.performed.count(duty, done or 0)
+                if done is None and duty.again_after is not None:
+                    again = monotonic() + duty.again_after
+                    self._due[duty, queue] = min(self._due[duty, queue], again)
+                if duty.again_from is None or (done or 0) < duty.again_from:
+                    return
+            self._due[duty, queue] = 0.0
         except psycopg.Error as error:
-            log.error(
-                "duty %s%s failed: %s",
-                duty.name,
-                "" if queue is None else f" of queue {queue}",
-                first_line(error),
-                extra={"duty": duty.name, "queue": queue},
-            )
+            self._log_failure(duty, queue, first_line(error))
+
+    def _log_failure(self, duty: Duty, queue: str | None, why: str) -> None:
+        log.error(
+            "duty %s%s failed: %s",
+            duty.name,
+            "" if queue is None else f" of queue {queue}",
+            why,
+            extra={"duty": duty.name, "queue": queue},
+        )
 
     def _rest(self) -> float:
-        due = min(self._due.values(), default=0.0)
+        due = min(self._due.values(), default=monotonic() + _LOOK)
         return max(0.0, min(due, self._renew_at) - monotonic())
 
     async def _pause(self, seconds: float) -> None:
@@ -176,8 +195,9 @@ class Leader:
             log.warning("could not resign, the next leader waits for our lease to end: %s", first_line(error))
 
 
-async def _list_queues(connection: AsyncConnection[Any]) -> list[str]:
-    return [queue for (queue,) in await execute(connection, _QUEUES)]
+async def _list_queues(connection: AsyncConnection[Any]) -> dict[str, float]:
+    """Every queue, and for how many seconds one of its segments is written to."""
+    return {queue: span.total_seconds() for queue, span in await execute(connection, _QUEUES)}
 
 
 def own_name() -> str:

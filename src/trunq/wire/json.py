@@ -136,7 +136,7 @@ def _text_trouble(where: str, text: str) -> str | None:
     if "\0" in text:
         return f"{where} has a NUL character, which jsonb cannot hold"
     if any("\ud800" <= character <= "\udfff" for character in text):
-        return f"{where} has half a surrogate pair, which is no character"
+        return f"{where} has half a surrogate pair, which is not a character"
     return None
 
 

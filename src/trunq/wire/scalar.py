@@ -31,7 +31,7 @@ def interval(name: str, value: Interval | None) -> timedelta | None:
     try:
         return timedelta(seconds=value)
     except (ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{name} is no length of time: {value} seconds") from error
+        raise InvalidArgument(f"{name} is not a length of time: {value} seconds") from error
 
 
 def moment(name: str, value: datetime | None) -> datetime | None:

@@ -14,7 +14,8 @@ handler with a parameter `connection` gets a transaction: its writes and the ack
 
     fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
     backlog    leased, not started
-    slot       runs handlers (thread, transaction: those that are no plain coroutines)
+    slot       runs handlers (thread, transaction: those that are not plain coroutines)
+    failure    what the log says of those that fail
     answer     sends answers in groups
     heartbeat  extends the leases of what still runs
     run        the order of life of all these
@@ -49,9 +50,12 @@ class Worker:
     `poll` is how often an idle worker looks without being woken: 5 seconds, or 1 with `notify=False`.
     `notify` None means: unless a connection pooler is in between; True: behind one in session mode as well.
     `lease_time` overrules the subscription's. With `reserve`, a handler gets no longer than the lease less
-    that reserve, instead of extensions for as long as it runs. `lead=False` keeps it from standing for
-    election as leader. With `until_empty`, it ends when nothing of its subscription is waiting, running or
-    delayed any more. Times are seconds or timedelta.
+    that reserve, instead of extensions for as long as it runs. `grace` is the time from a stop to the end:
+    handlers that take longer fail (when not given, they are waited for). `max_connections` bounds the
+    connections to the database; when not given, each handler in a transaction can have one, besides one each
+    for leases, answers, the bell and the leader; the log says at the start how many that is. `lead=False`
+    keeps it from standing for election as leader. With `until_empty`, it ends when nothing of its
+    subscription is waiting, running or delayed any more. Times are seconds or timedelta.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class Worker:
         poll: Seconds | None = None,
         lease_time: Seconds | None = None,
         reserve: Seconds | None = None,
+        grace: Seconds | None = None,
+        max_connections: int | None = None,
         notify: bool | None = None,
         lead: bool = True,
         until_empty: bool = False,
@@ -78,6 +84,8 @@ class Worker:
         self.poll = poll
         self.lease_time = lease_time
         self.reserve = reserve
+        self.grace = grace
+        self.max_connections = max_connections
         self.notify = notify
         self.lead = lead
         self.until_empty = until_empty
@@ -117,6 +125,8 @@ class Worker:
         Uses uvloop where it is installed. Raises psycopg.OperationalError when there is no database to begin
         with (later on it is waited for), and trunq's errors for a queue or subscription that does not exist.
         """
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("an event loop is running here: await worker.run_async()")
         run_with_signals(self.run_async, self.stop)
 
     async def run_async(self) -> None:
@@ -158,6 +168,8 @@ class Worker:
             poll=poll if poll is not None else 1.0 if self.notify is False else 5.0,
             lease_time=_seconds(self.lease_time, "lease_time"),
             reserve=_seconds(self.reserve, "reserve"),
+            grace=_seconds(self.grace, "grace"),
+            max_connections=self.max_connections,
             notify=self.notify,
             lead=self.lead,
             until_empty=self.until_empty,

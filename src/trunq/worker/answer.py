@@ -34,15 +34,18 @@ from trunq.wire.array import (
     text_array,
 )
 from trunq.worker.lease import Lease, Rejected, Retried, Statistics
+from trunq.worker.result import cut
 
 log = logging.getLogger("trunq.worker")
 
 GATHER: Final = 0.005
 """Seconds for which answers are gathered while others are on their way."""
 LARGE: Final = 2000
-"""So many are sent at once."""
+"""Answers sent at once."""
+_LONGEST: Final = 8000
+"""Characters of an error or reason that are kept."""
 MOST_UNSENT: Final = 20_000
-"""With so many unsent, nothing more is leased: the database is slow, or away."""
+"""With this many answers unsent, nothing more is leased: the database is slow, or away."""
 
 
 @dataclass(slots=True)
@@ -337,7 +340,7 @@ _BY_FUNCTION: Final[dict[str, Callable[[Lease, list[Any]], Group]]] = {
 
 
 def _clean(text: str | None) -> str | None:
-    """Text that Postgres takes: it has no character 0, and no lone surrogates."""
+    """Text that Postgres takes (no character 0, no lone surrogates), and that somebody may read."""
     if text is None:
         return None
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    return cut(text, _LONGEST).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

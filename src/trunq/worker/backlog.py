@@ -1,4 +1,4 @@
-"""What was leased and has not started, between the one who leases and the slots that handle."""
+"""What was leased and has not started, between the fetcher and the slots."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from trunq._async.execute import value
 from trunq.call import Call
-from trunq.connection.backoff import BACKOFF, first_line
+from trunq.connection.backoff import BACKOFF, first_line, is_away
 from trunq.connection.link import Link
 from trunq.worker.lease import Source
 
@@ -79,7 +79,7 @@ class Bell:
         while self._notify is not False:
             if self._connection is None:
                 await AsyncRetrying(
-                    retry=retry_if_exception_type(psycopg.Error), wait=BACKOFF, after=_warn, reraise=True
+                    retry=retry_if_exception_type(psycopg.Error), wait=BACKOFF, after=self._say, reraise=True
                 )(self._open_again)
             await self._lost.wait()
             await self._link.close()
@@ -90,6 +90,7 @@ class Bell:
         except psycopg.Error:
             await self._link.close()
             raise
+        self._link.answered()
         self._ring_all()
 
     async def take(self, source: Source) -> str:
@@ -174,19 +175,20 @@ class Bell:
 
     def _break(self, error: psycopg.Error | None) -> None:
         if error is not None:
-            log.warning("lost the connection that listens: %s", first_line(error))
+            self._link.notice(error)
         self._connection = None
         for source in self._sources:
             source.holds_bell = False
         self._lost.set()
 
+    def _say(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if error is not None and is_away(error):
+            self._link.notice(error)
+        elif error is not None:
+            log.warning("cannot listen, polling: %s", first_line(error))
+
     def _ring_all(self) -> None:
         for source in self._sources:
             source.is_rung = True
         self._changed.set()
-
-
-def _warn(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome is not None else None
-    if error is not None:
-        log.warning("cannot listen, polling: %s", first_line(error))

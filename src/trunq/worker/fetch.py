@@ -27,15 +27,15 @@ MOST_AHEAD: Final = 2000
 """Without a stated prefetch, never more than this is leased ahead."""
 SHORTEST_MEASURE: Final = 0.01
 WORK_AHEAD: Final = 0.25
-"""Without a stated prefetch, so many seconds of work are leased ahead."""
+"""Without a stated prefetch, this many seconds of work are leased ahead."""
 ENOUGH_A_SLOT: Final = 20
-"""When each slot has finished so many, that is a rate to go by."""
+"""Messages that each slot must have finished before their rate counts."""
 LEASES_AT_LEAST: Final = 4
 """Handlers' transactions under one lease commit one by one: their messages are spread over several leases."""
 QUICKEST_LOOK: Final = 0.005
-"""With a publisher in the way of the bell: the first look after so many seconds, later ones more seldom."""
+"""With a publisher in the way of the bell: the first look after this many seconds, later ones less often."""
 LOOKS_APART: Final = 4
-"""Having caught up, the next look comes after so many times what the last took: on a busy server looks are
+"""After catching up, the next look waits this many times as long as the last took: on a busy server looks are
 fewer and find more, instead of taking from the publishers what they need.
 """
 LONGEST_APART: Final = 0.02
@@ -150,7 +150,7 @@ class Fetcher:
             await self._outbox.flushed(MOST_UNSENT)
             return
         for source in self._sources:
-            # Who is not going to look must not be the one that is called.
+            # A worker that is not going to look must not be the one that publishers wake.
             await self._bell.give(source)
         if self._room() < 1 and not self.is_stopped:
             await self._changed(None)
@@ -168,7 +168,7 @@ class Fetcher:
 
     async def _look(self, source: Source, room: int) -> None:
         if source.is_freed and not source.is_rung and monotonic() < source.next_look:
-            # The bell is free, which is no reason to look unless we get it: else every sleeper would.
+            # The bell is free, but only the worker that gets it should look, not every sleeper.
             source.is_freed = False
             await self._rest(source)
             return
@@ -263,7 +263,7 @@ class Fetcher:
         await self._changed(min(source.next_look for source in self._sources) - monotonic())
 
     async def _changed(self, seconds: float | None) -> None:
-        """Wait until something changed: room, a notification, the end; or so many seconds."""
+        """Wait until something changed: room, a notification, the end; or until `seconds` are over."""
         changed = self._backlog.changed
         timer = None
         if seconds is not None:

@@ -12,7 +12,7 @@ Acked = tuple[int, float, bytes | None]
 
 
 class Retried(NamedTuple):
-    """A message to run again, after so many seconds; None: as the policy says."""
+    """A message to run again, after `delay` seconds; None: as the policy says."""
 
     id: int
     took: float
@@ -97,7 +97,7 @@ class Lease:
         }
 
     def renewed(self, at: float) -> None:
-        """It counts anew from `at`."""
+        """The lease time starts again at `at`."""
         self.ends = at + self.lease_time
         self.renew_at = at + self.lease_time / 3
 

@@ -54,6 +54,12 @@ class Registry:
         """The kinds that have a handler."""
         return sorted(str(kind) for kind in self.handlers)
 
+    @property
+    def colours_of_transactions(self) -> int:
+        """0, 1 or 2: whether async and sync handlers want a transaction, which have a pool each."""
+        wanting = (handler for handler in self.handlers.values() if handler.connection is not None)
+        return len({handler.is_async for handler in wanting})
+
     def add(self, kind: str, function: Callable[..., Any], transaction: bool | None) -> None:
         """Register `function` for `kind`. Raises TypeError for one that could not be called, ValueError for a
         second.

@@ -10,6 +10,8 @@ from trunq.wire.json import json_bytes
 
 _TAIL: Final = 2
 _LONGEST: Final = 2000
+_FRAMES: Final = 30
+_CAUSES: Final = 5
 
 
 def encode(result: Any) -> bytes | None:
@@ -25,7 +27,47 @@ def encode(result: Any) -> bytes | None:
 
 def describe(error: BaseException) -> str:
     """An error for the message's history: type and text, then the end of the traceback."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = text_of(error)
+    head = f"{type(error).__name__}: {said}" if said else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)[-_TAIL:]
     places = [f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
-    return "\n".join([text[:_LONGEST], *places])
+    return "\n".join([head, *places])
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, cut; some say 50 MB, some fail to say anything."""
+    try:
+        return cut(str(error))
+    except Exception as broken:
+        return f"(no text: its __str__ raised {type(broken).__name__})"
+
+
+def cut(text: str, longest: int = _LONGEST) -> str:
+    """A text that somebody may read to its end."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
+
+
+def is_short(error: BaseException) -> bool:
+    """Whether an error and its causes may be logged with all they say."""
+    try:
+        return all(len(str(each)) <= _LONGEST for each in _with_causes(error))
+    except Exception:
+        return False
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error that says too much, as text, with that of its causes."""
+    parts = []
+    for each in _with_causes(error):
+        frames = "".join(traceback.format_tb(each.__traceback__)[-_FRAMES:])
+        parts.append(f"Traceback (most recent call last):\n{frames}{type(each).__name__}: {text_of(each)}")
+    return "\n\n".join(reversed(parts))
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and len(found) < _CAUSES:
+        found.append(seen)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return found

@@ -14,11 +14,13 @@ from trunq._async.connection import check_schema
 from trunq._async.execute import execute, value
 from trunq.call import Call
 from trunq.connection.link import Link
+from trunq.connection.outage import Outage
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
 from trunq.leader import Leader
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
+from trunq.worker.failure import Failures
 from trunq.worker.fetch import Fetcher
 from trunq.worker.heartbeat import Heartbeat
 from trunq.worker.lease import Lease, Source, Statistics
@@ -30,6 +32,11 @@ log = logging.getLogger("trunq.worker")
 
 _POLICY_EVERY: Final = 60.0
 """Seconds between looks at the subscriptions' policy, which may be changed while we run."""
+
+_FOR_HANDLERS: Final = 0.8
+"""This share of the grace is for handlers, the rest for their answers."""
+_STUBBORN: Final = 5.0
+"""Seconds in which what is cancelled should end."""
 
 _POLICY: Final = ("subscription", "mode", "lease_time")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
@@ -49,9 +56,28 @@ class Options:
     poll: float
     lease_time: float | None
     reserve: float | None
+    grace: float | None
+    max_connections: int | None
     notify: bool | None
     lead: bool
     until_empty: bool
+
+
+def connections(options: Options, registry: Registry) -> tuple[int, int]:
+    """How many connections a worker opens at most, and how many of them each pool of transactions has.
+
+    Leases, answers, the bell and the leader have one each. Async handlers in a transaction have a pool, and
+    sync ones another.
+    """
+    fixed = 2 + (options.notify is not False) + options.lead
+    pools = registry.colours_of_transactions
+    most = options.max_connections
+    if most is None:
+        most = fixed + pools * options.concurrency
+    if most < fixed + pools:
+        raise InvalidArgument(f"this worker needs at least {fixed + pools} connections, not {most}")
+    share = min(options.concurrency, (most - fixed) // pools) if pools else 1
+    return fixed + pools * share, share
 
 
 class Run:
@@ -62,13 +88,16 @@ class Run:
         self._statistics = statistics
         title = f"trunq worker {options.identity}"
         # Losing a lease only redelivers: it need not wait for the disk. An answer must.
-        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"})
-        self._answers = Link(options.dsn, title)
-        self._listening = Link(options.dsn, title)
+        outage = Outage()
+        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"}, outage=outage)
+        self._answers = Link(options.dsn, title, outage=outage)
+        self._listening = Link(options.dsn, title, outage=outage)
         self._sources = [Source(queue, options.subscription) for queue in options.queues]
         self._backlog = Backlog()
-        self._transactions = Transactions(options.dsn, title, options.concurrency)
-        self._leader = Leader(options.dsn, options.identity) if options.lead else None
+        self.max_connections, share = connections(options, registry)
+        self._transactions = Transactions(options.dsn, title, share)
+        self._failures = Failures()
+        self._leader = Leader(options.dsn, options.identity, outage=outage) if options.lead else None
         self._bell = Bell(self._listening, self._sources, self._backlog.changed, options.notify)
         self._outbox = Outbox(
             self._answers,
@@ -77,7 +106,15 @@ class Run:
             self._renewed,
         )
         self._slots = [
-            Slot(number, self._backlog, registry, self._outbox, self._transactions, options.reserve)
+            Slot(
+                number,
+                self._backlog,
+                registry,
+                self._outbox,
+                self._transactions,
+                self._failures,
+                options.reserve,
+            )
             for number in range(options.concurrency)
         ]
         self._fetcher = Fetcher(
@@ -98,10 +135,23 @@ class Run:
             self._sources, self._slots, self._backlog, self._fetcher.ahead, statistics
         )
         self._background: set[asyncio.Task[None]] = set()
+        self._overdue = asyncio.Event()
 
     def stop(self) -> None:
-        """Lease no more, give back what has not started, finish what runs."""
+        """Lease no more, give back what has not started, finish what runs, as far as the grace lasts."""
+        if (grace := self._options.grace) is not None and not self._fetcher.is_stopped:
+            loop = asyncio.get_running_loop()
+            loop.call_later(grace * _FOR_HANDLERS, self._give_up)
+            loop.call_later(grace, self._overdue.set)
         self._fetcher.stop()
+
+    def _give_up(self) -> None:
+        """Wait for handlers no longer: what is left of the grace is for their answers."""
+        for slot in self._slots:
+            if slot.lease is not None:
+                slot.give_up(
+                    TimeoutError(f"its worker was stopped, and had {self._options.grace:g} s to end")
+                )
 
     async def serve(self) -> None:
         """Work until stopped, or until nothing is left when asked to."""
@@ -109,7 +159,13 @@ class Run:
         try:
             await self._open()
             about = {"worker": self._options.identity, "queues": self._options.queues}
-            log.info("serving %s as %s", ", ".join(self._options.queues), self._options.identity, extra=about)
+            log.info(
+                "serving %s as %s, with %s connections at most",
+                ", ".join(self._options.queues),
+                self._options.identity,
+                self.max_connections,
+                extra=about,
+            )
             self._start_background()
             slots = {asyncio.create_task(slot.run()) for slot in self._slots}
             try:
@@ -119,6 +175,7 @@ class Run:
                 await self._drain(slots)
                 raise
             await self._drain(slots)
+            self._failures.say_rest()
             log.info("ended: %s", self._statistics, extra=about)
         finally:
             await self._close(slots)
@@ -132,7 +189,6 @@ class Run:
     async def _open(self) -> None:
         """Connect, once and without patience: whoever starts a worker by hand should hear what is wrong."""
         connection = await self._leases.open()
-        self._transactions.is_pooled = self._leases.pooled
         await check_schema(connection)
         await self._follow_policy(connection)
         if self._options.is_named:
@@ -206,8 +262,24 @@ class Run:
             if ids:
                 self._outbox.release(lease, ids)
         self._backlog.close()
-        await self._watch(_all(slots), slots)
-        await self._watch(self._outbox.flushed())
+        await self._watch(self._in_time(_all(slots)), slots)
+        await self._watch(self._in_time(self._outbox.flushed()))
+
+    async def _in_time(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, but no longer than the grace lasts."""
+        task, overdue = asyncio.create_task(work), asyncio.create_task(self._overdue.wait())
+        try:
+            await asyncio.wait({task, overdue}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+            else:
+                log.error("the grace is over: %s messages run, %s answers are lost", *self._undone())
+        finally:
+            task.cancel()
+            overdue.cancel()
+
+    def _undone(self) -> tuple[int, int]:
+        return sum(slot.lease is not None for slot in self._slots), self._outbox.unsent
 
     async def _close(self, slots: set[asyncio.Task[None]]) -> None:
         for slot in self._slots:
@@ -245,7 +317,11 @@ async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait until they have ended, however."""
+    """Cancel tasks and wait until they have ended, however; not for ever, for a handler may refuse to."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks:
+        done, _ = await asyncio.wait(tasks, timeout=_STUBBORN)
+        for task in done:
+            if not task.cancelled():
+                task.exception()

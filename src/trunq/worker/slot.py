@@ -16,6 +16,7 @@ from typing import Any, Final
 from trunq.message import Message, Reject, Retry
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
+from trunq.worker.failure import Failures, about
 from trunq.worker.lease import Lease
 from trunq.worker.registry import Handler, Registry
 from trunq.worker.result import describe, encode
@@ -25,7 +26,12 @@ from trunq.worker.transaction import COMMITTED, AckRefused, Transactions
 log = logging.getLogger("trunq.worker")
 
 TURN: Final = 0.005
-"""Handlers that never wait for anything: the loop gets its turn after so many seconds."""
+"""Handlers that never wait for anything: the loop gets its turn after this many seconds."""
+
+_UNHEARD: Final = 10.0
+"""A sync handler whose lease was lost has so many seconds to notice."""
+_MOST_LEFT: Final = 3
+"""Threads that a slot leaves behind with handlers that hang. Each takes memory, and perhaps a connection."""
 
 
 class UnknownKind(Exception):
@@ -42,6 +48,7 @@ class Slot:
         registry: Registry,
         outbox: Outbox,
         transactions: Transactions,
+        failures: Failures,
         reserve: float | None,
     ) -> None:
         self._number = number
@@ -49,10 +56,16 @@ class Slot:
         self._registry = registry
         self._outbox = outbox
         self._transactions = transactions
+        self._failures = failures
         self._reserve = reserve
         self._thread: Thread | None = None
+        self._left: list[Thread] = []
+        """Threads with handlers that hang, left to themselves."""
         self._task: asyncio.Task[Any] | None = None
         self._in_thread: threading.Event | None = None
+        self._verdict: Exception | None = None
+        """What a handler that is cancelled now has failed with."""
+        self._is_aborted = False
         self.lease: Lease | None = None
         """The lease of the message that runs here."""
 
@@ -60,7 +73,8 @@ class Slot:
         """Take and handle messages. This is the hot path: what it does for each message is counted in
         nanoseconds.
         """
-        self._task = asyncio.current_task()
+        task = self._task = asyncio.current_task()
+        assert task is not None
         backlog, outbox = self._backlog, self._outbox
         waiting, changed = backlog.waiting, backlog.changed
         handlers, default = self._registry.handlers, self._registry.default
@@ -97,7 +111,8 @@ class Slot:
             finally:
                 backlog.busy -= 1
                 self.lease = None
-            if ended - turn > TURN:
+            if ended - turn > TURN or task.cancelling():
+                self._recover(task)
                 await asyncio.sleep(0)
                 turn = monotonic()
 
@@ -105,11 +120,22 @@ class Slot:
         """The lease of what runs here is lost: an async handler is cancelled, a sync one sees its event."""
         if self._in_thread is not None:
             self._in_thread.set()
+            asyncio.get_running_loop().call_later(_UNHEARD, self._leave, self._in_thread, None)
         elif self._task is not None:
+            self._task.cancel()
+
+    def give_up(self, error: Exception) -> None:
+        """Wait no longer for what runs here: it has failed with `error`."""
+        if self._in_thread is not None:
+            self._in_thread.set()
+            self._leave(self._in_thread, error)
+        elif self._task is not None and self.lease is not None:
+            self._verdict = error
             self._task.cancel()
 
     def abort(self) -> None:
         """Stop at once, without an answer."""
+        self._is_aborted = True
         if self._in_thread is not None:
             self._in_thread.set()
         if self._task is not None:
@@ -119,6 +145,14 @@ class Slot:
         """Let the thread go."""
         if self._thread is not None:
             self._thread.close()
+
+    def _recover(self, task: asyncio.Task[Any]) -> None:
+        """After a handler that was cancelled, whether it ended so or swallowed it: the slot goes on."""
+        if self._is_aborted:
+            raise asyncio.CancelledError
+        while task.cancelling():
+            task.uncancel()
+        self._verdict = None
 
     async def _handle(self, handler: Handler | None, lease: Lease, message: Message) -> Any:
         """Call a handler that needs a thread, a transaction or a time limit."""
@@ -148,19 +182,41 @@ class Slot:
             call = partial(handler.function, message, **arguments)
         if self._thread is None:
             self._thread = Thread(f"trunq-slot-{self._number}")
-        timer = None
-        if (limit := self._limit(lease)) is not None:
-            timer = asyncio.get_running_loop().call_later(limit, lost.set)
+        timers, limit = [], self._limit(lease)
+        if limit is not None and self._reserve is not None:
+            loop = asyncio.get_running_loop()
+            timers.append(loop.call_later(limit, lost.set))
+            timers.append(loop.call_later(limit + self._reserve / 2, self._leave, lost, _late(limit)))
         try:
-            # A thread cannot be cancelled. One past its time is waited for: its slot is not free before.
             result = await self._thread.run(call)
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled. The slot goes on with another.
+            self._left = [thread for thread in self._left if thread.is_alive]
+            self._left.append(self._thread)
+            self._thread.close()
+            self._thread = None
+            raise
         finally:
             self._in_thread = None
-            if timer is not None:
+            for timer in timers:
                 timer.cancel()
         if limit is not None and lost.is_set() and result is not COMMITTED and not lease.is_lost:
             raise _late(limit)
         return result
+
+    def _leave(self, lost: threading.Event, error: Exception | None) -> None:
+        """Leave a handler that hangs to its thread, unless this slot has left too many."""
+        if self._in_thread is not lost or self._task is None:
+            return
+        hanging = sum(thread.is_alive for thread in self._left)
+        if hanging >= _MOST_LEFT:
+            log.error(
+                "slot %s is lost until its handler returns: %s others hang already", self._number, hanging
+            )
+            return
+        log.error("a handler hangs; slot %s leaves it to its thread and goes on with another", self._number)
+        self._verdict = error
+        self._task.cancel()
 
     def _answer(self, lease: Lease, message: Message, took: float, result: Any) -> None:
         if result is COMMITTED:
@@ -171,27 +227,18 @@ class Slot:
             self._outbox.ack(lease, message.id, took, encode(result))
 
     def _fail(self, lease: Lease, message: Message, took: float, error: BaseException) -> None:
-        task = self._task
-        is_cancelled = task is not None and task.cancelling() > 0
-        if isinstance(error, KeyboardInterrupt | GeneratorExit) or (is_cancelled and not lease.is_lost):
+        if self._is_aborted or isinstance(error, KeyboardInterrupt | GeneratorExit):
             # Stopping at once: no answer.
             raise error
-        while task is not None and task.cancelling():
-            task.uncancel()
-        about = {
-            "queue": message.queue,
-            "message_id": message.id,
-            "kind": message.kind,
-            "attempt": message.attempt,
-        }
+        if isinstance(error, asyncio.CancelledError) and self._verdict is not None:
+            error = self._verdict
         if lease.is_lost or isinstance(error, AckRefused):
-            log.warning("message %s of %s was lost while it ran", message.id, message.queue, extra=about)
+            log.warning(
+                "message %s of %s was lost while it ran", message.id, message.queue, extra=about(message)
+            )
             self._outbox.forget(lease)
             return
-        trace = None if isinstance(error, UnknownKind) else error
-        log.warning(
-            "message %s of %s failed: %s", message.id, message.queue, error, exc_info=trace, extra=about
-        )
+        self._failures.note(message, error, is_traced=not isinstance(error, UnknownKind))
         self._outbox.fail(lease, message.id, took, describe(error))
 
     def _unknown(self, message: Message) -> str:

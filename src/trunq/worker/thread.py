@@ -21,7 +21,13 @@ class Thread:
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended; after `close`, whether it still runs a function."""
+        return self._thread.is_alive()
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Have the thread call `function`; the future gets what it returns or raises."""
@@ -35,17 +41,35 @@ class Thread:
         self._work.put(None)
 
     def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            loop, future, context, function = work
-            try:
-                result, error = context.run(function), None
-            except BaseException as raised:
-                result, error = None, raised
-            try:
-                loop.call_soon_threadsafe(_settle, future, result, error)
-            except RuntimeError:
-                # The loop is closed: the worker was stopped at once and asks for no answer.
-                return
+        while _do(self._work.get()):
+            pass
+
+
+def _do(work: _Work | None) -> bool:
+    """Do one piece of work; False at the end.
+
+    A function of its own: a thread that waits for work must not hold on to the last result, or to an error
+    and all that its frames refer to.
+    """
+    if work is None:
+        return False
+    loop, future, context, function = work
+    result, error = None, None
+    try:
+        result = context.run(function)
+    except BaseException as raised:
+        error = raised
+    while True:
+        try:
+            loop.call_soon_threadsafe(_settle, future, result, error)
+        except RuntimeError:
+            # The loop is closed: the worker was stopped at once and asks for no answer.
+            return False
+        except MemoryError as raised:
+            # Without a word from us the slot would wait for ever: let go of everything and try again.
+            result, error = None, raised.with_traceback(None)
+            continue
+        return True
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

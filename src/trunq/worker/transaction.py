@@ -4,22 +4,33 @@ The ack is the last statement: it takes the lease's lock, which is held until th
 lease has ended (then all is rolled back). Only an ack commits. A handler that raises, or answers Retry or
 Reject, is rolled back, and its answer goes the ordinary way, outside: the book-keeping of a failure must
 survive the rollback.
+
+The transaction is READ COMMITTED, whatever the database's default. A handler that wants another level says so
+in its first statement: `set transaction isolation level serializable`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from time import monotonic
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, Final
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg_pool import PoolTimeout
 
+from trunq._async.connection import require_open
+from trunq._async.pool import AsyncPool, open_pool
+from trunq._sync.connection import require_open as require_open_sync
+from trunq._sync.pool import Pool
+from trunq._sync.pool import open_pool as open_sync_pool
 from trunq.connection.address import complete
+from trunq.connection.backoff import first_line
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
 from trunq.worker.answer import ack_in_sync_transaction, ack_in_transaction
@@ -27,8 +38,16 @@ from trunq.worker.lease import Lease
 from trunq.worker.registry import Handler
 from trunq.worker.result import encode
 
-_PATIENCE = 10.0
+log = logging.getLogger("trunq.worker")
+
+_PATIENCE: Final = 10.0
 """Seconds to wait for a connection before asking whether the lease is still ours."""
+
+_MET: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_TRIES: Final = 20
+"""So often is a handler run for one attempt of its message, if each time its transaction met another."""
+_AT_ONCE: Final = 3
+_LONGEST_PAUSE: Final = 0.5
 
 
 class AckRefused(Exception):
@@ -44,43 +63,35 @@ COMMITTED = Committed()
 
 
 class Transactions:
-    """Connections for handlers that asked for a transaction, opened when first needed, at most one a slot."""
+    """Connections for handlers that asked for a transaction, opened when first needed: at most
+    `max_connections` for async handlers, and as many for sync ones.
+    """
 
-    def __init__(self, dsn: str, application_name: str, concurrency: int) -> None:
+    def __init__(self, dsn: str, application_name: str, max_connections: int) -> None:
         self._conninfo = complete(dsn, application_name)
-        self._concurrency = concurrency
-        self.is_pooled = False
-        """Whether a connection pooler is in between, where prepared statements would be somebody else's."""
-        self._pool: AsyncConnectionPool[Any] | None = None
-        self._sync_pool: ConnectionPool[Any] | None = None
+        self._max_connections = max_connections
+        self._pool: AsyncPool | None = None
+        self._sync_pool: Pool | None = None
         self._opening = asyncio.Lock()
         self._sync_opening = threading.Lock()
 
     async def run(self, handler: Handler, lease: Lease, message: Message) -> Any:
         """Call an async handler in a transaction. Returns COMMITTED, or its answer after a rollback."""
-        started = monotonic()
-        async with self._connection(lease) as connection, connection.transaction() as transaction:
-            result = await handler.function(message, **{str(handler.connection): connection})
-            if isinstance(result, Retry | Reject):
-                raise psycopg.Rollback(transaction)
-            took, encoded = monotonic() - started, encode(result)
-            with _refusal():
-                _require_fresh(await ack_in_transaction(connection, lease, message.id, took, encoded))
-            return COMMITTED
-        return result
+        for tried in range(_TRIES):
+            try:
+                return await self._run_once(handler, lease, message)
+            except _MET as error:
+                await asyncio.sleep(_pause(error, tried, lease, message))
+        raise AssertionError("the last try returns or raises")
 
     def run_sync(self, handler: Handler, lease: Lease, message: Message, arguments: dict[str, Any]) -> Any:
         """The same for a sync handler, in the thread it runs in."""
-        started = monotonic()
-        with self._sync_connection(lease) as connection, connection.transaction() as transaction:
-            result = handler.function(message, **{str(handler.connection): connection}, **arguments)
-            if isinstance(result, Retry | Reject):
-                raise psycopg.Rollback(transaction)
-            took, encoded = monotonic() - started, encode(result)
-            with _refusal():
-                _require_fresh(ack_in_sync_transaction(connection, lease, message.id, took, encoded))
-            return COMMITTED
-        return result
+        for tried in range(_TRIES):
+            try:
+                return self._run_once_sync(handler, lease, message, arguments)
+            except _MET as error:
+                sleep(_pause(error, tried, lease, message))
+        raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -88,6 +99,34 @@ class Transactions:
             await self._pool.close(timeout=1)
         if self._sync_pool is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._sync_pool.close, 1)
+
+    async def _run_once(self, handler: Handler, lease: Lease, message: Message) -> Any:
+        started = monotonic()
+        async with self._connection(lease) as connection, connection.transaction() as transaction:
+            result = await handler.function(message, **{str(handler.connection): connection})
+            if isinstance(result, Retry | Reject):
+                raise psycopg.Rollback(transaction)
+            took, encoded = monotonic() - started, encode(result)
+            require_open(connection)
+            with _refusal():
+                _require_fresh(await ack_in_transaction(connection, lease, message.id, took, encoded))
+            return COMMITTED
+        return result
+
+    def _run_once_sync(
+        self, handler: Handler, lease: Lease, message: Message, arguments: dict[str, Any]
+    ) -> Any:
+        started = monotonic()
+        with self._sync_connection(lease) as connection, connection.transaction() as transaction:
+            result = handler.function(message, **{str(handler.connection): connection}, **arguments)
+            if isinstance(result, Retry | Reject):
+                raise psycopg.Rollback(transaction)
+            took, encoded = monotonic() - started, encode(result)
+            require_open_sync(connection)
+            with _refusal():
+                _require_fresh(ack_in_sync_transaction(connection, lease, message.id, took, encoded))
+            return COMMITTED
+        return result
 
     @asynccontextmanager
     async def _connection(self, lease: Lease) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -97,7 +136,7 @@ class Transactions:
             try:
                 connection = await pool.getconn(timeout=_PATIENCE)
             except PoolTimeout:
-                # The database is away. That is no failure of this message, it has not even begun.
+                # The database is away. The message has not failed: it has not begun.
                 _require_held(lease)
         try:
             yield connection
@@ -118,35 +157,32 @@ class Transactions:
         finally:
             pool.putconn(connection)
 
-    async def _open(self) -> AsyncConnectionPool[Any]:
+    async def _open(self) -> AsyncPool:
         async with self._opening:
             if self._pool is None:
-                pool = AsyncConnectionPool(
-                    self._conninfo,
-                    check=AsyncConnectionPool.check_connection,
-                    **self._settings(),
-                )
-                await pool.open()
-                self._pool = pool
+                self._pool = await open_pool(self._conninfo, "trunq worker", self._max_connections, _PATIENCE)
             return self._pool
 
-    def _open_sync(self) -> ConnectionPool[Any]:
+    def _open_sync(self) -> Pool:
         with self._sync_opening:
             if self._sync_pool is None:
-                pool = ConnectionPool(
-                    self._conninfo,
-                    check=ConnectionPool.check_connection,
-                    **self._settings(),
+                self._sync_pool = open_sync_pool(
+                    self._conninfo, "trunq worker", self._max_connections, _PATIENCE
                 )
-                pool.open()
-                self._sync_pool = pool
             return self._sync_pool
 
-    def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {"min_size": 0, "max_size": self._concurrency, "open": False}
-        if self.is_pooled:
-            settings["kwargs"] = {"prepare_threshold": None}
-        return settings
+
+def _pause(error: psycopg.Error, tried: int, lease: Lease, message: Message) -> float:
+    """Two transactions met, and this one gave way: it is run again, which costs no attempt.
+
+    Returns the seconds until then: none at first, later a random time, so that those that keep meeting part.
+    """
+    if tried == _TRIES - 1 or lease.is_lost:
+        raise error
+    log.debug("message %s of %s is run again: %s", message.id, message.queue, first_line(error))
+    return (
+        0.0 if tried < _AT_ONCE else random.random() * min(_LONGEST_PAUSE, 0.005 * 2.0 ** (tried - _AT_ONCE))
+    )
 
 
 def _require_held(lease: Lease) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from trunq import (
     AsyncClient,
+    LeaseLost,
 )
+from trunq.record import Batch
 
 
 async def test_a_batch_is_read_until_it_is_finished(database: str) -> None:
@@ -52,3 +54,36 @@ async def test_a_batch_is_read_and_finished_without_naming_it(database: str) -> 
         assert await client.finish(batch)
         assert not await client.finish(batch)
         assert await client.position("orders", "stream") == tick_id
+
+
+async def test_of_two_readers_of_one_name_one_has_its_effects(database: str) -> None:
+    """One was paused, and its successor started meanwhile: it is refused, before and after that one ends."""
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.subscribe("orders", "stream", mode="exclusive")
+        async with client.transaction() as connection:
+            await connection.execute("create table effect (reader text, id bigint)")
+
+        async def work(reader: str, batch: Batch) -> bool:
+            async with client.transaction() as connection:
+                for message in await client.read(batch, connection=connection):
+                    await connection.execute("insert into effect values (%s, %s)", (reader, message.id))
+                return await client.finish(batch, connection=connection)
+
+        await client.publish_many("orders", [1, 2, 3, 4, 5])
+        await client.tick("orders", force=True)
+        paused = await client.next_batch("orders", "stream", "w")
+        successor = await client.next_batch("orders", "stream", "w")
+        assert paused is not None
+        assert successor is not None
+        assert paused.batch_id == successor.batch_id
+        with pytest.raises(LeaseLost):
+            await work("paused", paused)
+        assert await work("successor", successor)
+        with pytest.raises(LeaseLost):
+            await work("paused", paused)
+        # It lost its connection, say, and cannot know that it succeeded.
+        assert not await client.finish(successor)
+        async with client.transaction() as connection:
+            rows = await connection.execute("select reader, count(*) from effect group by 1")
+            assert await rows.fetchall() == [("successor", 5)]

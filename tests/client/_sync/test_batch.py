@@ -10,7 +10,9 @@ import pytest
 
 from trunq import (
     Client,
+    LeaseLost,
 )
+from trunq.record import Batch
 
 
 def test_a_batch_is_read_until_it_is_finished(database: str) -> None:
@@ -54,3 +56,36 @@ def test_a_batch_is_read_and_finished_without_naming_it(database: str) -> None:
         assert client.finish(batch)
         assert not client.finish(batch)
         assert client.position("orders", "stream") == tick_id
+
+
+def test_of_two_readers_of_one_name_one_has_its_effects(database: str) -> None:
+    """One was paused, and its successor started meanwhile: it is refused, before and after that one ends."""
+    with Client(database) as client:
+        client.create_queue("orders")
+        client.subscribe("orders", "stream", mode="exclusive")
+        with client.transaction() as connection:
+            connection.execute("create table effect (reader text, id bigint)")
+
+        def work(reader: str, batch: Batch) -> bool:
+            with client.transaction() as connection:
+                for message in client.read(batch, connection=connection):
+                    connection.execute("insert into effect values (%s, %s)", (reader, message.id))
+                return client.finish(batch, connection=connection)
+
+        client.publish_many("orders", [1, 2, 3, 4, 5])
+        client.tick("orders", force=True)
+        paused = client.next_batch("orders", "stream", "w")
+        successor = client.next_batch("orders", "stream", "w")
+        assert paused is not None
+        assert successor is not None
+        assert paused.batch_id == successor.batch_id
+        with pytest.raises(LeaseLost):
+            work("paused", paused)
+        assert work("successor", successor)
+        with pytest.raises(LeaseLost):
+            work("paused", paused)
+        # It lost its connection, say, and cannot know that it succeeded.
+        assert not client.finish(successor)
+        with client.transaction() as connection:
+            rows = connection.execute("select reader, count(*) from effect group by 1")
+            assert rows.fetchall() == [("successor", 5)]

@@ -249,7 +249,7 @@ def check_partitioning(schema: pa.Schema, partition_by: Sequence[str]) -> None:
     for name in partition_by:
         if name not in types:
             raise InvalidArgument(
-                f'partitionBy names "{name}", which is no column', f"columns: {', '.join(types)}"
+                f'partitionBy names "{name}", which is not a column', f"columns: {', '.join(types)}"
             )
         if types[name] not in PARTITION_TYPES:
             raise InvalidArgument(

@@ -21,7 +21,7 @@ end $$;
 comment on function trunq.next_batch(text, text, text, integer, interval) is
   'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open.
 Returns: no row when there is no newer tick or another worker holds the batch.
-Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
 Locks: the subscription.';
 
 create or replace function trunq.read_batch(p_queue text, p_subscription text, p_batch_id bigint)
@@ -37,22 +37,25 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_lo pg_snapshot;
   v_hi pg_snapshot;
+  v_from_tick_id bigint;
 begin
   perform trunq._check_cluster();
-  execute format('select lo, hi from trunq_data.%I where subscription_id = $1 and lease_id = $2', v_queue.lease_table)
-    into v_lo, v_hi using v_sub.subscription_id, p_batch_id;
+  execute format('select lo, hi, from_tick_id from trunq_data.%I where subscription_id = $1 and lease_id = $2', v_queue.lease_table)
+    into v_lo, v_hi, v_from_tick_id using v_sub.subscription_id, p_batch_id;
   if v_lo is null then
     perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_subscription, p_queue, p_batch_id),
       'next_batch opens one');
   end if;
   return query execute format($q$
-    select g.id, g.kind, g.key, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
+    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
     from trunq_queue.%I($1, $2) g where g.subscription_id is null or g.subscription_id = $3
   $q$, trunq._function(p_queue, 'window')) using v_lo, v_hi, v_sub.subscription_id;
+  -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
+  perform trunq._check_reachable(v_queue.queue_id, v_from_tick_id);
 end $$;
 comment on function trunq.read_batch(text, text, bigint) is
   'The messages of a batch, in (txid, id) order, the same every time.
-Raises: TQ001, TQ002, TQ010, TQ011; TQ012 for a batch this subscription never had.';
+Raises: TQ001, TQ002, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone.';
 
 create or replace function trunq.finish_batch(p_queue text, p_subscription text, p_batch_id bigint, p_token bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -99,24 +102,37 @@ begin
     perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue, p_tick_id),
       'select * from trunq.list_ticks(''queue'') shows those kept');
   end if;
+  perform trunq._check_reachable(v_queue.queue_id, p_tick_id);
   v_newest := trunq._newest_batch(v_queue, v_sub.subscription_id);
-  execute format($q$
-    with made as (
-      insert into trunq_data.%1$I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at)
-      values (nextval('trunq_data.%2$I'), $1, trunq._token(), 'advance', $2, $3, pg_snapshot_xmax($3), 0, $4, $5, $6)
-      returning lease_id, segment)
-    insert into trunq_data.%3$I (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
-    select m.lease_id, m.segment, $1, 'b', 0, '{}', $6 from made m
-  $q$, v_queue.lease_table, v_queue.lease_sequence, v_queue.receipt_table)
-  using v_sub.subscription_id, coalesce(case when v_newest.finished then v_newest.hi else v_newest.lo end, v_sub.start),
-    v_tick.snapshot, trunq._tick_position(v_sub), v_tick.tick_id, trunq.clock();
+  perform trunq._put_batch(v_queue, v_sub.subscription_id, 'advance',
+    coalesce(case when v_newest.finished then v_newest.hi else v_newest.lo end, v_sub.start), v_tick.snapshot,
+    trunq._tick_position(v_sub), v_tick.tick_id, trunq._segment_at(v_queue, now()));
   return v_tick.tick_id;
 end $$;
 comment on function trunq.advance(text, text, bigint) is
   'Moves the position of an exclusive subscription forward to a tick, for readers that keep their own (Spark): never back.
 Returns: the position.
-Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept.
+Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept, or messages after it are gone.
 Locks: the subscription.';
+
+create or replace function trunq._put_batch(
+  p_queue trunq.queue, p_subscription_id integer, p_worker text,
+  p_lo pg_snapshot, p_hi pg_snapshot, p_from_tick_id bigint, p_to_tick_id bigint, p_segment smallint
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format($q$
+    with made as (
+      insert into trunq_data.%1$I (lease_id, segment, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at)
+      values (nextval('trunq_data.%2$I'), $8, $1, trunq._token(), $7, $2, $3, pg_snapshot_xmax($3), 0, $4, $5, $6)
+      returning lease_id, segment)
+    insert into trunq_data.%3$I (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
+    select m.lease_id, m.segment, $1, 'b', 0, '{}', $6 from made m
+  $q$, p_queue.lease_table, p_queue.lease_sequence, p_queue.receipt_table)
+  using p_subscription_id, p_lo, p_hi, p_from_tick_id, p_to_tick_id, trunq.clock(), p_worker, p_segment;
+end $$;
+comment on function trunq._put_batch(trunq.queue, integer, text, pg_snapshot, pg_snapshot, bigint, bigint, smallint) is
+  'Writes a finished batch: the position of an exclusive subscription. The caller holds its lock.';
 
 create or replace function trunq._newest_batch(
   p_queue trunq.queue, p_subscription_id integer,

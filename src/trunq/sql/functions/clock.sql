@@ -35,6 +35,17 @@ begin
 end $$;
 comment on function trunq._fail(text, text, text) is 'Raises an error of ours, with a hint.';
 
+create or replace function trunq._check_interval(p_what text, p_interval interval, p_from interval default '1 microsecond') returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  -- What is infinite, or leads beyond the year 9999, no driver can hold.
+  if p_interval < p_from or p_interval > '1000 years' then
+    perform trunq._fail('TQ005', format('%s must be %s and at most 1000 years, not %s', p_what,
+      case when p_from > '0' then 'positive' else 'not negative' end, p_interval), 'give an interval such as ''10 minutes''');
+  end if;
+end $$;
+comment on function trunq._check_interval(text, interval, interval) is 'Refuses (TQ005) a length of time below p_from or above 1000 years; null is none.';
+
 create or replace function trunq._token() returns bigint
 language sql volatile as $$
   select (pg_catalog.random() * 9223372036854775807)::bigint

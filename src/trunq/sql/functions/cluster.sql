@@ -1,6 +1,42 @@
--- A dump restored into another cluster carries transaction ids of the old one. Into a cluster with lower ids, every new
--- publish would look as if it had been read long ago and go undelivered in silence. So positions are used only in the
--- cluster they were made in, checked once a session; trunq.rebase() starts them afresh.
+-- Positions are made of transaction ids, which mean something in one cluster only. A dump restored into another cluster carries ids of
+-- the old one: where ids are lower, every new publish would look as if it had been read long ago and go undelivered in silence. So
+-- positions are used only in the cluster they were made in, checked once a session.
+--
+-- Two ways lead on. After pg_upgrade, or from a physical copy that got another identifier, ids continue where they were: trunq.adopt()
+-- makes sure of that and keeps everything. After a logical restore trunq.rebase() starts the positions afresh.
+
+create or replace function trunq.adopt() returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_now pg_snapshot;
+  v_is_ours boolean;
+  v_queue trunq.queue;
+  v_ahead text;
+begin
+  perform trunq._require_read_committed('adopt');
+  -- One at a time, and nobody makes or drops a queue meanwhile.
+  perform pg_advisory_xact_lock(trunq._lock_class('queues'), 0);
+  v_now := trunq.snapshot();
+  v_is_ours := (select c.system_identifier from trunq.cluster c) = (select s.system_identifier from pg_control_system() s);
+  for v_queue in select q.* from trunq.queue q order by q.queue_id loop
+    v_ahead := trunq._find_ahead(v_queue, case when v_is_ours then pg_snapshot_xmax(v_now) else pg_snapshot_xmin(v_now) end, pg_snapshot_xmax(v_now));
+    if v_ahead is not null then
+      perform trunq._fail('TQ010', format('transaction ids of this cluster (%s) do not continue those of queue "%s": %s', v_now, v_queue.name, v_ahead),
+        'if a transaction is open since before this cluster took over, end it and try again; after a logical restore, stop all workers and run "select trunq.rebase()"');
+    end if;
+  end loop;
+  if v_is_ours then
+    return false;
+  end if;
+  delete from trunq.cluster;
+  insert into trunq.cluster (system_identifier) select s.system_identifier from pg_control_system() s;
+  return true;
+end $$;
+comment on function trunq.adopt() is
+  'After pg_upgrade, or from a physical copy with another identifier: checks every position and tick against this cluster''s transaction ids and goes on from them; Spark checkpoints stay valid.
+Returns: true when this cluster was not ours before.
+Raises: TQ007; TQ010 when the ids here do not continue those of the positions, and nothing is changed.
+Locks: creating and dropping queues.';
 
 create or replace function trunq._check_cluster() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -10,13 +46,12 @@ begin
   end if;
   if (select c.system_identifier from trunq.cluster c)
       is distinct from (select s.system_identifier from pg_control_system() s) then
-    perform trunq._fail('TQ010',
-      'this database was restored into another Postgres cluster: transaction ids here do not continue those of its positions',
-      'stop all workers and run "select trunq.rebase()" once: it publishes again what was not answered and starts the positions afresh');
+    perform trunq._fail('TQ010', 'the positions of this database were made in another Postgres cluster',
+      'after pg_upgrade or from a physical copy, run "select trunq.adopt()" once: transaction ids continue, and so does everything; after a logical restore (pg_restore), stop all workers and run "select trunq.rebase()" once: it publishes again what was not answered and starts the positions afresh');
   end if;
   perform set_config('trunq.cluster_checked', 'yes', false);
 end $$;
-comment on function trunq._check_cluster() is 'Refuses (TQ010) to work in a restored database, by the identifier of the cluster; looks once a session.';
+comment on function trunq._check_cluster() is 'Refuses (TQ010) to work in another cluster than the positions were made in; looks once a session.';
 
 create or replace function trunq._check_position(p_hi pg_snapshot, p_now pg_snapshot) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -25,7 +60,55 @@ begin
     perform trunq._fail('TQ010',
       format('a position lies ahead of this cluster''s transaction ids (%s, now %s): the database was restored from another cluster',
         pg_snapshot_xmax(p_hi), pg_snapshot_xmax(p_now)),
-      'stop all workers and run "select trunq.rebase()" once: it publishes again what was not answered and starts the positions afresh');
+      'stop all workers and run "select trunq.rebase()" once: it publishes again what was not answered and starts the positions afresh (trunq.adopt() is for ids that continue)');
   end if;
 end $$;
 comment on function trunq._check_position(pg_snapshot, pg_snapshot) is 'Refuses (TQ010) a position ahead of the transaction ids of this cluster.';
+
+create or replace function trunq._find_ahead(p_queue trunq.queue, p_position_limit xid8, p_row_limit xid8) returns text
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+declare
+  v_sub trunq.subscription;
+  v_found record;
+begin
+  -- A publisher whose id lies below a position would not be heard: so no position may lie above the oldest transaction still open.
+  select t.tick_id, t.snapshot into v_found from trunq.tick t
+  where t.queue_id = p_queue.queue_id and pg_snapshot_xmax(t.snapshot) > p_position_limit order by t.tick_id limit 1;
+  if found then
+    return format('tick %s (%s) lies ahead of them', v_found.tick_id, v_found.snapshot);
+  end if;
+  for v_sub in select s.* from trunq.subscription s where s.queue_id = p_queue.queue_id order by s.subscription_id loop
+    execute format('select hi, last_txid from trunq_queue.%I($1)', p_queue.name || '_position') into v_found using v_sub.subscription_id;
+    if greatest(pg_snapshot_xmax(v_sub.start), pg_snapshot_xmax(v_found.hi), v_found.last_txid) > p_position_limit then
+      return format('the position of subscription "%s" (%s) lies ahead of them', v_sub.name, v_found.hi);
+    end if;
+  end loop;
+  execute format('select g.id, g.txid from trunq_log.%I g where g.txid >= $1 order by g.txid desc, g.id desc limit 1', p_queue.log_table)
+    into v_found using p_row_limit;
+  if v_found.id is not null then
+    return format('message %s (%s) lies ahead of them', v_found.id, v_found.txid);
+  end if;
+  select b.id, b.txid into v_found from trunq._find_behind(p_queue) b;
+  if found then
+    return format('message %s (%s) was published behind them', v_found.id, v_found.txid);
+  end if;
+  return null;
+end $$;
+comment on function trunq._find_ahead(trunq.queue, xid8, xid8) is
+  'What says that transaction ids here do not continue those of a queue: a position above p_position_limit, a message from p_row_limit on, or one published behind a tick; null: nothing.';
+
+create or replace function trunq._find_behind(p_queue trunq.queue) returns table (id bigint, txid xid8)
+-- By the index on id, which knows where the newest messages lie: not by (txid, id), all of which would have to be read.
+language plpgsql set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_tick trunq.tick;
+begin
+  select t.* into v_tick from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id desc limit 1;
+  -- Ids below 500 are those rebase gives: no cluster does.
+  return query execute format('select g.id, g.txid from trunq_log.%I g where g.id > $1 and g.txid::text::bigint between 500 and $2 - 1 limit 1', p_queue.log_table)
+    using v_tick.last_message_id, pg_snapshot_xmin(v_tick.snapshot)::text::bigint;
+end $$;
+comment on function trunq._find_behind(trunq.queue) is
+  'A message whose id was drawn after the newest tick, yet by a transaction that had finished before it: published in another cluster than the tick was cut in.';

@@ -1,5 +1,4 @@
--- Leases by the name of the queue, for people, and what the queue's own functions (sql/queue/lease.sql) have in common. There is
--- also how positions, leases and their locks work.
+-- Leases by the name of the queue, for people, and what the queue's own functions (sql/queue/lease.sql) have in common. 
 
 create or replace function trunq.lease(
   p_queue text,
@@ -18,7 +17,7 @@ begin
     using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes;
 end $$;
 comment on function trunq.lease(text, text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes, payloads as they are stored, but at least one) to a worker.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker.
 Returns: one row a message, all of one lease; none when there is nothing.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
@@ -47,12 +46,21 @@ begin
   if p_max_messages is null or p_max_messages not between 1 and trunq._limit('lease_messages') then
     perform trunq._fail('TQ005', format('lease takes 1 to %s messages, not %s', trunq._limit('lease_messages'), p_max_messages));
   end if;
-  if p_lease_time <= '0' then
-    perform trunq._fail('TQ005', format('the time of a lease must be positive, not %s', p_lease_time));
-  end if;
+  perform trunq._check_interval('the time of a lease', p_lease_time);
   perform trunq._check_cluster();
 end $$;
 comment on function trunq._check_lease(integer, interval) is 'Refuses what is not possible (TQ005, TQ007, TQ010); once a session it checks the cluster.';
+
+create or replace function trunq._bytes(p_kind text, p_key text, p_payload jsonb, p_body bytea, p_headers jsonb) returns bigint
+-- No settings here: Postgres then puts the expression in the place of its call.
+language sql stable as $$
+  -- A jsonb that is not compressed has about the size of its text, and to write the text took half the time of a large lease.
+  select coalesce(pg_catalog.octet_length(p_kind), 0)::bigint + coalesce(pg_catalog.octet_length(p_key), 0) + coalesce(pg_catalog.octet_length(p_body), 0)
+    + coalesce(case when pg_catalog.pg_column_compression(p_payload) is null then pg_catalog.pg_column_size(p_payload) else pg_catalog.octet_length(p_payload::text) end, 0)
+    + coalesce(case when pg_catalog.pg_column_compression(p_headers) is null then pg_catalog.pg_column_size(p_headers) else pg_catalog.octet_length(p_headers::text) end, 0)
+$$;
+comment on function trunq._bytes(text, text, jsonb, bytea, jsonb) is
+  'How many bytes of a message a worker receives, about: not those of its row, where they may be compressed.';
 
 create or replace function trunq._lock_subscription(p_subscription_id integer, p_queue text, p_subscription text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -81,7 +89,7 @@ exception when lock_not_available then
     'lease in a short transaction of its own; pg_stat_activity shows what that process does');
 end $$;
 comment on function trunq._wait_for_subscription(integer, text, text) is
-  'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names who holds it.';
+  'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names the process that holds it.';
 
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -23,14 +23,27 @@ create or replace function trunq._limit(p_what text) returns integer
 language sql immutable parallel safe as $$
   select case p_what
     when 'message_bytes' then 16777216   -- payload, body and headers, each; the domains of the log repeat it
+    when 'label_bytes' then 1000         -- kind and key, each; the domains of the log repeat it
+    when 'list_rows' then 100000         -- of one call of a function that lists
     when 'lease_messages' then 10000     -- messages of one lease
     when 'lease_bytes' then 16777216     -- of one lease, unless the caller says otherwise
+    when 'reaped_messages' then 1000     -- after so many, one reaping ends no further lease
     when 'walk_rows' then 50000          -- index rows that one look walks before it notes its place
     when 'errors_kept' then 100          -- of a message that is retried for ever
     when 'error_characters' then 8000    -- of one error
   end
 $$;
 comment on function trunq._limit(text) is 'A limit by name.';
+
+create or replace function trunq._check_limit(p_limit integer) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_limit is null or p_limit not between 1 and trunq._limit('list_rows') then
+    perform trunq._fail('TQ005', format('a list has 1 to %s rows, not %s', trunq._limit('list_rows'), coalesce(p_limit::text, 'null')),
+      'ask for the next page with p_before');
+  end if;
+end $$;
+comment on function trunq._check_limit(integer) is 'Refuses (TQ005) a number of rows that no list has.';
 
 create or replace function trunq._outcome(p_outcome "char") returns text
 language sql immutable parallel safe as $$

@@ -27,7 +27,7 @@ end $$;
 comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
   'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. In a WITH list, Postgres runs it only if something reads its result.
 Returns: its id.
-Raises: TQ001; TQ005 for both a delay and a time, or a priority; TQ006 over 16 MB.
+Raises: TQ001; TQ005 for both a delay and a time, one beyond the year 9999, or a priority; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq.publish_many(
@@ -51,7 +51,7 @@ end $$;
 comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz) is
   'Publishes many messages in the caller''s transaction; an array of one element stands for all. In a WITH list, Postgres runs it only if something reads its result.
 Returns: ids in input order.
-Raises: TQ001; TQ005 for arrays of different lengths; TQ006 over 16 MB.
+Raises: TQ001; TQ005 for arrays of different lengths; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq.draw_ids(p_queue text, p_count integer) returns bigint[]
@@ -87,6 +87,7 @@ declare
   v_id bigint;
 begin
   perform trunq._check_size(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
+  perform trunq._check_label(p_queue, greatest(octet_length(p_kind), octet_length(p_key)));
   if p_priority is distinct from 0 then
     perform trunq._fail('TQ005', format('queue "%s" is a plain queue: it has no priorities', p_queue),
       'publish with priority 0');
@@ -110,6 +111,9 @@ declare
   v_due_at timestamptz := trunq._due_at(p_delay, p_due_at);
   v_ids bigint[];
 begin
+  -- The log would refuse it when it is due, and whatever is due behind it.
+  perform trunq._check_label(p_queue, (
+    select max(greatest(octet_length(u.kind), octet_length(u.key))) from unnest(p_kinds, p_keys) u(kind, key)));
   with published as (
     insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, kind, key, payload, body, headers)
     select v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass), v_due_at, clock_timestamp(), 1,
@@ -132,6 +136,10 @@ begin
   if p_delay is not null and p_due_at is not null then
     perform trunq._fail('TQ005', 'a message has a delay or a time, not both', 'give p_delay or p_due_at');
   end if;
+  if p_delay not between '-1000 years' and '1000 years' or not isfinite(p_due_at) or p_due_at >= '10000-01-01 00:00:00+00' then
+    perform trunq._fail('TQ005', format('a message cannot be due at %s', coalesce(p_due_at::text, 'now + ' || p_delay)),
+      'give a time before the year 10000, or a delay of at most 1000 years');
+  end if;
   -- Not in the past: promotion looks there only once a minute.
   return greatest(trunq.clock(), coalesce(p_due_at, trunq.clock() + p_delay));
 end $$;
@@ -152,9 +160,22 @@ begin
   perform trunq._check_size(p_queue, (
     select max(greatest(pg_column_size(u.payload), pg_column_size(u.body), pg_column_size(u.headers)))
     from unnest(p_payloads, p_bodies, p_headers) u(payload, body, headers)));
+  perform trunq._check_label(p_queue, (
+    select max(greatest(octet_length(u.kind), octet_length(u.key))) from unnest(p_kinds, p_keys) u(kind, key)));
 end $$;
 comment on function trunq._check_arrays(text, integer, jsonb[], text[], text[], jsonb[], bytea[]) is
   'Refuses arrays of different lengths (TQ005), and a message that is too large (TQ006).';
+
+create or replace function trunq._check_label(p_queue text, p_size integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_size > trunq._limit('label_bytes') then
+    perform trunq._fail('TQ006',
+      format('the kind or key of a message for queue "%s" is too long: %s bytes, at most %s', p_queue, p_size, trunq._limit('label_bytes')),
+      'put what is long into the payload');
+  end if;
+end $$;
+comment on function trunq._check_label(text, integer) is 'Refuses a kind or key that is too long (TQ006).';
 
 create or replace function trunq._check_size(p_queue text, p_size integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

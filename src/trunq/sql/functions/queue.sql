@@ -11,25 +11,49 @@ create or replace function trunq.create_queue(
   p_retention interval default '1 day',
   p_tick_max_count integer default 500,
   p_tick_max_lag interval default '3 seconds',
-  p_tick_idle_period interval default '1 minute'
+  p_tick_idle_period interval default '1 minute',
+  p_default_subscription boolean default true
+) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  v_role text;
+  v_is_made boolean;
+begin
+  perform trunq._check_name('queue', p_queue);
+  perform trunq._check_interval(format('the retention of queue "%s"', p_queue), coalesce(p_retention, '0'));
+  perform trunq._check_interval(format('tick_max_lag of queue "%s"', p_queue), coalesce(p_tick_max_lag, '0'));
+  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), coalesce(p_tick_idle_period, '0'));
+  if coalesce(p_tick_max_count, 0) < 1 then
+    perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, coalesce(p_tick_max_count::text, 'null')));
+  end if;
+  v_role := trunq._become_owner();
+  begin
+    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription);
+  exception when lock_not_available then
+    perform trunq._fail('TQ009',
+      format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for %s', p_queue, current_setting('lock_timeout')),
+      'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again; create queues in short transactions');
+  end;
+  perform set_config('role', v_role, true);
+  return v_is_made;
+end $$;
+comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean) is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role.
+Returns: true when it was made, false when it was there.
+Raises: TQ004, TQ005; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
+Locks: others who create a queue of this name, to the end of the transaction.';
+
+create or replace function trunq._create_queue(
+  p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval,
+  p_default_subscription boolean
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer;
   v_segments constant integer := 4;
-  v_span interval;
-begin
-  perform trunq._check_name('queue', p_queue);
-  if p_retention is null or p_retention <= '0' or p_retention > '1000 years' then
-    perform trunq._fail('TQ005',
-      format('the retention of queue "%s" must be positive and at most 1000 years, not %s', p_queue, coalesce(p_retention::text, 'null')),
-      'give an interval such as ''1 day''');
-  end if;
-  if coalesce(p_tick_max_count, 0) < 1 or coalesce(p_tick_max_lag, '0') <= '0' or coalesce(p_tick_idle_period, '0') <= '0' then
-    perform trunq._fail('TQ005', format('the tick thresholds of queue "%s" must be positive', p_queue));
-  end if;
   -- A whole number of seconds, and the ring always longer than the retention.
-  v_span := make_interval(secs => greatest(1, ceil(extract(epoch from p_retention) / (v_segments - 2)))::double precision);
+  v_span constant interval := make_interval(secs => greatest(1, ceil(extract(epoch from p_retention) / (v_segments - 2)))::double precision);
+begin
   -- An upgrade that is about to make all functions again waits for this one, and this one for it.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
   -- One that is being dropped is waited for; one that is there is enough.
@@ -46,17 +70,20 @@ begin
   end if;
   perform trunq._create_tables(trunq._find_queue(v_queue_id));
   perform trunq._define_queue(trunq._find_queue(v_queue_id));
-  insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
-  values (v_queue_id, 1, trunq.snapshot(), 0, trunq.clock());
-  -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
-  insert into trunq.subscription (queue_id, name, mode, start) values (v_queue_id, 'default', 'shared', '3:3:');
+  perform trunq._start_queue(v_queue_id, p_default_subscription);
   return true;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval) is
-  'Makes a queue and its shared subscription "default"; for the owner of trunq, or a member of that role.
-Returns: true when it was made, false when it was there.
-Raises: TQ004, TQ005.
-Locks: others who create a queue of this name, to the end of the transaction.';
+comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean) is 'create_queue, when all that is given is possible and the owner asks.';
+
+create or replace function trunq._start_queue(p_queue_id integer, p_default_subscription boolean default true) returns void
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
+  values (p_queue_id, 1, trunq.snapshot(), 0, trunq.clock());
+  -- Nothing published before the first worker is lost: this reader starts at the beginning of time.
+  insert into trunq.subscription (queue_id, name, mode, start)
+  select p_queue_id, 'default', 'shared', '3:3:' where p_default_subscription is not false;
+$$;
+comment on function trunq._start_queue(integer, boolean) is 'Gives a new queue its first tick and, unless told otherwise, its subscription "default".';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
@@ -69,6 +96,7 @@ begin
   for v_try in 1..10 loop
     begin
       perform pg_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id);
+      perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
       perform trunq._find_queue(p_queue);
       if not p_force then
         perform trunq._check_unused(v_queue);
@@ -93,6 +121,7 @@ begin
   end loop;
   delete from trunq.delayed d where d.queue_id = v_queue.queue_id;
   delete from trunq.dead d where d.queue_id = v_queue.queue_id;
+  delete from trunq.duty_failure f where f.queue = p_queue;
   delete from trunq.queue q where q.queue_id = v_queue.queue_id;
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
@@ -113,7 +142,8 @@ begin
       'unsubscribe them first, or force it');
   end if;
   select count(*) into v_count from trunq.delayed d where d.queue_id = p_queue.queue_id;
-  select v_count + coalesce(sum(t.ready + t.leased), 0) into v_count from trunq.status(p_queue.name) t;
+  select v_count + coalesce(sum(t.ready + greatest(t.leased, cardinality(trunq._held_leases(p_queue, s.subscription_id)))), 0) into v_count
+  from trunq.status(p_queue.name) t join trunq.subscription s on s.queue_id = p_queue.queue_id and s.name = t.subscription;
   if v_count > 0 then
     perform trunq._fail('TQ009', format('queue "%s" holds unfinished messages (%s or more)', p_queue.name, v_count),
       'let workers finish them, or force it');
@@ -219,6 +249,8 @@ begin
       -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
       execute format('create table trunq_data.%I partition of %I.%I for values in (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
         trunq._segment_name(p_queue, v_table.kind, v_n), v_table.schema, v_table.name, v_n);
+      -- A publication for all tables refuses updates (of a lease) without one. It costs nothing where nothing is replicated.
+      execute format('alter table trunq_data.%I replica identity full', trunq._segment_name(p_queue, v_table.kind, v_n));
     end loop;
   end loop;
 end $$;
@@ -243,10 +275,23 @@ begin
     execute trunq._for_queue(p_queue, v_function.definition);
     execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
   end loop;
-  execute format('create or replace trigger wake after insert on trunq_log.%I for each statement execute function trunq_queue.%I()',
-    p_queue.log_table, p_queue.name || '_wake');
+  -- To make a trigger locks the log against publishers: only where it is missing.
+  if not trunq._has_trigger(p_queue) then
+    execute format('create or replace trigger wake after insert on trunq_log.%I for each statement execute function trunq_queue.%I()',
+      p_queue.log_table, p_queue.name || '_wake');
+  end if;
 end $$;
 comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, and its trigger.';
+
+create or replace function trunq._has_trigger(p_queue trunq.queue) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select exists (
+    select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+    where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = 'wake'
+      and t.tgtype = 4  -- after insert, for each statement
+      and p.pronamespace = 'trunq_queue'::regnamespace and p.proname = p_queue.name || '_wake')
+$$;
+comment on function trunq._has_trigger(trunq.queue) is 'Whether the log of a queue has the trigger that wakes workers.';
 
 create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -274,22 +319,3 @@ begin
   end loop;
 end $$;
 comment on function trunq._drop_functions(trunq.queue) is 'Drops the functions of a queue.';
-
-create or replace function trunq._refresh_queues() returns integer
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_queue trunq.queue;
-  v_count integer := 0;
-begin
-  -- A queue that is being created is waited for: it must not be left with functions of before.
-  perform pg_advisory_xact_lock(trunq._lock_class('queues'), 0);
-  insert into trunq.cluster (system_identifier)
-  select s.system_identifier from pg_control_system() s
-  on conflict do nothing;
-  for v_queue in select q.* from trunq.queue q order by q.queue_id loop
-    perform trunq._define_queue(v_queue);
-    v_count := v_count + 1;
-  end loop;
-  return v_count;
-end $$;
-comment on function trunq._refresh_queues() is 'Makes every queue''s functions again: the last step of install and upgrade.';

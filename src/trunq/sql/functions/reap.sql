@@ -1,10 +1,16 @@
--- A lease that ran out with messages unanswered is reaped: those messages go back, the attempt counted (a message that
--- kills its worker does not loop for ever), or die as lease_expired.
+-- A lease that ran out with messages unanswered is reaped: those messages go back, the attempt counted, or die as
+-- lease_expired. A worker that died takes all it held with it, and nobody but the last line of its core dump knows which message
+-- killed it. So that only that one dies:
+--   once      the messages come back scattered over some seconds, not as the same group
+--   twice     a message is a suspect: it comes back in line, one a second, and is leased alone
+--   blame     a lease that ran out counts for its suspect; for the others beside it, and for a group, it is no cause of death
+-- docs/decisions has the figures. A message that is published, leased and acked pays nothing for it.
 --
 -- The reaper goes by expiry, from its mark on. No lease with an earlier expiry may be in flight when it reads the clock: so it
 -- gets the subscription's lock first, for that moment only. The mark never passes a lease it could not lock. A clock that went
 -- back makes leases that end before the mark: so those made since the last look are looked at whatever their expiry.
--- At most 100 leases a transaction: each keeps a lock to its end.
+-- At most 100 leases a transaction, since each keeps a lock to its end, and no further one after 1,000 messages. A lease that
+-- cannot be ended (a trigger of the user's on the log, say) is put off for a minute and leaves the others their turn.
 
 create or replace function trunq.reap(p_queue text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -18,6 +24,7 @@ declare
   v_due bigint[];
   v_ended record;
   v_total integer := 0;
+  v_messages integer := 0;
 begin
   perform trunq._require_read_committed('reap');
   if not pg_try_advisory_xact_lock(trunq._lock_class('reap'), v_queue.queue_id) then
@@ -28,19 +35,21 @@ begin
     left join trunq.mark m on m.queue_id = s.queue_id and m.subscription_id = s.subscription_id and m.duty = 'reap'
     where s.queue_id = v_queue.queue_id and s.mode = 'shared' order by s.subscription_id
   loop
-    exit when v_total >= 100;
+    exit when v_total >= 100 or v_messages >= trunq._limit('reaped_messages');
     v_look := trunq._look(v_queue, v_sub.subscription_id);
     continue when v_look.at is null;  -- somebody leases just now: next time
     v_from := least(coalesce(v_sub.at, 'epoch'), v_look.at);
     v_due := trunq._open_leases(v_queue, v_sub.subscription_id, v_from, v_look.at, v_sub.newest, null, 101 - v_total);
-    v_ended := trunq._end_leases(v_queue, v_sub.subscription_id, v_due[1:100 - v_total], v_look.at, v_look.at);
+    v_ended := trunq._end_leases(v_queue, v_sub.subscription_id, v_due[1:100 - v_total], v_look.at, v_look.at,
+      trunq._limit('reaped_messages') - v_messages);
     v_mark := v_from;
     v_newest := v_sub.newest;
-    if cardinality(v_due) <= 100 - v_total then
+    if cardinality(v_due) <= 100 - v_total and not v_ended.is_cut then
       v_mark := least(v_look.at, v_ended.skipped - interval '1 microsecond');
       v_newest := v_look.newest;
     end if;
     v_total := v_total + v_ended.reaped;
+    v_messages := v_messages + v_ended.messages;
     -- Written seldom, and not at all where nobody leases; a mark too early only costs another look.
     if v_mark < v_sub.at or v_mark > v_from + interval '2 seconds'
         and (v_newest > v_sub.newest or trunq._has_leases_after(v_queue, v_sub.subscription_id, v_from)) then
@@ -54,7 +63,7 @@ begin
   return v_total;
 end $$;
 comment on function trunq.reap(text) is
-  'Ends leases whose time ran out, at most 100 a call.
+  'Ends leases whose time ran out, at most 100 a call, and no further one after 1,000 messages. Warns of a lease that it could not end.
 Returns: how many.
 Raises: TQ001, TQ007.
 Locks: each lease it ends; a subscription for the moment in which it reads the clock.';
@@ -76,11 +85,11 @@ begin
   v_mark := trunq._reaped(v_queue, v_sub.subscription_id);
   select e.reaped into v_ended from trunq._end_leases(v_queue, v_sub.subscription_id,
     trunq._open_leases(v_queue, v_sub.subscription_id, v_mark.until, 'infinity', v_mark.newest, p_worker, 1000),
-    'infinity', v_now) e;
+    'infinity', v_now, null) e;
   return v_ended;
 end $$;
 comment on function trunq.reclaim(text, text, text) is
-  'Ends all open leases of a worker by that name (up to 1000), for one that starts again: its messages go back at once, the attempt counted; answers of its former self are refused.
+  'Ends all open leases of a worker by that name (up to 1000), for one that starts again: its messages go back as after an expiry, without waiting for it; answers of its former self are refused.
 Returns: how many leases.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011.
 Locks: each lease it ends.';
@@ -134,45 +143,144 @@ comment on function trunq._open_leases(trunq.queue, integer, timestamptz, timest
   'Leases that expire in (from, to], or are newer than p_newest and expire before, and hold messages without an answer, the first to expire first.';
 
 create or replace function trunq._end_leases(
-  p_queue trunq.queue, p_subscription_id integer, p_leases bigint[], p_until timestamptz, p_now timestamptz,
-  out reaped integer, out skipped timestamptz
+  p_queue trunq.queue, p_subscription_id integer, p_leases bigint[], p_until timestamptz, p_now timestamptz, p_messages integer,
+  out reaped integer, out messages integer, out skipped timestamptz, out is_cut boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_lease_id bigint;
-  v_lease record;
-  v_ids bigint[];
+  v_count integer;
 begin
-  reaped := 0;
+  reaped := 0; messages := 0; is_cut := false;
   foreach v_lease_id in array coalesce(p_leases, '{}') loop
-    if not pg_try_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(p_queue.queue_id, v_lease_id)) then
-      -- An answer is on its way (or was prepared): come back for it.
-      v_lease := trunq._lease(p_queue, p_subscription_id, v_lease_id);
-      skipped := least(skipped, v_lease.expires_at);
-      continue;
+    if messages >= p_messages then
+      is_cut := true;
+      return;
     end if;
-    -- Under the lock, by later statements: it may have been answered or extended meanwhile.
-    v_lease := trunq._lease(p_queue, p_subscription_id, v_lease_id);
-    if v_lease.reaped_at is not null or v_lease.expires_at > p_until then
-      continue;
-    end if;
-    v_ids := trunq._unanswered(p_queue, p_subscription_id, v_lease_id, v_lease.ids);
-    if cardinality(v_ids) = 0 then
-      continue;
-    end if;
-    execute format($q$
-      with ended as (update trunq_data.%I set reaped_at = $4 where subscription_id = $2 and lease_id = $1 returning segment)
-      insert into trunq_data.%I (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
-      select $1, -1, e.segment, $2, 'x', cardinality($3), $3, $4 from ended e
-    $q$, p_queue.lease_table, p_queue.receipt_table) using v_lease_id, p_subscription_id, v_ids, p_now;
-    execute format('select trunq_queue.%I($1, $2, $3, $4, $5, ''x'', $6, null, $7)', p_queue.name || '_give_back')
-      using p_subscription_id, v_lease.worker, v_ids, v_lease.ids, v_lease.txids,
-        array_fill(format('lease %s of worker %s expired', v_lease_id, v_lease.worker), array[cardinality(v_ids)]), p_now;
-    reaped := reaped + 1;
+    begin
+      v_count := trunq._end_lease(p_queue, p_subscription_id, v_lease_id, p_until, p_now);
+      if v_count is null then
+        -- An answer is on its way (or was prepared): come back for it.
+        skipped := least(skipped, (trunq._lease(p_queue, p_subscription_id, v_lease_id)).expires_at);
+      elsif v_count > 0 then
+        reaped := reaped + 1;
+        messages := messages + v_count;
+      end if;
+    exception
+      when serialization_failure or deadlock_detected or lock_not_available then
+        raise;  -- of the whole call: again
+      when others then
+        raise warning 'trunq: lease % of queue % cannot be ended, tried again in a minute: %', v_lease_id, p_queue.name, sqlerrm;
+        execute format('update trunq_data.%I set expires_at = $3 where subscription_id = $1 and lease_id = $2', p_queue.lease_table)
+          using p_subscription_id, v_lease_id, p_now + interval '1 minute';
+    end;
   end loop;
 end $$;
-comment on function trunq._end_leases(trunq.queue, integer, bigint[], timestamptz, timestamptz) is 'Ends leases: those whose time ran out before p_until, if messages of them are unanswered.
-Returns: how many it ended, and the earliest expiry among those whose lock another held.';
+comment on function trunq._end_leases(trunq.queue, integer, bigint[], timestamptz, timestamptz, integer) is 'Ends leases: those whose time ran out before p_until, if messages of them are unanswered; none after p_messages messages (is_cut).
+Returns: how many it ended, of how many messages, and the earliest expiry among those whose lock another held.';
+
+create or replace function trunq._end_lease(
+  p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_until timestamptz, p_now timestamptz
+) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_lease record;
+  v_ids bigint[];
+  v_blame record;
+begin
+  if not pg_try_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(p_queue.queue_id, p_lease_id)) then
+    return null;
+  end if;
+  -- Under the lock, by later statements: it may have been answered or extended meanwhile.
+  v_lease := trunq._lease(p_queue, p_subscription_id, p_lease_id);
+  if v_lease.reaped_at is not null or v_lease.expires_at > p_until then
+    return 0;
+  end if;
+  v_ids := trunq._unanswered(p_queue, p_subscription_id, p_lease_id, v_lease.ids);
+  if cardinality(v_ids) = 0 then
+    return 0;
+  end if;
+  v_blame := trunq._blame(p_queue, p_subscription_id, p_lease_id, cardinality(v_ids));
+  execute format($q$
+    with ended as (update trunq_data.%I set reaped_at = $4 where subscription_id = $2 and lease_id = $1 returning segment)
+    insert into trunq_data.%I (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+    select $1, -1, e.segment, $2, 'x', cardinality($3), $3, $4 from ended e
+  $q$, p_queue.lease_table, p_queue.receipt_table) using p_lease_id, p_subscription_id, v_ids, p_now;
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, ''x'', $6, null, $7, $8, $9)', p_queue.name || '_give_back')
+    using p_subscription_id, v_lease.worker, v_ids, v_lease.ids, v_lease.txids,
+      array_fill(format('lease %s of worker %s expired', p_lease_id, v_lease.worker), array[cardinality(v_ids)]), p_now,
+      v_blame.blame, v_blame.scatter;
+  return cardinality(v_ids);
+end $$;
+comment on function trunq._end_lease(trunq.queue, integer, bigint, timestamptz, timestamptz) is 'Ends one lease, if its time ran out before p_until and messages of it are unanswered.
+Returns: how many messages; null when another holds its lock.';
+
+-- Who may have killed the worker? It held other leases too, and they end one after the other; their expiries lie within a lease
+-- time, since it extended each of them thrice in that time. Looked for among 20,000 leases on either side: a busy fleet answers many
+-- in that time. Whoever is not found there costs an innocent an attempt, no more.
+create or replace function trunq._blame(
+  p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_count integer, out blame text, out scatter interval
+)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+declare
+  c_look constant integer := 20000;
+  v_lease_time interval := (select s.lease_time from trunq.subscription s where s.subscription_id = p_subscription_id);
+  v_is_suspect boolean;
+  v_siblings integer;
+  v_suspects integer;
+  v_younger integer;
+begin
+  execute format($q$
+    with this as materialized (
+      select l.* from trunq_data.%1$I l where l.subscription_id = $1 and l.lease_id = $2),
+    near as (
+      (select l.* from this t cross join lateral (
+        select n.* from trunq_data.%1$I n
+        where n.subscription_id = $1 and n.expires_at >= t.expires_at and n.expires_at <= t.expires_at + $3
+        order by n.expires_at limit $4) l)
+      union all
+      (select l.* from this t cross join lateral (
+        select n.* from trunq_data.%1$I n
+        where n.subscription_id = $1 and n.expires_at < t.expires_at and n.expires_at >= t.expires_at - $3
+        order by n.expires_at desc limit $4) l)),
+    sibling as (
+      select n.lease_id, coalesce(n.is_suspect, false) is_suspect from near n join this t on n.worker = t.worker
+      where n.lease_id <> t.lease_id and (n.reaped_at is null or n.reaped_at > t.leased_at)
+        and not n.ids && t.ids  -- the same message: one was over before the other began, whatever the clock said
+        and n.size > coalesce((
+          select sum(r.size) from trunq_data.%2$I r
+          where r.lease_id = n.lease_id and r.subscription_id = $1 and r.outcome <> 'x'), 0))
+    select coalesce(t.is_suspect, false), s.siblings, s.suspects, s.younger
+    from this t cross join (
+      select count(*) siblings, count(*) filter (where is_suspect) suspects, count(*) filter (where is_suspect and lease_id > $2) younger
+      from sibling) s
+  $q$, p_queue.lease_table, p_queue.receipt_table) into v_is_suspect, v_siblings, v_suspects, v_younger
+  using p_subscription_id, p_lease_id, v_lease_time, c_look;
+  blame := case
+    -- Suspects come one after the other: the newest was the last straw.
+    when v_is_suspect then case when v_younger > 0 then 'spared' else 'sole' end
+    when v_suspects > 0 then 'spared'
+    when v_siblings + p_count > 1 then 'shared'
+    else 'sole' end;
+  -- Nothing to be kept apart from, nothing to wait for.
+  scatter := case when v_siblings + p_count > 1
+    then least(interval '10 seconds', v_lease_time, (v_siblings + p_count) * interval '1 second') else '0' end;
+end $$;
+comment on function trunq._blame(trunq.queue, integer, bigint, integer) is
+  'For whom the end of a lease by expiry counts. sole: its messages, and they may die of it. shared: an attempt, but no death, as others expired too. spared: no attempt, as a suspect was beside them. A message with one attempt dies of it all the same.
+Returns: that, and over how long its messages are to be scattered.';
+
+create or replace function trunq._line_up(p_subscription_id integer, p_now timestamptz, p_place bigint) returns interval
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  -- About one a second behind the last in line; when the line is ten minutes long, somewhere in it.
+  select case when w.wait > interval '10 minutes' then random() * interval '10 minutes' else w.wait end
+  from (
+    select greatest(coalesce(max(d.due_at), p_now) - p_now, '0') + (p_place - 0.5 + random()) * interval '1 second' wait
+    from (
+      select d.due_at from trunq.delayed d
+      where d.subscription_id = p_subscription_id and d.expiries > 1 order by d.due_at desc limit 1) d) w
+$$;
+comment on function trunq._line_up(integer, timestamptz, bigint) is 'How long the next suspect but p_place - 1 waits.';
 
 create or replace function trunq._unanswered(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$

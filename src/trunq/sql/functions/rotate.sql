@@ -1,54 +1,66 @@
 -- Old segments are emptied by TRUNCATE, one table of one segment a call, once nothing in it is needed:
---   log      every message read by every subscription and answered, and older than the queue's retention
---   lease    every lease in it complete; the newest of each subscription, its cursor, is inserted again first
---   receipt  every lease it answers is gone: without its receipt, a finished lease would look open
+--   log      every message is read by every subscription and answered, and older than the queue's retention
+--   lease    its messages are gone, every lease in it is complete, and no subscription has its cursor there
+--   receipt  the leases of its segment, which are the ones it answers, are gone: without its receipt, a finished lease would
+--            look open
 -- If one cannot be emptied now, new rows simply land in it: only space depends on this.
 --
--- Lock first, check by index probes in a later statement, then truncate: checked before the lock, a long transaction's late
--- insert would be lost. The lock is tried for 10 ms at a time, so that nobody waits longer behind it, and given back at once
--- when the segment turns out to be needed.
+-- A segment is old for one span in each turn of the ring, and must be emptied within it: rotation is called several times a
+-- span. Called once a span or less often, it would meet the same segments each time and leave the others full.
+--
+-- What takes time is done before the table is locked, and goes on beside everybody: cursors are carried forward a few
+-- subscriptions at a time, each under its lock, in a transaction of their own; then every subscription is asked whether it
+-- needs the segment. Positions only move forward, so under the lock, by a later statement, one question is left: what came
+-- in between, by a transaction that began long ago? Checked before the lock alone, its rows would be lost. The lock is tried
+-- for 5 ms, so that nobody waits longer behind it, and given back at once when something came in.
+--
+-- The steps return 1 when they did something, 0 when the segment is needed, null when somebody was in the way just now.
 
 create or replace function trunq.rotate(p_queue text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue;
-  v_table text;
+  v_queue trunq.queue := trunq._find_queue(p_queue);
   v_segment integer;
-  v_left boolean;
+  v_step integer;
+  v_is_busy boolean := false;
+  v_has_log boolean := false;
 begin
   perform trunq._require_read_committed('rotate');
-  v_queue := trunq._find_queue(p_queue);
+  if pg_current_xact_id_if_assigned() is null and current_setting('synchronous_commit') <> 'off' then
+    -- In a transaction of its own, nobody waits for a standby while a segment is locked. What a standby that takes over has
+    -- not seen of it was not needed.
+    perform set_config('synchronous_commit', 'local', true);
+  end if;
   if not pg_try_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id) then
-    return 0;  -- somebody subscribes, drops or rotates
+    return null;  -- somebody subscribes, drops or rotates
   end if;
-  foreach v_table in array array['log', 'lease', 'receipt'] loop
-    v_left := false;
-    for v_segment in 0 .. v_queue.segments - 1 loop
-      continue when not (trunq._is_old(v_queue, v_segment) and trunq._has_rows(v_queue, v_table, v_segment));
-      if trunq._empty(v_queue, v_table, v_segment) then
-        return 1;
-      end if;
-      v_left := true;
-    end loop;
-    -- A lease goes after its messages and a receipt after its lease.
-    exit when v_left;
+  v_queue := trunq._find_queue(p_queue);
+  foreach v_segment in array trunq._old_segments(v_queue) loop
+    if trunq._has_rows(v_queue, 'log', v_segment) then
+      v_step := trunq._empty_log(v_queue, v_segment);
+      v_has_log := true;
+    elsif v_has_log then
+      v_step := 0;  -- its leases may have held messages of the older segment
+    elsif trunq._has_rows(v_queue, 'lease', v_segment) then
+      v_step := trunq._empty_leases(v_queue, v_segment);
+    elsif trunq._has_rows(v_queue, 'receipt', v_segment) then
+      v_step := trunq._truncate(v_queue, 'receipt', v_segment);
+    else
+      v_step := 0;
+    end if;
+    if v_step = 1 then
+      return 1;
+    end if;
+    v_is_busy := v_is_busy or v_step is null;
   end loop;
-  if v_left and v_table = 'log' then
-    -- A reader with nothing to do stays where its last message was, and would hold every segment.
-    for v_segment in 0 .. v_queue.segments - 1 loop
-      if trunq._is_old(v_queue, v_segment) and trunq._move_idle(v_queue, v_segment) then
-        return 1;
-      end if;
-    end loop;
-  end if;
-  perform trunq._forget_ticks(v_queue.queue_id);
-  return 0;
+  perform trunq._forget_ticks(v_queue);
+  return case when v_is_busy then null else 0 end;
 end $$;
 comment on function trunq.rotate(text) is
-  'Empties one table of one old segment in which nothing is needed.
-Returns: 1 when it did, or moved the cursors of idle readers first (call again), 0 when there is nothing to do.
+  'Empties one table of one old segment in which nothing is needed. Call it several times a span (trunq.list_queues).
+Returns: 1 when it did, or moved cursors out of the way first (call again at once); 0 when there is nothing to do; null when somebody was in the way (call again within a second).
 Raises: TQ001, TQ007.
-Locks: that segment, exclusively, waiting at most 10 ms at a time for it; the subscriptions while a cursor is carried forward. To the end of the transaction: call it in a short one of its own.';
+Locks: that segment, exclusively, waiting at most 5 ms for it; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';
 
 create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -61,19 +73,20 @@ create or replace function trunq._segment_at(p_queue trunq.queue, p_at timestamp
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
 comment on function trunq._segment_at(trunq.queue, timestamptz) is 'The segment that rows of a time lie in.';
 
-create or replace function trunq._is_old(p_queue trunq.queue, p_segment integer) returns boolean
+create or replace function trunq._old_segments(p_queue trunq.queue) returns integer[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_now timestamptz := trunq.clock();
   v_turn bigint := trunq._turn(p_queue, v_now);
-  v_back integer := ((v_turn % p_queue.segments)::integer - p_segment + p_queue.segments) % p_queue.segments;
 begin
-  -- Its last turn ended (turn - back + 1) spans after the epoch; the one being written to is never old.
-  return v_back > 0
-    and floor(date_part('epoch', v_now))::bigint - (v_turn - v_back + 1) * extract(epoch from p_queue.span)
-      >= extract(epoch from p_queue.retention);
+  -- The turn of so many spans back ended (turn - back + 1) spans after the epoch. The one being written to is never old.
+  return array(
+    select ((v_turn - back) % p_queue.segments)::integer from generate_series(p_queue.segments - 1, 1, -1) back
+    where floor(date_part('epoch', v_now))::bigint - (v_turn - back + 1) * extract(epoch from p_queue.span)
+      >= extract(epoch from p_queue.retention)
+    order by back desc);
 end $$;
-comment on function trunq._is_old(trunq.queue, integer) is 'Whether the last turn of a segment ended longer ago than the retention.';
+comment on function trunq._old_segments(trunq.queue) is 'The segments whose last turn ended longer ago than the retention, the oldest first.';
 
 create or replace function trunq._has_rows(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -81,209 +94,297 @@ begin
   -- Rolled-back rows count: their space is wanted back too. One page is what an empty BRIN keeps, so look at the heap alone.
   return pg_relation_size(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, p_segment))::regclass) > 0;
 end $$;
-comment on function trunq._has_rows(trunq.queue, text, integer) is 'Whether a segment takes space, rolled-back rows included.';
+comment on function trunq._has_rows(trunq.queue, text, integer) is 'Whether a segment takes space, rolled-back rows and those not yet committed included.';
 
-create or replace function trunq._move_idle(p_queue trunq.queue, p_segment integer) returns boolean
+create or replace function trunq._empty_log(p_queue trunq.queue, p_segment integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_sub record;
-  v record;
-  v_hi pg_snapshot;
-  v_moved boolean := false;
+  -- Before what is asked: rows that it does not see have not been looked at.
+  v_seen pg_snapshot := trunq.snapshot();
+  v_needing integer[] := trunq._needing(p_queue, p_segment);
 begin
-  for v_sub in
-    select s.subscription_id from trunq.subscription s
-    where s.queue_id = p_queue.queue_id and s.mode = 'shared' order by s.subscription_id
-  loop
-    continue when not trunq._is_needed(p_queue, p_segment, v_sub.subscription_id)
-      or exists (select from trunq._unread(p_queue, v_sub.subscription_id, 1));
-    begin
-      continue when not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v_sub.subscription_id);
-      v := trunq._position(p_queue, v_sub.subscription_id);
-      v_hi := trunq.snapshot();
-      -- What is unread is read by a later statement than v_hi: whatever v_hi sees was looked at.
-      if exists (select from trunq._unread(p_queue, v_sub.subscription_id, 1)) then
-        raise exception using errcode = 'object_in_use';
-      end if;
-      perform trunq._carry_cursor(p_queue, v_sub.subscription_id, trunq._segment_at(p_queue, trunq.clock()),
-        v.hi, v_hi, pg_snapshot_xmax(v_hi), 0);
-      v_moved := true;
-    exception when object_in_use then
-      null;  -- the subscription's lock is given back
-    end;
-  end loop;
-  return v_moved;
+  if v_needing <> '{}' then
+    return trunq._move_idle(p_queue, v_needing);
+  end if;
+  if trunq._is_held(p_queue, 'log', p_segment) then
+    return 0;
+  end if;
+  -- No tick is being cut that has not seen what goes.
+  if not pg_try_advisory_xact_lock(trunq._lock_class('tick'), p_queue.queue_id) then
+    return null;
+  end if;
+  return trunq._truncate(p_queue, 'log', p_segment, p_seen => v_seen, p_tick_id => trunq._first_tick_after(p_queue, p_segment));
 end $$;
-comment on function trunq._move_idle(trunq.queue, integer) is
-  'Moves the cursor of every shared subscription that holds this segment and has nothing to read.
-Returns: whether one moved.';
+comment on function trunq._empty_log(trunq.queue, integer) is 'Empties a segment of the log, or moves idle readers out of its way.
+Returns: 1, 0 or null, as rotate does.';
 
-create or replace function trunq._empty(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '10ms' as $$
+create or replace function trunq._empty_leases(p_queue trunq.queue, p_segment integer) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_subscriptions integer[];
+  v_newest bigint[];
+  v_behind integer[];
+begin
+  -- Before it is asked which are open. Leases of one subscription are numbered and committed in one order, under its lock:
+  -- what is above these came later.
+  select array_agg(r.subscription_id), array_agg(r.lease_id), array_agg(r.subscription_id) filter (where r.segment = p_segment)
+  into v_subscriptions, v_newest, v_behind from trunq._readers(p_queue) r;
+  if trunq._is_held(p_queue, 'lease', p_segment) then
+    return 0;
+  end if;
+  if v_behind is not null then
+    return trunq._carry_cursors(p_queue, p_segment, v_behind);
+  end if;
+  return trunq._truncate(p_queue, 'lease', p_segment, p_subscriptions => v_subscriptions, p_newest => v_newest);
+end $$;
+comment on function trunq._empty_leases(trunq.queue, integer) is 'Empties a segment of the leases, or carries cursors out of it first.
+Returns: 1, 0 or null, as rotate does.';
+
+create or replace function trunq._truncate(
+  p_queue trunq.queue, p_table text, p_segment integer,
+  p_seen pg_snapshot default null, p_tick_id bigint default null, p_subscriptions integer[] default null, p_newest bigint[] default null
+) returns integer
+-- Found by index. Every wait in here is as short as the first.
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms'
+set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
-  -- Leases of one subscription are numbered and committed in one order, under its lock: what is above these came later.
-  v_newest jsonb := (
-    select jsonb_object_agg(s.subscription_id, (trunq._position(p_queue, s.subscription_id)).lease_id)
-    from trunq.subscription s where s.queue_id = p_queue.queue_id);
+  v_is_needed boolean;
 begin
-  -- 1. Without the lock: what would be slow under it.
-  if not trunq._is_read(p_queue, p_table, p_segment) or trunq._is_held(p_queue, p_table, p_segment, null) then
-    return false;
+  if p_tick_id > p_queue.reachable_tick_id then
+    update trunq.queue q set reachable_tick_id = p_tick_id where q.queue_id = p_queue.queue_id;
   end if;
-  for v_try in 1..3 loop
-    begin
-      -- 2. The lock, for a short time. Whatever ends this block other than well gives it back.
-      execute format('lock table only trunq_data.%I in access exclusive mode', v_name);
-      -- 3. Under it, by later statements: what came in between.
-      if not trunq._is_read(p_queue, p_table, p_segment)
-          or trunq._is_held(p_queue, p_table, p_segment, v_newest)
-          or p_table = 'lease' and not trunq._carry_cursors(p_queue, p_segment) then
-        raise exception using errcode = 'object_in_use';
-      end if;
-      execute format('truncate table trunq_data.%I', v_name);
-      return true;
-    exception
-      when lock_not_available then null;
-      when object_in_use then return false;
-    end;
-  end loop;
-  return false;
-end $$;
-comment on function trunq._empty(trunq.queue, text, integer) is 'Empties one table of one segment, if nothing in it is needed.
-Returns: whether it did.';
-
-create or replace function trunq._is_read(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select p_table <> 'log' or not coalesce(bool_or(trunq._is_needed(p_queue, p_segment, s.subscription_id)), false)
-  from trunq.subscription s where s.queue_id = p_queue.queue_id
-$$;
-comment on function trunq._is_read(trunq.queue, text, integer) is 'Whether every subscription has read every message of a segment; for leases and receipts there is nothing to ask.';
-
-create or replace function trunq._is_needed(p_queue trunq.queue, p_segment integer, p_subscription_id integer) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
-declare
-  v record := trunq._position(p_queue, p_subscription_id);
-  v_sub trunq.subscription;
-  v_needed boolean;
-begin
-  select * into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
-  if v_sub.mode = 'exclusive' then
-    v.hi := trunq._floor(v_sub);
-    v.last_txid := pg_snapshot_xmax(v.hi);
-    v.last_id := 0;
-  end if;
-  -- The rest of the window and everything behind it; late ones of the window; late ones of the next.
-  execute format($q$
-    select exists (
-        select from trunq_data.%1$I g
-        where (g.txid, g.id) > (greatest($3, pg_snapshot_xmax($1)), case when $3 < pg_snapshot_xmax($1) then 0 else $4 end))
-      or exists (
-        select from pg_snapshot_xip($1) late(txid), lateral (
-          select from trunq_data.%1$I g where g.txid = late.txid and (g.txid, g.id) > ($3, $4) limit 1) g
-        where $3 < pg_snapshot_xmax($1))
-      or exists (
-        select from pg_snapshot_xip($2) late(txid), lateral (
+  execute format('lock table only trunq_data.%I in access exclusive mode', v_name);
+  -- Under the lock, by a later statement: what came in since everything else was asked.
+  if p_table = 'log' then
+    execute format($q$
+      select exists (select from trunq_data.%1$I g where g.txid >= pg_snapshot_xmax($1))
+        or exists (select from pg_snapshot_xip($1) late(txid), lateral (
           select from trunq_data.%1$I g where g.txid = late.txid limit 1) g)
-  $q$, trunq._segment_name(p_queue, 'log', p_segment)) into v_needed using coalesce(v.lo, v.hi), v.hi, v.last_txid, v.last_id;
-  return v_needed;
+    $q$, v_name) into v_is_needed using p_seen;
+  elsif p_table = 'lease' then
+    execute format($q$
+      select exists (select from unnest($1, $2) s(subscription_id, newest), lateral (
+        select from trunq_data.%I l where l.subscription_id = s.subscription_id and l.lease_id > s.newest limit 1) l)
+    $q$, v_name) into v_is_needed using p_subscriptions, p_newest;
+  else
+    v_is_needed := trunq._has_rows(p_queue, 'lease', p_segment);
+  end if;
+  if v_is_needed then
+    -- Whatever ends this function other than well gives the lock back.
+    raise exception using errcode = 'object_in_use';
+  end if;
+  execute format('truncate table trunq_data.%I', v_name);
+  return 1;
+exception when lock_not_available or object_in_use then
+  return null;
 end $$;
-comment on function trunq._is_needed(trunq.queue, integer, integer) is
-  'Does this segment of the log hold a message that this subscription has not read? By index probes alone.';
+comment on function trunq._truncate(trunq.queue, text, integer, pg_snapshot, bigint, integer[], bigint[]) is
+  'Empties one table of one segment that nobody needed when it was looked at. p_seen: what was looked at of the log, and p_tick_id: the first tick that stays in reach; p_newest: the newest lease of each subscription that was looked at.
+Returns: 1, or null when the lock was not to be had, or something came in.';
 
-create or replace function trunq._is_held(p_queue trunq.queue, p_table text, p_segment integer, p_newest jsonb) returns boolean
+create or replace function trunq._readers(p_queue trunq.queue)
+returns table (
+  subscription_id integer, mode text, lease_id bigint, segment smallint, lo pg_snapshot, hi pg_snapshot, last_txid xid8, last_id bigint
+)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+begin
+  return query execute format($q$
+    select s.subscription_id, s.mode, coalesce(l.lease_id, 0), l.segment,
+      coalesce(k.floor, l.lo, s.start), coalesce(k.floor, l.hi, s.start),
+      coalesce(pg_snapshot_xmax(k.floor), l.last_txid, pg_snapshot_xmax(s.start)),
+      case when k.floor is null then coalesce(l.last_id, 0) else 0 end
+    from trunq.subscription s
+    left join lateral (
+      select * from trunq_data.%I l where l.subscription_id = s.subscription_id order by l.lease_id desc limit 1) l on true
+    left join lateral (select trunq._repeatable($1, s) where s.mode = 'exclusive') k(floor) on true
+    where s.queue_id = ($1).queue_id
+  $q$, p_queue.lease_table) using p_queue;
+end $$;
+comment on function trunq._readers(trunq.queue) is
+  'Each subscription with its newest lease (0: none) and the position from which it needs the messages.';
+
+create or replace function trunq._repeatable(p_queue trunq.queue, p_sub trunq.subscription) returns pg_snapshot
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  -- This first: a position only moves forward.
+  v_floor pg_snapshot := trunq._floor(p_sub);
+  v_tick_id bigint := trunq._tick_position(p_sub);
+begin
+  return coalesce((
+    select t.snapshot from trunq.tick t
+    where t.queue_id = p_queue.queue_id and t.tick_id < v_tick_id and t.tick_id >= p_queue.reachable_tick_id
+    order by t.tick_id desc limit 1), v_floor);
+end $$;
+comment on function trunq._repeatable(trunq.queue, trunq.subscription) is
+  'The snapshot an exclusive subscription needs all after: of the tick before its position, because a reader elsewhere may have to repeat its last batch.';
+
+create or replace function trunq._needing(p_queue trunq.queue, p_segment integer) returns integer[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
-  v_sub record;
+  v_needing integer[];
+begin
+  -- The rest of the window and everything behind it; late ones of the window; late ones of the next.
+  execute format($q$
+    select array_agg(r.subscription_id order by r.subscription_id) from trunq._readers($1) r
+    where exists (
+        select from trunq_data.%1$I g
+        where (g.txid, g.id) > (greatest(r.last_txid, pg_snapshot_xmax(r.lo)), case when r.last_txid < pg_snapshot_xmax(r.lo) then 0 else r.last_id end))
+      or exists (
+        select from pg_snapshot_xip(r.lo) late(txid), lateral (
+          select from trunq_data.%1$I g where g.txid = late.txid and (g.txid, g.id) > (r.last_txid, r.last_id) limit 1) g
+        where r.last_txid < pg_snapshot_xmax(r.lo))
+      or exists (
+        select from pg_snapshot_xip(r.hi) late(txid), lateral (
+          select from trunq_data.%1$I g where g.txid = late.txid limit 1) g)
+  $q$, trunq._segment_name(p_queue, 'log', p_segment)) into v_needing using p_queue;
+  return coalesce(v_needing, '{}');
+end $$;
+comment on function trunq._needing(trunq.queue, integer) is
+  'The subscriptions that have not read every message of this segment of the log. By index probes alone.';
+
+create or replace function trunq._is_held(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_name text := trunq._segment_name(p_queue, p_table, p_segment);
   v_low bigint := 0;
   v_high bigint := 9223372036854775807;
   v_held boolean;
-  v_name text := trunq._segment_name(p_queue, p_table, p_segment);
 begin
   if p_table = 'log' then
-    execute format('select (select txid::text::bigint from trunq_data.%1$I order by txid, id limit 1), (select txid::text::bigint from trunq_data.%1$I order by txid desc, id desc limit 1)', v_name)
-      into v_low, v_high;
+    -- By g.txid: "txid" would be the output column, an expression, and Postgres would sort the whole segment.
+    execute format($q$
+      select (select g.txid::text::bigint from trunq_data.%1$I g order by g.txid, g.id limit 1),
+        (select g.txid::text::bigint from trunq_data.%1$I g order by g.txid desc, g.id desc limit 1)
+    $q$, v_name) into v_low, v_high;
     if v_low is null then
       return false;
     end if;
   end if;
-  for v_sub in
-    select s.subscription_id, s.mode, m.at, coalesce((p_newest ->> s.subscription_id::text)::bigint, m.last_id, 0) newest
-    from trunq.subscription s
-    left join trunq.mark m on m.queue_id = s.queue_id and m.subscription_id = s.subscription_id and m.duty = 'reap'
-    where s.queue_id = p_queue.queue_id
-  loop
-    if p_table = 'receipt' then
-      execute format($q$
-        select exists (
-          select from trunq_data.%1$I r
-          where r.subscription_id = $1
-            and r.lease_id >= (select l.lease_id from trunq_data.%2$I l where l.subscription_id = $1 order by l.lease_id limit 1)
-            and exists (select from trunq_data.%2$I l where l.subscription_id = $1 and l.lease_id = r.lease_id))
-      $q$, v_name, p_queue.lease_table) into v_held using v_sub.subscription_id;
-    elsif v_sub.mode = 'shared' then
-      -- Open are those that expire behind the reaper's mark, or were made since its last look.
-      execute format($q$
-        with open as (
-          select l.* from trunq_data.%1$I l where l.subscription_id = $1 and l.lease_id > $4
-          union all
-          select l.* from trunq_data.%1$I l where $6 and l.subscription_id = $1 and l.expires_at > $5)
-        select exists (
-          select from open l
-          where l.size > 0 and l.reaped_at is null and l.min_txid <= $2 and l.max_txid >= $3
-            and l.size > coalesce((
-              select sum(r.size) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0))
-      $q$, case p_table when 'log' then p_queue.lease_table else v_name end, p_queue.receipt_table)
-      into v_held using v_sub.subscription_id, v_high, v_low, v_sub.newest, coalesce(v_sub.at, 'epoch'), p_newest is null;
-    end if;
-    if v_held then
-      return true;
-    end if;
-  end loop;
-  return false;
+  -- Open are those that expire behind the reaper's mark, or were made since its last look, and have fewer answers than messages.
+  execute format($q$
+    select exists (
+      select from trunq.subscription s
+      left join trunq.mark m on m.queue_id = s.queue_id and m.subscription_id = s.subscription_id and m.duty = 'reap'
+      cross join lateral (
+        select * from trunq_data.%1$I l where l.subscription_id = s.subscription_id and l.lease_id > coalesce(m.last_id, 0)
+        union all
+        select * from trunq_data.%1$I l where l.subscription_id = s.subscription_id and l.expires_at > coalesce(m.at, 'epoch')) l
+      where s.queue_id = $1 and s.mode = 'shared' and l.size > 0 and l.reaped_at is null and l.min_txid <= $3 and l.max_txid >= $2
+        and l.size > coalesce((
+          select sum(r.size) from trunq_data.%2$I r
+          where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = l.subscription_id), 0))
+  $q$, case p_table when 'log' then p_queue.lease_table else v_name end, p_queue.receipt_table)
+  into v_held using p_queue.queue_id, v_low, v_high;
+  return v_held;
 end $$;
-comment on function trunq._is_held(trunq.queue, text, integer, jsonb) is 'Whether an open lease needs a segment. With p_newest, only leases newer than those count. A receipt is needed while its lease is there. An open batch is the newest lease of its subscription: _is_read and _carry_cursors look at it.';
+comment on function trunq._is_held(trunq.queue, text, integer) is
+  'Whether an open lease needs a segment of the log, or lies in one of the leases. An open batch is the newest lease of its subscription: _needing and _carry_cursors look at it.';
 
--- Before a segment of leases is emptied, each cursor in it is inserted again as an empty lease, under its subscription's lock:
--- read without it, a worker's lease in between would be followed by an older position.
-create or replace function trunq._carry_cursors(p_queue trunq.queue, p_segment integer) returns boolean
+create or replace function trunq._first_tick_after(p_queue trunq.queue, p_segment integer) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_name text := trunq._segment_name(p_queue, 'log', p_segment);
+  v_last xid8;
+  v_tick_id bigint;
+begin
+  execute format('select g.txid from trunq_data.%I g order by g.txid desc, g.id desc limit 1', v_name) into v_last;
+  if v_last is null then
+    return p_queue.reachable_tick_id;
+  end if;
+  -- Each tick sees what the one before it sees. Those before the last that goes do not see it; then come those that were cut
+  -- while one of its transactions was open.
+  execute format($q$
+    select t.tick_id from trunq.tick t
+    where t.queue_id = $1 and t.tick_id >= $2 and pg_snapshot_xmax(t.snapshot) > $3
+      and not exists (
+        select from pg_snapshot_xip(t.snapshot) late(txid), lateral (
+          select from trunq_data.%I g where g.txid = late.txid limit 1) g)
+    order by t.tick_id limit 1
+  $q$, v_name) into v_tick_id using p_queue.queue_id, p_queue.reachable_tick_id, v_last;
+  return coalesce(v_tick_id, (select max(t.tick_id) + 1 from trunq.tick t where t.queue_id = p_queue.queue_id));
+end $$;
+comment on function trunq._first_tick_after(trunq.queue, integer) is
+  'The first tick that sees every message of a segment, the next one to be cut if there is none: it stays in reach when the segment is emptied. The caller holds the lock of the queue''s ticks.';
+
+create or replace function trunq._move_idle(p_queue trunq.queue, p_subscriptions integer[]) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_sub record;
+  v_id integer;
   v record;
-  -- By the clock, not by default: a transaction begun long ago would write into the segment it empties.
-  v_into smallint := trunq._segment_at(p_queue, trunq.clock());
+  v_hi pg_snapshot;
+  v_moved integer := 0;
+  v_is_busy boolean := false;
 begin
-  if v_into = p_segment then
-    return false;
-  end if;
-  for v_sub in
-    select s.subscription_id, s.mode from trunq.subscription s where s.queue_id = p_queue.queue_id order by s.subscription_id
+  for v_id in
+    select s.subscription_id from trunq.subscription s
+    where s.subscription_id = any (p_subscriptions) and s.mode = 'shared' order by s.subscription_id
   loop
-    if not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v_sub.subscription_id) then
-      return false;
-    end if;
-    v := trunq._position(p_queue, v_sub.subscription_id);
-    continue when v.segment is distinct from p_segment;
-    if v_sub.mode = 'shared' then
-      perform trunq._carry_cursor(p_queue, v_sub.subscription_id, v_into, v.lo, v.hi, v.last_txid, v.last_id);
+    exit when v_moved >= 10;
+    continue when exists (select from trunq._unread(p_queue, v_id, 1));
+    begin
+      if not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v_id) then
+        v_is_busy := true;
+        continue;
+      end if;
+      v := trunq._position(p_queue, v_id);
+      v_hi := trunq.snapshot();
+      -- What is unread is read by a later statement than v_hi: whatever v_hi sees was looked at.
+      if exists (select from trunq._unread(p_queue, v_id, 1)) then
+        raise exception using errcode = 'object_in_use';
+      end if;
+      perform trunq._carry_cursor(p_queue, v_id, trunq._segment_at(p_queue, trunq.clock()), v.hi, v_hi, pg_snapshot_xmax(v_hi), 0);
+      v_moved := v_moved + 1;
+    exception when object_in_use then
+      null;  -- the subscription's lock is given back
+    end;
+  end loop;
+  return case when v_moved > 0 then 1 when v_is_busy then null else 0 end;
+end $$;
+comment on function trunq._move_idle(trunq.queue, integer[]) is
+  'Moves the cursors of shared subscriptions that have nothing to read, at most ten. They stay where their last message was, and would hold every segment.
+Returns: 1, 0 or null, as rotate does.';
+
+-- Before a segment of leases is emptied, each cursor in it is inserted again, under its subscription's lock: read without it, a
+-- worker's lease in between would be followed by an older position.
+create or replace function trunq._carry_cursors(p_queue trunq.queue, p_segment integer, p_subscriptions integer[]) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_id integer;
+  v_mode text;
+  v record;
+  -- By the clock, not by default: a transaction begun long ago would write into the segment that is to be emptied.
+  v_into smallint := trunq._segment_at(p_queue, trunq.clock());
+  v_moved integer := 0;
+  v_is_busy boolean := false;
+begin
+  for v_id, v_mode in
+    select s.subscription_id, s.mode from trunq.subscription s where s.subscription_id = any (p_subscriptions) order by s.subscription_id
+  loop
+    exit when v_moved >= 10 or v_into = p_segment;
+    if not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v_id) then
+      v_is_busy := true;
       continue;
     end if;
-    v := trunq._newest_batch(p_queue, v_sub.subscription_id);
-    if not v.finished then
-      return false;
+    if v_mode = 'exclusive' then
+      v := trunq._newest_batch(p_queue, v_id);
+      continue when v.segment = p_segment and not v.finished;
+      if v.segment = p_segment then
+        perform trunq._put_batch(p_queue, v_id, 'rotate', v.lo, v.hi, v.from_tick_id, v.to_tick_id, v_into);
+      end if;
+    else
+      v := trunq._position(p_queue, v_id);
+      if v.segment = p_segment then
+        perform trunq._carry_cursor(p_queue, v_id, v_into, v.lo, v.hi, v.last_txid, v.last_id);
+      end if;
     end if;
-    -- Somebody may be changing or ending it: next time.
-    perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update skip locked;
-    if not found then
-      return false;
-    end if;
-    update trunq.subscription s set start = v.hi, start_tick_id = v.to_tick_id where s.subscription_id = v_sub.subscription_id;
+    v_moved := v_moved + 1;  -- by us, or by itself meanwhile
   end loop;
-  return true;
+  return case when v_moved > 0 then 1 when v_is_busy then null else 0 end;
 end $$;
-comment on function trunq._carry_cursors(trunq.queue, integer) is 'Copies each cursor out of a segment of leases before it is emptied.
-Returns: false when one cannot be copied now.';
+comment on function trunq._carry_cursors(trunq.queue, integer, integer[]) is
+  'Copies the cursors of these subscriptions out of a segment of leases, at most ten. That of an open batch stays.
+Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._carry_cursor(
   p_queue trunq.queue, p_subscription_id integer, p_segment smallint,
@@ -298,28 +399,3 @@ begin
   using p_subscription_id, p_lo, p_hi, p_last_txid, p_last_id, p_segment;
 end $$;
 comment on function trunq._carry_cursor(trunq.queue, integer, smallint, pg_snapshot, pg_snapshot, xid8, bigint) is 'Writes a position again, as an empty lease in another segment.';
-
-create or replace function trunq.summarize(p_queue text) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_index regclass;
-  v_count integer := 0;
-begin
-  for v_index in
-    select i.indexrelid
-    from unnest(array[format('trunq_log.%I', v_queue.log_table), format('trunq_data.%I', v_queue.receipt_table)]) parent(name)
-    join pg_inherits h on h.inhparent = parent.name::regclass
-    join pg_index i on i.indrelid = h.inhrelid
-    join pg_class c on c.oid = i.indexrelid
-    where c.relam = (select a.oid from pg_am a where a.amname = 'brin')
-  loop
-    v_count := v_count + brin_summarize_new_values(v_index);
-  end loop;
-  return v_count;
-end $$;
-comment on function trunq.summarize(text) is
-  'Summarizes the new pages of the queue''s BRIN indexes: vacuum, which would, is off there.
-Returns: how many page ranges.
-Raises: TQ001.
-Locks: none that readers or publishers feel.';

@@ -1,17 +1,17 @@
--- What is waiting, running, put off and given up, by subscription. Counting what waits costs what waits: it stops at 100,000.
+-- What is waiting, running, put off and given up, by subscription. Looking costs the same whatever there is: every number is counted up to
+-- a bound, then estimated, and the row says which are. Segments that are empty are not opened, and what was opened for one
+-- subscription is let go before the next: a look at a thousand queues holds the locks of one.
 
 create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
-  oldest_ready interval, workers integer, done_last_minute bigint, ready_is_capped boolean
+  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[]
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  c_cap constant integer := 100000;
   v record;
   v_now timestamptz := trunq.clock();
-  v_position bigint;
 begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
@@ -21,50 +21,246 @@ begin
     from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
     where p_queue is null or q.name = p_queue order by q.name, s.name
   loop
-    queue := v.queue; subscription := v.subscription; mode := v.mode;
-    if v.mode = 'shared' then
-      select count(*), v_now - min(u.created_at) into ready, oldest_ready
-      from trunq._unread(v.row, v.subscription_id, c_cap) u;
-    else
-      -- Once, and not for each tick looked at: it moves meanwhile.
-      v_position := trunq._tick_position(v.sub);
-      select greatest(0, trunq._last_message_id(v.row) - max(t.last_message_id)), v_now - min(t.created_at)
-      into ready, oldest_ready
-      from trunq.tick t where t.queue_id = v.queue_id and t.tick_id = v_position;
-      oldest_ready := case when ready > 0 then oldest_ready end;
-    end if;
-    ready_is_capped := v.mode = 'shared' and ready >= c_cap;
-    select o.leased, o.workers into leased, workers
-    from trunq._leased(v.row, v.subscription_id, v_now) o;
-    select count(*) into delayed from trunq.delayed d
-    where d.queue_id = v.queue_id and (d.subscription_id is null or d.subscription_id = v.subscription_id);
-    select count(*) into dead from trunq.dead d where d.queue_id = v.queue_id and d.subscription_id = v.subscription_id;
-    execute format($q$
-      select coalesce(sum(r.size), 0) from trunq_data.%I r
-      where r.finished_at > $1 and r.subscription_id = $2 and r.outcome = 'a'
-    $q$, (v.row).receipt_table) into done_last_minute using v_now - interval '1 minute', v.subscription_id;
+    queue := v.queue; subscription := v.subscription; mode := v.mode; estimated := '{}';
+    begin
+      if v.mode = 'shared' then
+        select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
+        into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
+      else
+        select b.ready, v_now - b.since, estimated || '{ready}'::text[]
+        into ready, oldest_ready, estimated from trunq._behind(v.row, v.sub) b;
+      end if;
+      select o.leased, o.workers, estimated || case when o.is_estimate then '{leased}'::text[] end
+      into leased, workers, estimated from trunq._leased(v.row, v.subscription_id, v_now) o;
+      select o.number, estimated || case when o.is_estimate then '{delayed}'::text[] end into delayed, estimated
+      from trunq._counted('trunq.delayed', format('queue_id = %s and (subscription_id is null or subscription_id = %s)', v.queue_id, v.subscription_id)) o;
+      select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
+      from trunq._counted('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
+      oldest_dead := v_now - trunq._oldest_dead(v.queue_id, v.subscription_id);
+      select o.done, estimated || case when o.is_estimate then '{done_last_minute}'::text[] end into done_last_minute, estimated
+      from trunq._done(v.row, v.subscription_id, v_now, interval '1 minute') o;
+      raise exception using errcode = 'TQ000';  -- gives the locks back
+    exception when sqlstate 'TQ000' then
+    end;
     return next;
   end loop;
 end $$;
 comment on function trunq.status(text) is
-  'One row a subscription. ready: waiting now, counted up to 100,000 (ready_is_capped); for exclusive ones an estimate from ids; leased: held; delayed: put off; workers: that hold or held a lease within a minute.
+  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; ready of an exclusive subscription goes by ids.
 Raises: TQ001.';
 
-create or replace function trunq._leased(
-  p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, out leased bigint, out workers integer
+create or replace function trunq._filled(p_queue trunq.queue, p_table text) returns smallint[]
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select coalesce(array_agg(n::smallint), '{}') from generate_series(0, p_queue.segments - 1) n
+  where pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, n)))) > 0
+$$;
+comment on function trunq._filled(trunq.queue, text) is
+  'The segments of a table (log, lease or receipt) that hold anything. In a query as a literal, it keeps Postgres from opening the others.';
+
+create or replace function trunq._waiting(
+  p_queue trunq.queue, p_subscription_id integer, out ready bigint, out oldest timestamptz, out is_estimate boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_mark record := trunq._reaped(p_queue, p_subscription_id);
+  c_look constant integer := 2000;
+  v_segments smallint[] := trunq._filled(p_queue, 'log');
+  v record;
 begin
-  execute format($q$
-    select coalesce(sum(l.size - coalesce((
-        select sum(r.size) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.subscription_id = $1), 0))
-        filter (where (l.expires_at > $2 or l.lease_id > $4) and l.reaped_at is null), 0),
-      count(distinct l.worker) filter (where l.leased_at > $3 - interval '1 minute' or l.expires_at > $3 and l.reaped_at is null)
-    from trunq_data.%1$I l
-    where l.subscription_id = $1 and l.size > 0 and (l.expires_at > least($2, $3 - interval '1 minute') or l.lease_id > $4)
-  $q$, p_queue.lease_table, p_queue.receipt_table) into leased, workers
-  using p_subscription_id, v_mark.until, p_now, v_mark.newest;
+  select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
+  from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
+  if is_estimate then
+    v := trunq._position(p_queue, p_subscription_id);
+    select greatest(ready, coalesce(sum(trunq._estimate(s.name::regclass, s.from_page, format(
+      '(subscription_id is null or subscription_id = %s) and not trunq._is_read_at(txid, id, %L, %L, %L, %s)',
+      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id))), 0)::bigint) into ready
+    from unnest(v_segments) n
+    cross join lateral (select format('trunq_data.%I', trunq._segment_name(p_queue, 'log', n)) as name) t
+    cross join lateral (select t.name, trunq._first_page(t.name::regclass, v.last_txid, v.last_id) as from_page) s
+    where s.from_page is not null;
+  end if;
 end $$;
-comment on function trunq._leased(trunq.queue, integer, timestamptz) is 'How many messages are under open leases, and how many workers hold or held one within a minute.';
+comment on function trunq._waiting(trunq.queue, integer) is
+  'How many messages a shared subscription has not leased yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
+
+create or replace function trunq._first_page(p_segment regclass, p_txid xid8, p_id bigint) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  v_page bigint;
+begin
+  execute format('select (g.ctid::text::point)[0]::bigint from %s g where (g.txid, g.id) > ($1, $2) order by g.txid, g.id limit 1', p_segment)
+    into v_page using p_txid, p_id;
+  return v_page;
+end $$;
+comment on function trunq._first_page(regclass, xid8, bigint) is 'The page of a segment of the log that has the first row behind a place; null when there is none.';
+
+create or replace function trunq._estimate(p_table regclass, p_from_page bigint, p_condition text) returns numeric
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  c_pages constant integer := 64;
+  v_pages bigint := pg_relation_size(p_table) / current_setting('block_size')::integer - p_from_page;
+  v_number numeric;
+begin
+  -- Rows lie in the order they came: pages at equal distances, each by its address.
+  execute format($q$
+    select coalesce(avg(n.number), 0) * $1
+    from generate_series(0, least($1, $3) - 1) k
+    cross join lateral (select $2 + k * $1 / least($1, $3) page) p
+    cross join lateral (
+      select count(*) number from %s
+      where ctid >= format('(%%s,0)', p.page)::tid and ctid < format('(%%s,0)', p.page + 1)::tid and %s
+      offset 0) n
+  $q$, p_table, p_condition) into v_number using v_pages, p_from_page, c_pages;
+  return v_number;
+end $$;
+comment on function trunq._estimate(regclass, bigint, text) is
+  'About how many rows of a table, from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
+
+create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  c_exact constant integer := 1000;
+begin
+  execute format('select count(*) from (select from %s where %s limit %s) n', p_table, p_condition, c_exact + 1) into number;
+  is_estimate := number > c_exact;
+  if is_estimate then
+    number := greatest(number, trunq._estimate(p_table, 0, p_condition)::bigint);
+  end if;
+end $$;
+comment on function trunq._counted(regclass, text) is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
+
+create or replace function trunq._oldest_dead(p_queue_id integer, p_subscription_id integer) returns timestamptz
+language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+  select d.died_at from trunq.dead d where d.queue_id = p_queue_id and d.subscription_id = p_subscription_id order by d.dead_id limit 1
+$$;
+comment on function trunq._oldest_dead(integer, integer) is 'When the first of the dead messages of a subscription died.';
+
+create or replace function trunq._behind(p_queue trunq.queue, p_sub trunq.subscription, out ready bigint, out since timestamptz)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Once, and not for each tick looked at: it moves meanwhile.
+  v_position bigint := trunq._tick_position(p_sub);
+begin
+  select greatest(0, trunq._last_message_id(p_queue) - t.last_message_id), t.created_at into ready, since
+  from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id = v_position;
+  since := case when ready > 0 then since end;
+end $$;
+comment on function trunq._behind(trunq.queue, trunq.subscription) is
+  'About how many messages lie behind the position of an exclusive subscription, by the ids drawn since; and since when.';
+
+create or replace function trunq._leased(
+  p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, out leased bigint, out workers integer, out is_estimate boolean
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  c_pages constant integer := 5000;
+  v_rows numeric;
+  v_most integer;
+begin
+  -- As many leases as lie on so many pages: one of a hundred messages is twenty times as long as one of one.
+  select sum(trunq._estimate(t.name::regclass, 0, 'true')) / nullif(sum(pg_relation_size(t.name::regclass)) / current_setting('block_size')::integer, 0)
+  into v_rows
+  from unnest(trunq._filled(p_queue, 'lease')) n
+  cross join lateral (select format('trunq_data.%I', trunq._segment_name(p_queue, 'lease', n)) as name) t;
+  v_most := c_pages * greatest(1, coalesce(v_rows, 1));
+  select coalesce(sum(l.unanswered), 0), count(*) >= v_most,
+    count(distinct l.worker) filter (where l.leased_at > p_now - interval '1 minute' or l.expires_at > p_now and not l.is_reaped)
+  into leased, is_estimate, workers
+  from trunq._leases(p_queue, p_subscription_id, p_now - interval '1 minute', v_most) l;
+end $$;
+comment on function trunq._leased(trunq.queue, integer, timestamptz) is
+  'How many messages are under open leases, and how many workers hold or held one within a minute; at least so many, when there are too many leases to look at.';
+
+create or replace function trunq._leases(p_queue trunq.queue, p_subscription_id integer, p_since timestamptz, p_limit integer)
+returns table (lease_id bigint, segment smallint, worker text, leased_at timestamptz, expires_at timestamptz, is_reaped boolean, unanswered bigint)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+-- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs.
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  v_mark record := trunq._reaped(p_queue, p_subscription_id);
+  v_newest bigint := greatest(v_mark.newest, (trunq._position(p_queue, p_subscription_id)).lease_id - p_limit);
+  v_leases smallint[] := trunq._filled(p_queue, 'lease');
+  v_receipts smallint[] := trunq._filled(p_queue, 'receipt');
+begin
+  if v_leases = '{}' then
+    return;
+  end if;
+  return query execute format($q$
+    with newest as materialized (
+      select l.lease_id, l.segment, l.size, l.worker, l.leased_at, l.expires_at, l.reaped_at is not null is_reaped,
+         l.reaped_at is null and (l.expires_at > $2 or l.lease_id > $3) may_be_open
+       from trunq_data.%1$I l
+       where l.subscription_id = $1 and l.lease_id > $5 and l.size > 0 and l.segment = any (%3$L)
+    ),
+    found as materialized (
+      select * from newest
+      union all
+      (select l.lease_id, l.segment, l.size, l.worker, l.leased_at, l.expires_at, l.reaped_at is not null,
+         l.reaped_at is null and l.expires_at > $2
+       from trunq_data.%1$I l
+       where l.subscription_id = $1 and l.expires_at > least($2, $4) and l.lease_id <= $5 and l.size > 0 and l.segment = any (%3$L)
+       limit $6 - least($6, (select count(*) from newest)))
+    ),
+    -- A receipt lies in the segment of its lease. Neighbours are asked for at once, a lease by itself does not make a long range.
+    asked as materialized (
+      select f.segment, f.lease_id >> 10, min(f.lease_id) low, max(f.lease_id) high from found f where f.may_be_open group by 1, 2
+    ),
+    answered as (
+      select r.lease_id, sum(r.size) size
+      from asked a cross join lateral (
+        select r.lease_id, r.size from trunq_data.%2$I r
+        where r.lease_id >= a.low and r.lease_id <= a.high and r.segment = a.segment and r.subscription_id = $1 and r.segment = any (%4$L)
+        offset 0) r
+      group by r.lease_id
+    )
+    select f.lease_id, f.segment, f.worker, f.leased_at, f.expires_at, f.is_reaped,
+      case when f.may_be_open then greatest(0, f.size - coalesce(r.size, 0)) else 0 end
+    from found f left join answered r using (lease_id)
+  $q$, p_queue.lease_table, p_queue.receipt_table, v_leases, v_receipts)
+  using p_subscription_id, v_mark.until, v_mark.newest, coalesce(p_since, 'infinity'), v_newest, p_limit;
+end $$;
+comment on function trunq._leases(trunq.queue, integer, timestamptz, integer) is
+  'Leases of a subscription that may be open (the reaper''s mark tells), and those that ended since a time, with the number of their messages that have no answer. With a limit: the newest so many, and as many of those that expire late.';
+
+create or replace function trunq._done(
+  p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, p_within interval, out done bigint, out is_estimate boolean
+)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  c_pages constant integer := 1000;
+  v_left integer := c_pages;
+  v_segment smallint;
+  v_table regclass;
+  v_from bigint;
+  v_to bigint;
+  v record;
+  v_oldest timestamptz;
+begin
+  done := 0;
+  is_estimate := false;
+  -- Receipts lie in the order they came: from the end of each segment back, until none is of that time.
+  foreach v_segment in array trunq._filled(p_queue, 'receipt') loop
+    v_table := format('trunq_data.%I', trunq._segment_name(p_queue, 'receipt', v_segment));
+    v_to := pg_relation_size(v_table) / current_setting('block_size')::integer;
+    while v_to > 0 loop
+      v_from := greatest(0, v_to - 32);
+      execute format($q$
+        select count(*) n, coalesce(sum(r.size) filter (where r.finished_at > $1 and r.subscription_id = $2 and r.outcome = 'a'), 0) size,
+          min(r.finished_at) filter (where r.finished_at > $1) oldest
+        from %s r where r.ctid >= format('(%%s,0)', $3)::tid and r.ctid < format('(%%s,0)', $4)::tid
+      $q$, v_table) into v using p_now - p_within, p_subscription_id, v_from, v_to;
+      done := done + v.size;
+      exit when v.n > 0 and v.oldest is null;
+      v_oldest := least(v_oldest, v.oldest);
+      v_left := v_left - 32;
+      is_estimate := is_estimate or v_left <= 0;
+      exit when v_left <= 0;
+      v_to := v_from;
+    end loop;
+  end loop;
+  if is_estimate then
+    done := done * extract(epoch from p_within) / greatest(0.001, extract(epoch from p_now - v_oldest));
+  end if;
+end $$;
+comment on function trunq._done(trunq.queue, integer, timestamptz, interval) is
+  'How many messages were acked within a time; when more than a thousand pages tell of it, as many as at the pace of the newest.';

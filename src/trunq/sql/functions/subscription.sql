@@ -13,7 +13,8 @@ create or replace function trunq.subscribe(
   p_backoff_base interval default null,
   p_backoff_cap interval default null,
   p_jitter real default null,
-  p_keep_results boolean default null
+  p_keep_results boolean default null,
+  p_dead_retention interval default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -30,11 +31,14 @@ begin
   if coalesce(p_start, '') not in ('latest', 'earliest') then
     perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
   end if;
-  if p_max_attempts < 0 or p_lease_time <= '0' or p_backoff not in ('constant', 'linear', 'exponential')
-      or p_backoff_base < '0' or p_backoff_cap < '0' or p_jitter not between 0 and 1 then
+  if p_max_attempts < 0 or p_backoff not in ('constant', 'linear', 'exponential') or p_jitter not between 0 and 1
+      or p_dead_retention < '0' then
     perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription),
-      'max_attempts 0 (for ever) or more; lease_time positive; backoff constant, linear or exponential; its base and cap not negative; jitter 0 to 1');
+      'max_attempts 0 (for ever) or more; backoff constant, linear or exponential; jitter 0 to 1; dead_retention 0 (for ever) or more');
   end if;
+  perform trunq._check_interval(format('lease_time in the policy of subscription "%s"', p_subscription), p_lease_time);
+  perform trunq._check_interval(format('backoff_base in the policy of subscription "%s"', p_subscription), p_backoff_base, '0');
+  perform trunq._check_interval(format('backoff_cap in the policy of subscription "%s"', p_subscription), p_backoff_cap, '0');
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
   v_queue_id := (trunq._find_queue(p_queue)).queue_id;  -- it may have been dropped meanwhile
@@ -58,7 +62,7 @@ begin
     perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is %s, not %s', p_subscription, p_queue, v_sub.mode, p_mode),
       'choose another name, or unsubscribe it first');
   end if;
-  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results) > 0 then
+  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention) > 0 then
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
@@ -66,12 +70,13 @@ begin
       backoff_base = coalesce(p_backoff_base, s.backoff_base),
       backoff_cap = coalesce(p_backoff_cap, s.backoff_cap),
       jitter = coalesce(p_jitter, s.jitter),
-      keep_results = coalesce(p_keep_results, s.keep_results)
+      keep_results = coalesce(p_keep_results, s.keep_results),
+      dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end
     where s.subscription_id = v_sub.subscription_id;
   end if;
   return v_created;
 end $$;
-comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean) is
+comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval) is
   'Makes a subscription, or changes the policies given of one that is there.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode.
@@ -98,7 +103,7 @@ Raises: TQ001.';
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
-  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, created_at timestamptz
+  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -107,13 +112,68 @@ begin
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.keep_results, s.created_at
+      s.jitter, s.keep_results, s.dead_retention, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
     where p_queue is null or q.name = p_queue order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions(text) is
-  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever.
+  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.
 Raises: TQ001.';
+
+create or replace function trunq.list_warnings(p_queue text default null)
+returns table (queue text, subscription text, warning text, hint text)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v record;
+  v_oldest timestamptz;
+  v_leased_at timestamptz;
+begin
+  if p_queue is not null then
+    perform trunq._find_queue(p_queue);
+  end if;
+  for v in
+    select q as row, s as sub, q.name, s.name subscription, trunq.clock() - q.retention before from trunq.queue q
+    join trunq.subscription s on s.queue_id = q.queue_id
+    where (p_queue is null or q.name = p_queue) and s.created_at < trunq.clock() - q.retention order by q.name, s.name
+  loop
+    execute format($q$
+      select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and l.worker is distinct from 'rotate'
+      order by l.lease_id desc limit 1
+    $q$, (v.row).lease_table) into v_leased_at using (v.sub).subscription_id;
+    continue when v_leased_at >= v.before;
+    v_oldest := trunq._oldest_unread(v.row, v.sub);
+    continue when v_oldest is null or v_oldest >= v.before;
+    queue := v.name;
+    subscription := v.subscription;
+    warning := format('subscription "%s" of queue "%s" holds messages since %s, longer than the retention of %s, and nobody reads from it',
+      subscription, queue, date_trunc('second', v_oldest), (v.row).retention);
+    hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
+    if subscription = 'default' then
+      hint := concat(hint, '; a queue for streams alone does without: create_queue(..., p_default_subscription => false)');
+    end if;
+    return next;
+  end loop;
+end $$;
+comment on function trunq.list_warnings(text) is
+  'Subscriptions that nobody read from for as long as the retention, and that hold messages older than it: their queue only grows.
+Returns: one row a subscription, of one queue or all: what is wrong, and the way out.
+Raises: TQ001.';
+
+create or replace function trunq._oldest_unread(p_queue trunq.queue, p_sub trunq.subscription) returns timestamptz
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_floor pg_snapshot;
+  v_created_at timestamptz;
+begin
+  if p_sub.mode = 'shared' then
+    return (select u.created_at from trunq._unread(p_queue, p_sub.subscription_id, 1) u);
+  end if;
+  v_floor := trunq._floor(p_sub);
+  execute format('select g.created_at from trunq_queue.%I($1, trunq.snapshot()) g where g.subscription_id is null limit 1', p_queue.name || '_window')
+    into v_created_at using v_floor;
+  return v_created_at;
+end $$;
+comment on function trunq._oldest_unread(trunq.queue, trunq.subscription) is 'When a message was created that a subscription has not read, about the oldest of them; null when there is none.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -145,17 +205,6 @@ begin
     into lease_id, lo, hi, last_txid, last_id, segment using p_subscription_id;
 end $$;
 comment on function trunq._position(trunq.queue, integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
-
-create or replace function trunq._unread(p_queue trunq.queue, p_subscription_id integer, p_limit integer)
-returns table (txid xid8, id bigint, created_at timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v record := trunq._position(p_queue, p_subscription_id);
-begin
-  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', p_queue.name || '_unread')
-    using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit;
-end $$;
-comment on function trunq._unread(trunq.queue, integer, integer) is 'What a shared subscription has not leased yet, in about the order it will, up to p_limit rows.';
 
 create or replace function trunq._floor(p_sub trunq.subscription) returns pg_snapshot
 language plpgsql set search_path = pg_catalog, pg_temp as $$

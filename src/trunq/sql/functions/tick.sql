@@ -2,6 +2,10 @@
 -- leader when enough messages (tick_max_count) or enough time (tick_max_lag) have passed; with nothing new, ever less often, up
 -- to tick_idle_period; or forced. A tick must commit on its own to mean anything to others, and it waits for the disk: it may
 -- be in a checkpoint elsewhere before the next crash.
+--
+-- A tick is reachable as long as the log holds everything after it; which is the first, rotation notes (trunq.queue). It is
+-- the first that sees all that was emptied, not the first whose transactions were all over: behind a writer that stays open for
+-- hours there would be none.
 
 create or replace function trunq.tick(p_queue text, p_force boolean default false) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -50,19 +54,19 @@ Raises: TQ001, TQ007, TQ010.
 Locks: the queue''s ticks; forced, it waits for them.';
 
 create or replace function trunq.list_ticks(p_queue text, p_from bigint default null, p_to bigint default null)
-returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz)
+returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz, reachable boolean)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
+  v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
   perform trunq._check_cluster();
   return query
-    select t.tick_id, t.snapshot, t.last_message_id, t.created_at from trunq.tick t
-    where t.queue_id = v_queue_id and t.tick_id >= coalesce(p_from, 0) and t.tick_id <= coalesce(p_to, 9223372036854775807)
+    select t.tick_id, t.snapshot, t.last_message_id, t.created_at, t.tick_id >= v_queue.reachable_tick_id from trunq.tick t
+    where t.queue_id = v_queue.queue_id and t.tick_id >= coalesce(p_from, 0) and t.tick_id <= coalesce(p_to, 9223372036854775807)
     order by t.tick_id;
 end $$;
 comment on function trunq.list_ticks(text, bigint, bigint) is
-  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes.
+  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes. reachable: every message after it is still in the log.
 Raises: TQ001, TQ010.';
 
 create or replace function trunq._last_message_id(p_queue trunq.queue) returns bigint
@@ -95,29 +99,46 @@ declare
 begin
   perform pg_advisory_xact_lock(trunq._lock_class('tick'), p_queue.queue_id);
   if p_start = 'earliest' then
-    select * into v_tick from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id limit 1;
-    return v_tick;
+    select t.* into v_tick from trunq.tick t join trunq.queue q on q.queue_id = t.queue_id
+    where t.queue_id = p_queue.queue_id and t.tick_id >= q.reachable_tick_id order by t.tick_id limit 1;
+    if found then
+      return v_tick;
+    end if;
   end if;
   return trunq._cut_tick(p_queue);
 end $$;
-comment on function trunq._start_tick(trunq.queue, text) is 'The tick an exclusive subscription starts at: the earliest kept, or one cut now.';
+comment on function trunq._start_tick(trunq.queue, text) is 'The tick an exclusive subscription starts at: the earliest in reach, or one cut now.';
 
-create or replace function trunq._forget_ticks(p_queue_id integer) returns integer
+create or replace function trunq._check_reachable(p_queue_id integer, p_tick_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_count integer;
+  v_queue record;
 begin
+  select q.name, q.reachable_tick_id into v_queue from trunq.queue q where q.queue_id = p_queue_id;
+  if p_tick_id < v_queue.reachable_tick_id then
+    perform trunq._fail('TQ012', format('tick %s of queue "%s" is out of reach: messages after it are gone', p_tick_id, v_queue.name),
+      format('they were older than the retention; tick %s is the first in reach (trunq.list_ticks), trunq.advance moves a subscription to it',
+        v_queue.reachable_tick_id));
+  end if;
+end $$;
+comment on function trunq._check_reachable(integer, bigint) is 'Refuses (TQ012) to read from a tick after which messages were emptied.';
+
+create or replace function trunq._forget_ticks(p_queue trunq.queue) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
   -- Kept: the newest, those younger than the retention, and every reader's position with the tick before it, because a
   -- reader elsewhere may have to repeat its last batch.
-  delete from trunq.tick t
-  where t.queue_id = p_queue_id
-    and t.created_at < trunq.clock() - (select q.retention from trunq.queue q where q.queue_id = p_queue_id)
-    and t.tick_id < (select max(n.tick_id) from trunq.tick n where n.queue_id = p_queue_id)
-    and t.tick_id < coalesce((
-      select min(trunq._tick_position(s)) from trunq.subscription s where s.queue_id = p_queue_id and s.mode = 'exclusive'),
-      9223372036854775807) - 1;
+  v_kept bigint := (
+    select least(
+      (select t.tick_id from trunq.tick t
+       where t.queue_id = p_queue.queue_id and t.created_at >= trunq.clock() - p_queue.retention order by t.tick_id limit 1),
+      (select t.tick_id from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id desc limit 1),
+      (select min(trunq._tick_position(s)) - 1 from trunq.subscription s where s.queue_id = p_queue.queue_id and s.mode = 'exclusive')));
+  v_count integer;
+begin
+  delete from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id < v_kept;
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
-comment on function trunq._forget_ticks(integer) is 'Deletes ticks that nobody needs any more.
+comment on function trunq._forget_ticks(trunq.queue) is 'Deletes ticks that nobody needs any more. It looks at these and at those that a reader holds.
 Returns: how many.';

@@ -16,9 +16,9 @@
 -- Why there are several forms. One function could not serve all: lease stops after some messages and walks a bounded number of
 -- rows, rotation probes a single segment, the history tests a row it already has, Spark splits the range over tasks.
 --   trunq_queue.<queue>_window (sql/queue/window.sql)   the whole window: read_batch, trunq._has_new
---   trunq_queue.<queue>_unread (sql/queue/window.sql)   the rest of the window from a position, and all behind it
+--   trunq._unread              (here)                   the rest of the window from a position, and all behind it
 --   trunq_queue.<queue>_lease  (sql/queue/lease.sql)    the next messages from a position, bounded
---   trunq._is_needed           (rotate.sql)             whether one segment holds a row of the rest
+--   trunq._needing             (rotate.sql)             the readers for which one segment holds a row of the rest
 --   trunq._is_read_at          (here)                   whether a row lies before a position
 --   range.py                   (spark/source)           the window in parts that tasks read at once
 -- tests/sql/test_window.py draws random snapshots and asks all of them for the same rows.
@@ -38,6 +38,50 @@ language sql immutable parallel safe as $$
 $$;
 comment on function trunq._is_read_at(xid8, bigint, pg_snapshot, pg_snapshot, xid8, bigint) is
   'Whether a row of the log lies before a position.';
+
+create or replace function trunq._unread(
+  p_queue trunq.queue, p_subscription_id integer, p_limit integer, p_segments smallint[] default null, p_any boolean default false
+) returns table (txid xid8, id bigint, created_at timestamptz, is_own boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+-- The log has no statistics: left alone, the planner would read all of it.
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  v record := trunq._position(p_queue, p_subscription_id);
+begin
+  if p_segments = '{}' then
+    return;
+  end if;
+  return query execute format($q$
+    select u.txid, u.id, u.created_at, u.is_own
+    from (
+      -- The rest of the window: late transactions, then the range.
+      select g.txid, g.id, g.created_at, g.is_own from pg_snapshot_xip($2) late(txid) cross join lateral (
+        select g.txid, g.id, g.created_at, %3$s is_own from trunq_log.%1$I g
+        where g.txid = late.txid and (g.txid, g.id) > ($4, $5) and %2$s order by g.id offset 0) g
+      where $4 < pg_snapshot_xmax($2) and pg_visible_in_snapshot(late.txid, $3)
+      union all
+      (select g.txid, g.id, g.created_at, %3$s from trunq_log.%1$I g
+       where (g.txid, g.id) > (greatest($4, pg_snapshot_xmax($2)), case when $4 < pg_snapshot_xmax($2) then 0 else $5 end)
+         and g.txid < pg_snapshot_xmax($3) and pg_visible_in_snapshot(g.txid, $3) and %2$s
+       order by g.txid, g.id)
+      union all
+      -- Behind the window: late transactions of the next, then everything newer.
+      select g.txid, g.id, g.created_at, g.is_own from pg_snapshot_xip($3) late(txid) cross join lateral (
+        select g.txid, g.id, g.created_at, %3$s is_own from trunq_log.%1$I g where g.txid = late.txid and %2$s order by g.id offset 0) g
+      union all
+      (select g.txid, g.id, g.created_at, %3$s from trunq_log.%1$I g
+       where g.txid >= pg_snapshot_xmax($3) and %2$s
+       order by g.txid, g.id)
+    ) u
+    where u.is_own or $7
+    limit $6
+  $q$, p_queue.log_table, case when p_segments is null then 'true' else format('g.segment = any (%L)', p_segments) end,
+    '(g.subscription_id is null or g.subscription_id = $1)')
+  using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit, p_any;
+end $$;
+comment on function trunq._unread(trunq.queue, integer, integer, smallint[], boolean) is
+  'What a shared subscription has not leased yet, in the order it will, up to p_limit rows, of all segments or some; with p_any also the retries of others that it will walk over.';
 
 create or replace function trunq._has_new(p_queue text, p_snapshot pg_snapshot) returns boolean
 language plpgsql

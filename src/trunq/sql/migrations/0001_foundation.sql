@@ -25,6 +25,10 @@ create domain trunq.body as bytea
   constraint body_at_most_16_mb check (pg_column_size(value) <= 16777216);
 create domain trunq.headers as jsonb
   constraint headers_at_most_16_mb check (pg_column_size(value) <= 16777216);
+create domain trunq.kind as text
+  constraint kind_at_most_1000_bytes check (octet_length(value) <= 1000);
+create domain trunq.key as text
+  constraint key_at_most_1000_bytes check (octet_length(value) <= 1000);
 create domain trunq.no_priority as smallint
   constraint plain_queue_has_no_priority check (value = 0);
 
@@ -35,7 +39,14 @@ create table trunq.migration (
 );
 comment on table trunq.migration is 'How the tables came to be: one row a migration applied.';
 
--- Transaction ids mean nothing in another cluster: positions made here are refused there (trunq.rebase()).
+create table trunq.function (
+  signature text primary key,
+  settings text[] not null
+);
+comment on table trunq.function is
+  'The settings that the files of this release gave each function; an upgrade keeps what was changed about them since.';
+
+-- Positions are made of transaction ids, which mean nothing in another cluster (functions/cluster.sql).
 create table trunq.cluster (
   singleton boolean primary key default true constraint one_row check (singleton),
   system_identifier bigint not null
@@ -63,6 +74,7 @@ create table trunq.queue (
     constraint tick_max_lag_is_positive check (tick_max_lag > '0'),
   tick_idle_period interval not null default '1 minute'
     constraint tick_idle_period_is_positive check (tick_idle_period > '0'),
+  reachable_tick_id bigint not null default 1,
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)
@@ -70,6 +82,9 @@ create table trunq.queue (
 comment on table trunq.queue is 'One row a queue; its messages are in trunq_log.<name>.';
 comment on column trunq.queue.log_table is 'In the schema trunq_log; its segments are trunq_data.<queue>_log_<number>.';
 comment on column trunq.queue.lease_table is 'In the schema trunq_data, like receipt_table and the sequences; its segments have its name and a number.';
+
+comment on column trunq.queue.reachable_tick_id is
+  'The first tick after which every message is still in the log: rotation emptied messages after those before it.';
 
 create table trunq.subscription (
   subscription_id integer generated always as identity primary key,
@@ -95,10 +110,12 @@ create table trunq.subscription (
   jitter real not null default 0.1
     constraint jitter_is_a_share check (jitter between 0 and 1),
   keep_results boolean not null default true,
+  dead_retention interval
+    constraint dead_retention_is_positive check (dead_retention > '0'),
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
-comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever.';
+comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
 
 -- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
 -- an extension that shortens a lease, update it.
@@ -130,14 +147,20 @@ create table trunq.delayed (
   body bytea,
   headers jsonb,
   errors jsonb,
-  extra jsonb
+  extra jsonb,
+  expiries smallint
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
-create index delayed_message on trunq.delayed (queue_id, id);
+create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
 create index delayed_subscription on trunq.delayed (subscription_id);
+-- The line of suspects, who come back one after the other.
+create index delayed_suspect on trunq.delayed (subscription_id, due_at) where expiries > 1;
+-- It has no key: one message is here once for each subscription, or for all of them.
+alter table trunq.delayed replica identity full;
 comment on table trunq.delayed is
   'Messages that run later. subscription_id null: published with a delay, for everyone; set: a retry, for that reader.';
 comment on column trunq.delayed.extra is 'The columns that the user added to the log, by name.';
+comment on column trunq.delayed.expiries is 'As in the log: how many leases of it in a row ran out.';
 
 create table trunq.dead (
   dead_id bigint generated always as identity primary key,
@@ -159,7 +182,7 @@ create table trunq.dead (
   extra jsonb
 );
 create index dead_message on trunq.dead (queue_id, subscription_id, id);
-create index dead_newest on trunq.dead (queue_id, dead_id);
+create index dead_newest on trunq.dead (queue_id, subscription_id, dead_id);
 create index dead_subscription on trunq.dead (subscription_id);
 comment on table trunq.dead is 'Messages that finished badly, with every error, until requeued or purged.';
 
@@ -177,10 +200,20 @@ create table trunq.leader (
   singleton boolean primary key default true constraint one_row check (singleton),
   name text,
   term bigint not null default 0,
-  expires_at timestamptz
+  expires_at timestamptz,
+  lease_time interval
 ) with (fillfactor = 50);
 insert into trunq.leader default values;
-comment on table trunq.leader is 'Who performs the duties, and until when; a new leader is a new term.';
+comment on table trunq.leader is 'The process that performs the duties, and until when; a new leader is a new term.';
+
+create table trunq.duty_failure (
+  duty text not null,
+  queue text not null default '',
+  failed_at timestamptz not null,
+  error text not null,
+  primary key (duty, queue)
+);
+comment on table trunq.duty_failure is 'What a duty last failed with, until it succeeds; queue: empty for a duty of no queue.';
 
 -- The specimen: the tables that every queue has, here without segments and never written to. No queue can have its name.
 
@@ -195,16 +228,19 @@ create table trunq_log._specimen (
   segment smallint not null default 0,  -- a queue's own: trunq._segment
   attempt smallint not null default 1,
   priority trunq.no_priority not null default 0,
-  kind text,
-  key text,
+  kind trunq.kind,
+  key trunq.key,
   payload trunq.payload,
   body trunq.body,
   headers trunq.headers,
-  errors jsonb
+  errors jsonb,
+  expiries smallint
 ) partition by list (segment);
 create index on trunq_log._specimen (txid, id);
 -- A retry has its old id among new ones: plain minmax would widen every range it lands in.
 create index on trunq_log._specimen using brin (id int8_minmax_multi_ops) with (pages_per_range = 32, autosummarize = on);
+comment on column trunq_log._specimen.expiries is
+  'How many leases of it in a row ran out; null: none. From the second on it is a suspect and leased alone.';
 comment on table trunq_log._specimen is
   'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers); the other columns are trunq''s.';
 
@@ -227,12 +263,15 @@ create table trunq_data._specimen_lease (
   lo pg_snapshot not null,
   hi pg_snapshot not null,
   ids bigint[],
-  txids xid8[]
+  txids xid8[],
+  is_suspect boolean
 ) partition by list (segment);
 create index on trunq_data._specimen_lease (subscription_id, lease_id);
 create index on trunq_data._specimen_lease (subscription_id, expires_at) where expires_at is not null;
+comment on column trunq_data._specimen_lease.is_suspect is
+  'True: its one message may be what killed the workers of its former leases. Null otherwise.';
 comment on table trunq_data._specimen_lease is
-  'Leases of the queue: who holds which messages until when, and the position of the subscription after them.';
+  'Leases of the queue: which worker holds which messages until when, and the position of the subscription after them.';
 
 create table trunq_data._specimen_receipt (
   lease_id bigint not null,

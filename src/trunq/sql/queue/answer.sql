@@ -19,7 +19,8 @@ begin
   -- One condition for all that is unusual.
   if coalesce(v_given, 0) = 0 or array_position(p_ids, null) is not null
       or cardinality(p_errors) <> v_given or cardinality(p_delays) <> v_given
-      or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given then
+      or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given or '1000 years' < any (p_delays) then
+    perform trunq._check_interval('a delay', (select max(d) from unnest(p_delays) d), '-1000 years');
     perform trunq._check_answer(p_ids);
     return 0;
   end if;
@@ -109,7 +110,7 @@ Returns: how many messages this call answered.';
 
 create or replace function trunq_queue._specimen_give_back(
   p_subscription_id integer, p_worker text, p_ids bigint[], p_lease_ids bigint[], p_lease_txids xid8[], p_outcome "char",
-  p_errors text[], p_delays interval[], p_now timestamptz
+  p_errors text[], p_delays interval[], p_now timestamptz, p_blame text default null, p_scatter interval default '0'
 ) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -134,25 +135,37 @@ begin
   ),
   message as materialized (
     select m.*, given.delay,
-      case when p_outcome = 'l' then m.errors else
+      case when p_outcome = 'l' or p_blame = 'spared' then m.errors else
         trunq._add_error(m.errors, m.attempt, p_now, p_worker, given.error) end all_errors,
       case when p_outcome = 'j' then 'rejected'
         when p_outcome = 'r' and m.attempt >= v_sub.max_attempts then 'max_attempts'
-        when p_outcome = 'x' and m.attempt >= v_sub.max_attempts then 'lease_expired' end reason,
+        when p_outcome = 'x' and m.attempt >= v_sub.max_attempts and (p_blame = 'sole' or v_sub.max_attempts = 1) then 'lease_expired' end reason,
+      case p_outcome when 'x' then least(coalesce(m.expiries, 0) + 1, 2)::smallint when 'l' then m.expiries end next_expiries,
       given.at
     from given join place on place.id = given.id
     cross join lateral (
-      select g.id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors,
+      select g.id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.expiries,
         case when v_is_wider then trunq._extra(to_jsonb(g)) end extra
       from trunq_log._specimen g
       where g.txid = place.txid and g.id = place.id and (g.subscription_id is null or g.subscription_id = p_subscription_id)
       offset 0) m
   ),
+  -- Where each suspect stands in line.
+  line as materialized (
+    select m.id, row_number() over (order by m.at) place from message m where p_outcome = 'x' and m.next_expiries > 1 and m.reason is null
+  ),
   fate as materialized (
-    select m.*, case when p_outcome = 'r' and m.reason is null then coalesce(m.delay,
-      trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap, v_sub.jitter, m.attempt)) else '0' end wait,
-      case when p_outcome = 'l' then m.attempt else least(m.attempt + 1, 32767)::smallint end next_attempt
-    from message m
+    select m.*, case
+        when m.reason is not null then '0'
+        when p_outcome = 'r' then coalesce(m.delay,
+          trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap, v_sub.jitter, m.attempt))
+        when line.place is not null then trunq._line_up(p_subscription_id, p_now, line.place)
+        when p_outcome = 'x' then p_scatter * (0.1 + 0.9 * random())
+        else '0' end wait,
+      case when p_outcome = 'l' or p_blame = 'spared' then m.attempt
+        when p_blame = 'shared' then least(m.attempt + 1, coalesce(v_sub.max_attempts, 32767))::smallint
+        else least(m.attempt + 1, 32767)::smallint end next_attempt
+    from message m left join line on line.id = m.id
   ),
   died as (
     insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, priority, kind, key, payload, body, headers, errors, extra)
@@ -160,13 +173,13 @@ begin
     from fate f where f.reason is not null order by f.at
   ),
   delayed as (
-    insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra)
-    select v_sub.queue_id, f.id, p_subscription_id, p_now + f.wait, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra
+    insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries)
+    select v_sub.queue_id, f.id, p_subscription_id, p_now + f.wait, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries
     from fate f where f.reason is null and (f.wait > '0' or f.extra is not null) order by f.at
   ),
   again as (
-    insert into trunq_log._specimen (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors)
-    select f.id, p_subscription_id, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors
+    insert into trunq_log._specimen (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, expiries)
+    select f.id, p_subscription_id, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.next_expiries
     from fate f where f.reason is null and f.wait <= '0' and f.extra is null order by f.at
   )
   select count(*) into v_found from fate;
@@ -175,8 +188,8 @@ begin
     raise warning 'trunq: % of % messages of a lease are no longer in the log of queue %', cardinality(p_ids) - v_found, cardinality(p_ids), '_specimen';
   end if;
 end $$;
-comment on function trunq_queue._specimen_give_back(integer, text, bigint[], bigint[], xid8[], "char", text[], interval[], timestamptz) is
-  'Messages that did not succeed: in the log again, in trunq.delayed until they are due, or in trunq.dead.';
+comment on function trunq_queue._specimen_give_back(integer, text, bigint[], bigint[], xid8[], "char", text[], interval[], timestamptz, text, interval) is
+  'Messages that did not succeed: in the log again, in trunq.delayed until they are due, or in trunq.dead. Of a lease that ran out, p_blame says whom it counts for (trunq._blame).';
 
 -- The four below are replaced by the call of answer where they are called.
 

@@ -21,12 +21,14 @@ declare
   v_from_tick_id bigint; v_from_snapshot pg_snapshot;
   v_to_tick_id bigint; v_to_snapshot pg_snapshot;
   v_now timestamptz;
+  v_token bigint;
 begin
   perform trunq._require_read_committed('next_batch');
   v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');
   if p_max_ticks is null or p_max_ticks < 1 then
     perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', p_max_ticks));
   end if;
+  perform trunq._check_interval('the time of a lease', p_lease_time);
   perform trunq._check_cluster();
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   v_now := trunq.clock();
@@ -34,7 +36,12 @@ begin
   if v_open.lease_id is not null and not v_open.finished then
     if v_open.expires_at > v_now then
       if v_open.worker = p_worker then
-        return query select v_open.lease_id, v_open.token, v_open.from_tick_id, v_open.to_tick_id, v_open.lo, v_open.hi, v_open.expires_at;
+        perform trunq._check_reachable(0 /*queue_id*/, v_open.from_tick_id);
+        -- Perhaps another process of this name has it open: a new token fences that one, which can finish nothing any more.
+        update trunq_data._specimen_lease l set token = trunq._token()
+        where l.lease_id = v_open.lease_id and l.segment = v_open.segment and l.subscription_id = v_sub.subscription_id
+        returning l.token into v_token;
+        return query select v_open.lease_id, v_token, v_open.from_tick_id, v_open.to_tick_id, v_open.lo, v_open.hi, v_open.expires_at;
       end if;
       return;
     end if;
@@ -51,6 +58,7 @@ begin
     end if;
     perform trunq._check_position(v_to_snapshot, trunq.snapshot());
   end if;
+  perform trunq._check_reachable(0 /*queue_id*/, v_from_tick_id);
   return query
     insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, expires_at)
     values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_from_snapshot, v_to_snapshot,
@@ -58,9 +66,10 @@ begin
     returning made.lease_id, made.token, made.from_tick_id, made.to_tick_id, made.lo, made.hi, made.expires_at;
 end $$;
 comment on function trunq_queue._specimen_next_batch(text, text, integer, interval) is
-  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open.
+  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open,
+with a new token: of two readers of one name, only the one that asked last can finish it.
 Returns: no row when there is no newer tick or another worker holds the batch.
-Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011.
+Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
 Locks: the subscription.';
 
 create or replace function trunq_queue._specimen_finish_batch(p_subscription text, p_batch_id bigint, p_token bigint) returns boolean
@@ -81,11 +90,14 @@ begin
     v_finished := exists (
       select from trunq_data._specimen_receipt r
       where r.lease_id = p_batch_id and r.subscription_id = v_sub.subscription_id and r.outcome = 'b');
-    if v_finished then
+    -- Who finished it may ask again. Another reader of this batch must not take it for its own success.
+    if v_finished and p_token = (
+      select l.token from trunq_data._specimen_lease l
+      where l.lease_id = p_batch_id and l.subscription_id = v_sub.subscription_id limit 1) then
       return false;
     end if;
   end if;
-  if v_newest.lease_id is distinct from p_batch_id or v_newest.token is distinct from p_token then
+  if v_finished or v_newest.lease_id is distinct from p_batch_id or v_newest.token is distinct from p_token then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_batch_id);
   end if;
   insert into trunq_data._specimen_receipt (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
@@ -94,8 +106,8 @@ begin
 end $$;
 comment on function trunq_queue._specimen_finish_batch(text, bigint, bigint) is
   'Finishes the open batch: the position moves to its last tick.
-Returns: false when it was finished before.
-Raises: TQ002, TQ007, TQ008, TQ011; TQ003 when another worker has it.
+Returns: false when it was finished before, with this token.
+Raises: TQ002, TQ007, TQ008, TQ011; TQ003 when another reader has it or finished it.
 Locks: the subscription.';
 
 create or replace function trunq_queue._specimen_newest_batch(

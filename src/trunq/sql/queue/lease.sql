@@ -35,7 +35,7 @@ begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
       or current_setting('trunq.cluster_checked', true) is distinct from 'yes'
-      or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time <= '0' then
+      or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
   select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time into v_sub
@@ -85,9 +85,10 @@ begin
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
         insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-          min_txid, max_txid, size, ids, txids, leased_at, expires_at)
+          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
         values (lease_id, v_sub.subscription_id, token, p_worker, v_lo, v_hi, v_row.txid, v_row.id,
-          v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at);
+          v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at,
+          nullif(v_row.expiries > 1, false));
         id := v_row.id; attempt := v_row.attempt; max_attempts := v_sub.max_attempts; kind := v_row.kind; key := v_row.key;
         payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
         created_at := v_row.created_at; expires_at := v_expires_at;
@@ -100,7 +101,7 @@ begin
       return query
         with batch as materialized (
           -- 1. Late ones, each transaction by itself. No sort: the snapshot lists them in order, and a sort would read all.
-          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at
+          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at, m.expiries
            from unnest(v_late) late(txid) cross join lateral (
              select g.* from trunq_log._specimen g
              where g.txid = late.txid and g.id > case when late.txid = v_last_txid then v_last_id else 0 end
@@ -109,7 +110,7 @@ begin
            limit p_max_messages)
           union all
           -- 2. The range. One row comparison is one start key; the walk ends after c_walk index rows, for this reader or not.
-          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at
+          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at, w.expiries
            from (
              select g.* from trunq_log._specimen g
              where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
@@ -118,7 +119,7 @@ begin
            limit p_max_messages)
           union all
           -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease.
-          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz
+          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint
            from trunq_log._specimen g
            where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
            order by g.txid, g.id offset c_walk - 1 limit 1)
@@ -126,32 +127,37 @@ begin
         ),
         total as (
           select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
-            sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) bytes
+            sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
+            max(b.expiries) expiries
           from batch b
         ),
+        suspected as (
+          -- A suspect is leased alone: where the first one is, counted only when there is one.
+          select t.*, case when t.expiries > 1 then array_position(array(select b.expiries > 1 from batch b), true) end suspect_at from total t
+        ),
         taken as materialized (
-          select t.ids, t.txids, t.ended, t.n, case
+          select t.ids, t.txids, t.ended, t.n, nullif(t.suspect_at = 1, false) is_suspect, least(t.suspect_at - (t.suspect_at > 1)::integer, case
             when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
             else greatest(1, (
               select count(*)::integer from (
-                select sum(coalesce(pg_column_size(b.payload), 0) + coalesce(octet_length(b.body), 0)) over (rows unbounded preceding) bytes
+                select sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) over (rows unbounded preceding) bytes
                 from batch b where b.attempt > 0) r
-              where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end as size
-          from total t
+              where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end) as size
+          from suspected t
         ),
         made as (
           insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-            min_txid, max_txid, size, ids, txids, leased_at, expires_at)
+            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
           select v_lease_id, v_sub.subscription_id, v_token, p_worker, v_lo, v_hi,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
               when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
               when t.size = t.n - t.ended::integer then t.ids[t.n] else t.ids[t.size] end,
             t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
-            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at
+            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect
           from taken t where t.n - t.ended::integer > 0
         )
-        select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind, b.key, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
+        select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
           b.priority::smallint, b.created_at, v_expires_at
         from batch b where b.attempt > 0 limit (select t.size from taken t);
       get diagnostics v_count = row_count;
@@ -178,7 +184,7 @@ begin
   end if;
 end $$;
 comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes, payloads as they are stored, but at least one) to a worker.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker.
 Returns: one row a message, all of one lease; none when there is nothing.
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
@@ -196,9 +202,7 @@ declare
   v_until timestamptz;
 begin
   perform trunq._require_read_committed('extend');
-  if p_lease_time < '0' then
-    perform trunq._fail('TQ005', format('the time of a lease cannot be negative, not %s', p_lease_time));
-  end if;
+  perform trunq._check_interval('the time of a lease', p_lease_time, '0');
   perform pg_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(v_sub.queue_id, p_lease_id));
   if v_sub.mode = 'exclusive' then
     -- A batch that ran out is not reaped but taken over, under the subscription's lock, by a newer lease.

@@ -18,6 +18,7 @@ declare
 begin
   -- One condition for all that is unusual: Postgres prepares each condition anew in every transaction.
   if p_priority is distinct from 0 or p_delay is not null or p_due_at is not null
+      or greatest(octet_length(p_kind), octet_length(p_key)) > 1000 /*limit label_bytes*/
       or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
     return trunq._publish_delayed('_specimen', p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at);
   end if;
@@ -28,7 +29,7 @@ end $$;
 comment on function trunq_queue._specimen_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
   'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at.
 Returns: its id.
-Raises: TQ005 for both a delay and a time, or a priority; TQ006 over 16 MB.
+Raises: TQ005 for both a delay and a time, one beyond the year 9999, or a priority; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq_queue._specimen_publish_many(
@@ -56,6 +57,7 @@ begin
       or cardinality(p_kinds) not in (1, v_count) or cardinality(p_keys) not in (1, v_count)
       or cardinality(p_headers) not in (1, v_count)
       -- No element is larger than its array: most calls need no look at each.
+      or greatest(pg_column_size(p_kinds), pg_column_size(p_keys)) > 1000 /*limit label_bytes*/
       or greatest(pg_column_size(p_payloads), pg_column_size(p_bodies), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
     perform trunq._check_arrays('_specimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   end if;
@@ -93,5 +95,5 @@ end $$;
 comment on function trunq_queue._specimen_publish_many(jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz) is
   'Publishes many messages in the caller''s transaction; an array of one element stands for all.
 Returns: ids in input order.
-Raises: TQ005 for arrays of different lengths; TQ006 over 16 MB.
+Raises: TQ005 for arrays of different lengths; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';

@@ -1,0 +1,62 @@
+"""Pools of connections: a client's own, and a worker's for handlers in a transaction."""
+
+from __future__ import annotations
+
+import select
+from typing import Any, Final
+
+from psycopg import AsyncConnection, IsolationLevel
+from psycopg_pool import AsyncConnectionPool
+
+from trunq.connection.pool import AsyncOwnPool
+from trunq.connection.session import PROBE, adapt
+
+AsyncPool = AsyncConnectionPool[AsyncConnection[Any]]
+
+_TRIES: Final = 2.0
+"""Seconds until a pool begins its tries anew. It doubles the pause after each try: left to itself, it would
+stay away nearly as long again as the server did.
+"""
+
+
+async def open_pool(conninfo: str, name: str, max_size: int, patience: float) -> AsyncPool:
+    """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server."""
+    pool = AsyncOwnPool(
+        conninfo,
+        kwargs={"autocommit": True},
+        min_size=1,
+        max_size=max_size,
+        timeout=patience,
+        configure=configure,
+        check=_check_alive,
+        reconnect_timeout=_TRIES,
+        reconnect_failed=_try_again,
+        name=name,
+        open=False,
+    )
+    await pool.open()
+    return pool
+
+
+async def configure(connection: AsyncConnection[Any]) -> None:
+    """Make a new connection fit for every call."""
+    probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
+    for statement in adapt(connection, probed):
+        await connection.execute(statement)
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+async def _check_alive(connection: AsyncConnection[Any]) -> None:
+    """Replace a connection the server has closed, without asking each of the others before each use."""
+    # On an idle connection there is nothing to read but the server's farewell.
+    idle = select.poll()
+    idle.register(connection.fileno(), select.POLLIN)
+    if idle.poll(0):
+        await AsyncConnectionPool.check_connection(connection)
+
+
+async def _try_again(pool: AsyncPool) -> None:
+    """Keep one connection of a pool trying: those who wait for one would not make it begin again."""
+    if pool.get_stats()["pool_size"] == 0:
+        await pool.resize(0, pool.max_size)
+        await pool.resize(1, pool.max_size)

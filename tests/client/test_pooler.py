@@ -1,0 +1,165 @@
+"""The client behind PgBouncer in transaction mode: each statement may reach another server connection."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from pooling import needs_pgbouncer, pooling
+from trunq import Client, Message
+from trunq.embedded import Embedded
+
+pytestmark = needs_pgbouncer
+
+THREADS = 6
+ROUNDS = 7
+"""psycopg prepares a statement at its fifth use."""
+
+
+@pytest.fixture
+def pooled(server: Embedded, database: str) -> Iterator[str]:
+    """The test's database behind PgBouncer, with fewer server connections than there are clients."""
+    with pooling(server, database, size=THREADS - 3) as dsn:
+        yield dsn
+
+
+class Noting:
+    """A client that notes which of its methods were called."""
+
+    def __init__(self, client: Client, called: set[str]) -> None:
+        self._client = client
+        self._called = called
+
+    def __getattr__(self, name: str) -> Any:
+        self._called.add(name)
+        return getattr(self._client, name)
+
+
+def methods() -> set[str]:
+    return {name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
+
+
+def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) -> None:
+    """Call every method, and see that each answer is that of its own statement."""
+    assert client.create_queue(queue)
+    client.grant_publisher(queue, "postgres")
+    assert client.subscribe(queue, "stream", mode="exclusive")
+    assert not client.subscribe(queue, "default", max_attempts=1)
+    for round in range(ROUNDS):
+        use_messages(client, queue, round)
+        use_ticks(client, queue, round)
+    look(client, queue)
+    # The bell is a session's, of which a pooler has none to give.
+    assert client.take_bell(queue, connection=direct) == "held"
+    assert client.give_bell(queue, connection=direct)
+    assert client.unsubscribe(queue, "stream")
+    client.drop_queue(queue, force=True)
+
+
+def use_messages(client: Any, queue: str, round: int) -> None:
+    texts = [f"{queue} {round} {n}" for n in range(5)]
+    ids = client.publish_many(queue, texts[:3])
+    with client.transaction() as connection:
+        ids.append(client.publish(queue, texts[3], connection=connection))
+    drawn = client.draw_ids(queue, 1)
+    assert not set(ids) & set(drawn)
+    with client.copy(queue) as copy:
+        copy.write(texts[4])
+    messages: list[Message] = client.lease(queue, "default", "w", 5)
+    assert [message.payload for message in messages] == texts
+    assert client.extend(messages, lease_time=60) > client.clock()
+    done, again, never, back, last = messages
+    assert client.ack(done, result=texts[0]) == 1
+    assert client.retry(again, error="again") == 1
+    assert client.reject(never, "never") == 1
+    assert client.release(back) == 1
+    assert client.ack(last) == 1
+    assert client.show_message(queue, done.id)[0].payload == texts[0]
+    assert {dead.payload for dead in client.list_dead(queue)} == {texts[1], texts[2]}
+    assert client.requeue(queue, ids=[again.id]) == 1
+    assert client.purge(queue) == 1
+    client.promote(queue)
+    left = client.lease(queue, "default", "w", 5)
+    assert {message.payload for message in left} == {texts[1], texts[3]}
+    assert client.reclaim(queue, "default", "w") == 1
+    client.reap(queue)
+    # Who loses a lease in its only attempt is dead.
+    assert client.purge(queue) == 2
+
+
+def use_ticks(client: Any, queue: str, round: int) -> None:
+    tick_id = client.tick(queue, force=True)
+    batch = client.next_batch(queue, "stream", "w")
+    texts = {message.payload for message in client.read(batch)}
+    assert f"{queue} {round} 0" in texts
+    assert texts == {message.payload for message in client.read_batch(queue, "stream", batch.batch_id)}
+    if round % 2:
+        assert client.finish(batch)
+    else:
+        assert client.finish_batch(queue, "stream", batch.batch_id, batch.token)
+    assert client.position(queue, "stream") == tick_id
+    assert client.list_ticks(queue, tick_id, tick_id)[0].tick_id == tick_id
+    assert client.advance(queue, "stream", tick_id) == tick_id
+
+
+def look(client: Any, queue: str) -> None:
+    assert queue in {each.queue for each in client.list_queues()}
+    assert {each.subscription for each in client.list_subscriptions(queue)} == {"default", "stream"}
+    assert {each.subscription for each in client.status(queue)} == {"default", "stream"}
+    assert {message.payload.split()[0] for message in client.list_messages(queue)} == {queue}
+    assert client.queue_channel(queue)
+    assert client.snapshot()
+    assert client.version() > 0
+    assert client.list_duties()
+    client.rotate(queue)
+    client.summarize(queue)
+
+
+def test_every_method_in_six_threads_answers_for_its_own_statement(
+    pooled: str, database: str, connection: psycopg.Connection[Any]
+) -> None:
+    called: set[str] = set()
+    with (
+        Client(pooled, max_connections=THREADS) as client,
+        psycopg.connect(database, autocommit=True) as direct,
+        ThreadPoolExecutor(THREADS) as threads,
+    ):
+        noting = Noting(client, called)
+        work = [
+            threads.submit(call_everything, noting, f"q{number}", direct if number == 0 else connection)
+            for number in range(THREADS)
+        ]
+        for each in work:
+            each.result()
+        term = noting.elect("me")
+        noting.perform_duties()
+        assert noting.resign("me", term)
+        noting.rebase()
+        noting.connect().close()
+    noting.close()
+    assert methods() - called == set()
+
+
+def test_a_pool_and_a_connection_of_ones_own_run_no_statement_under_anothers_name(pooled: str) -> None:
+    """Both prepare statements by default, which the pooler's connections do not have, or have of others."""
+
+    def use(pool: ConnectionPool[psycopg.Connection[Any]], queue: str) -> list[Any]:
+        client = Client(pool)
+        client.create_queue(queue)
+        with psycopg.connect(pooled, autocommit=True) as own:
+            for number in range(3 * ROUNDS):
+                client.publish(queue, [queue, number])
+                client.publish(queue, [queue, number], connection=own)
+                client.clock(connection=own)
+        return [message.payload[0] for message in client.lease(queue, "default", "w", 100)]
+
+    with ConnectionPool(pooled, min_size=THREADS, open=True) as pool, ThreadPoolExecutor(THREADS) as threads:
+        queues = [f"q{number}" for number in range(THREADS)]
+        found = list(threads.map(lambda queue: use(pool, queue), queues))
+    assert found == [[queue] * 6 * ROUNDS for queue in queues]

@@ -1,0 +1,104 @@
+"""Dead messages: their list, and how long they are kept: functions/dead.sql."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import call, new_names, refused
+from engine import Engine
+
+
+@pytest.fixture
+def work(session: psycopg.Connection[Any]) -> Engine:
+    return Engine(session, next(new_names("dead"))).create()
+
+
+def kill(work: Engine, count: int, subscription: str = "default") -> list[int]:
+    work.publish(count, headers=[{"h": 1}])
+    held = work.lease(count, subscription=subscription)
+    work.answer("reject", held, errors=["bad"] * count)
+    return held.ids
+
+
+def test_dead_messages_are_kept_for_ever_unless_the_subscription_says_how_long(work: Engine) -> None:
+    kill(work, 3)
+    with work.clock("1000 days"):
+        assert work.ask("forget") == 0
+        work.ask("subscribe", subscription="default", dead_retention="1001 days")
+        assert work.ask("forget") == 0
+    with work.clock("1002 days"):
+        assert work.ask("forget") == 3
+        assert work.call("list_dead") == []
+        assert work.ask("forget") == 0
+
+
+def test_only_what_is_too_old_goes_and_only_where_it_is_asked_for(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail")
+    work.ask("subscribe", subscription="default", dead_retention="1 day")
+    kill(work, 2)
+    kill(work, 2, "mail")
+    with work.clock("2 days"):
+        younger = kill(work, 1)
+        assert work.ask("forget") == 2
+        assert [row.id for row in work.call("list_dead", subscription="default")] == younger
+        assert len(work.call("list_dead", subscription="mail")) == 2
+
+
+def test_a_limit_can_be_taken_back(work: Engine) -> None:
+    work.ask("subscribe", subscription="default", dead_retention="1 day")
+    (row,) = work.call("list_subscriptions")
+    assert row.dead_retention == timedelta(days=1)
+    work.ask("subscribe", subscription="default", max_attempts=7)
+    assert work.call("list_subscriptions")[0].dead_retention == timedelta(days=1)
+    work.ask("subscribe", subscription="default", dead_retention="0")
+    assert work.call("list_subscriptions")[0].dead_retention is None
+    with refused("TQ005", "dead_retention"):
+        work.ask("subscribe", subscription="default", dead_retention="-1 day")
+
+
+def test_many_old_ones_go_in_parts(work: Engine) -> None:
+    work.ask("subscribe", subscription="default", dead_retention="1 hour")
+    kill(work, 1500)
+    with work.clock("2 hours"):
+        assert [work.ask("forget") for _ in range(3)] == [1000, 500, 0]
+
+
+def test_the_leader_forgets(work: Engine) -> None:
+    duties = {row.duty for row in call(work.connection, "list_duties")}
+    assert "forget" in duties
+    work.ask("subscribe", subscription="default", dead_retention="1 hour")
+    kill(work, 1)
+    with work.clock("2 hours"):
+        assert work.status().oldest_dead >= timedelta(hours=2)
+        call(work.connection, "perform_duties")
+        assert (work.status().dead, work.status().oldest_dead) == (0, None)
+
+
+def test_a_brief_list_leaves_out_what_is_dear_to_read(work: Engine) -> None:
+    ids = kill(work, 2)
+    work.ask("requeue")
+    held = work.lease(2)
+    work.answer("reject", held, errors=["worse"] * 2)
+    full = work.call("list_dead")
+    brief = work.call("list_dead", brief=True)
+    assert [row.id for row in full] == [row.id for row in brief] == ids[::-1]
+    assert [(row.payload["n"], row.headers) for row in full] == [(1, {"h": 1}), (0, {"h": 1})]
+    assert {(row.payload, row.headers) for row in brief} == {(None, None)}
+    assert [[error["error"] for error in row.errors] for row in full] == [["bad", "worse"]] * 2
+    assert [[error["error"] for error in row.errors] for row in brief] == [["worse"]] * 2
+
+
+def test_the_dead_of_several_subscriptions_are_listed_together_newest_first(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail")
+    work.publish(4)
+    for subscription in ("default", "mail", "default", "mail"):
+        work.answer("reject", work.lease(2, subscription=subscription))
+    rows = work.call("list_dead", limit=3)
+    assert [row.subscription for row in rows] == ["mail", "mail", "default"]
+    rows += work.call("list_dead", before=rows[-1].dead_id)
+    assert len({row.dead_id for row in rows}) == len(rows) == 8
+    assert [row.dead_id for row in rows] == sorted((row.dead_id for row in rows), reverse=True)
