@@ -86,7 +86,9 @@ def test_every_function_says_what_it_does_and_raises_only_errors_there_are(
 
 
 def test_unknown_queues(session: Connection, functions: list[Function]) -> None:
-    asked = [each for each in functions if "p_queue" in each.parameters and each.name != "create_queue"]
+    # Of a queue that is gone there is no duty left to perform.
+    others = {"create_queue", "perform_duty"}
+    asked = [each for each in functions if "p_queue" in each.parameters and each.name not in others]
     assert len(asked) > 30
     for function in asked:
         assert "TQ001" in function.raises, function.name
