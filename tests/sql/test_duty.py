@@ -139,7 +139,7 @@ def test_all_duties_are_done_in_one_call(connection: psycopg.Connection[Any]) ->
     work.lease()
     with work.clock("2 minutes"):
         rows = call(work.connection, "perform_duties")
-    done = {"promote": 1, "reap": 1, "tick": 1, "summarize": 0, "rotate": 0}
+    done = {"promote": 1, "reap": 1, "tick": 1, "forget": 0, "summarize": 0, "rotate": 0}
     assert {row.duty: row.done for row in rows} == done
     assert len(work.drain()) == 2
 
