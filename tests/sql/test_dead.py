@@ -102,3 +102,34 @@ def test_the_dead_of_several_subscriptions_are_listed_together_newest_first(work
     rows += work.call("list_dead", before=rows[-1].dead_id)
     assert len({row.dead_id for row in rows}) == len(rows) == 8
     assert [row.dead_id for row in rows] == sorted((row.dead_id for row in rows), reverse=True)
+
+
+@pytest.mark.parametrize("verb", ["retry", "reject"])
+def test_columns_of_the_user_survive_sessions_that_write_dates_otherwise(work: Engine, verb: str) -> None:
+    work.run("alter table {log} add during tstzrange, add wait interval")
+    work.run("insert into {log} (during, wait) values (%s, %s)", "[2026-01-02,2026-04-03)", "-1 day +2 hours")
+    held = work.lease()
+    work.run("set DateStyle = 'SQL, DMY'")
+    work.run("set IntervalStyle = sql_standard")
+    work.answer(verb, held, **({"delays": ["1 hour"]} if verb == "retry" else {}))
+    work.run("set DateStyle = 'ISO, MDY'")
+    work.run("set IntervalStyle = postgres")
+    with work.clock("2 hours"):
+        assert work.ask("promote" if verb == "retry" else "requeue") == 1
+    assert work.fetch("select count(*) from {log}") == 2
+    assert work.fetch("select count(distinct (during, wait)) from {log}") == 1
+    work.run("reset DateStyle")
+
+
+def test_views_do_not_mind_how_a_session_writes_dates(work: Engine) -> None:
+    kill(work, 2)
+    work.answer("retry", (work.publish(), work.lease())[1], delays=["1 hour"])
+    plain = [(row.id, row.state, row.finished_at, row.due_at) for row in work.call("list_messages", brief=True)]
+    work.run("set DateStyle = 'SQL, DMY'")
+    work.run("set array_nulls = off")
+    work.run("create temp table told as select * from trunq.list_messages('{queue}', p_brief => true)")
+    assert work.status().estimated == []
+    work.run("reset DateStyle")
+    work.run("reset array_nulls")
+    rows = work.run("select id, state, finished_at, due_at from told order by id desc").fetchall()
+    assert rows == plain

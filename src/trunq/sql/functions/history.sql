@@ -66,9 +66,9 @@ begin
       with known as materialized (
         select m.* from trunq._message(v_sub, v_queue, v_places.ids, p_brief, false, v_places.row_ids, v_places.row_txids, v_places.is_whole) m),
       found as (
-        select k.* from known k where k.is_whole or p_brief
+        select k.* from known k where k.is_whole
         union all
-        select m.* from (select array_agg(k.id) ids from known k where not (k.is_whole or p_brief)) k
+        select m.* from (select array_agg(k.id) ids from known k where not k.is_whole) k
         cross join lateral trunq._message(v_sub, v_queue, k.ids, p_brief, false) m)
       select m.subscription, m.state, m.id, m.kind, m.key, m.payload, m.headers, m.attempt, m.attempts, m.published_at, m.due_at, m.worker,
         m.leased_at, m.expires_at, m.finished_at, m.error, m.result
@@ -150,8 +150,8 @@ declare
   v_found record;
   v_high bigint := p_before;
   v_size bigint := 2 * p_limit;
-  v_low bigint := p_before - v_size;
-  v_open bigint[] := '{}';
+  v_low bigint := least(p_before, trunq._newest_row(p_queue)) - v_size;
+  v_to xid8;
   v_held bigint[] := '{}';
 begin
   ids := '{}';
@@ -160,26 +160,36 @@ begin
   is_whole := true;
   if p_state = 'done' then
     -- Behind a backlog: those read last, less those that are held.
+    -- To look for those costs more than to read some thousand rows.
+    v_size := v_size + 5000;
     v_low := least(v_low, trunq._newest_read(p_queue, v) - v_size);
-    v_open := trunq._held_leases(p_queue, p_sub.subscription_id);
+    v_to := greatest(v.last_txid, pg_snapshot_xmax(v.lo));
+    is_whole := false;
   end if;
   -- No index gives ids in order: down by ranges, each longer than the last.
   while cardinality(ids) < p_limit and v_high > 0 loop
-    v_rows := trunq._rows_of(p_queue, v_low, v_high - 1);
-    if v_open <> '{}' then
-      v_held := array(select o.id from trunq._open_ids(p_queue, p_sub.subscription_id, v_open, v_low, v_high, null) o);
+    v_rows := trunq._rows_of(p_queue, v_low, v_high - 1, false, v_to);
+    if p_state = 'done' then
+      v_held := array(select o.id from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, null) o);
     end if;
     execute format($q$
       with logged as materialized (
-        select g.id, g.txid from %1$s g where g.subscription_id = $1 or g.subscription_id is null and %2$s),
+        select g.id, g.txid from %1$s g
+        where (g.subscription_id = $1 or g.subscription_id is null and %2$s) and ($3 is distinct from 'done' or %3$s)),
+      elsewhere as materialized (
+        select d.id from trunq.delayed d
+        where $3 = 'done' and d.queue_id = $8 and d.subscription_id = $1
+          and d.id >= (select min(g.id) from logged g) and d.id <= (select max(g.id) from logged g)
+        union all
+        -- In order, or without statistics it takes another index, and all the dead.
+        (select d.id from trunq.dead d
+         where $3 = 'done' and d.queue_id = $8 and d.subscription_id = $1
+           and d.id >= (select min(g.id) from logged g) and d.id <= (select max(g.id) from logged g) order by d.id)),
       chosen as materialized (
         select distinct g.id from logged g
         where case $3
           when 'ready' then not %3$s
-          -- Not by "exists": Postgres would read all of them and keep a hash.
-          when 'done' then %3$s and g.id <> all ($10)
-            and (select d.id from trunq.dead d where d.queue_id = $8 and d.subscription_id = $1 and d.id = g.id limit 1) is null
-            and (select d.id from trunq.delayed d where d.queue_id = $8 and d.subscription_id = $1 and d.id = g.id limit 1) is null
+          when 'done' then g.id <> all ($10) and g.id not in (select e.id from elsewhere e)
           else true end
         order by g.id desc limit $9)
       select array(select c.id from chosen c order by c.id desc) ids,
@@ -197,21 +207,20 @@ begin
   end loop;
 end $$;
 comment on function trunq._logged_ids(trunq.subscription, trunq.queue, text, integer, bigint) is
-  'The newest ids in the log below p_before that may be in a state, newest first, and all rows they have there.';
+  'The newest ids in the log below p_before that may be in a state, newest first, and all rows they have there; of what is done, those that are read.';
 
 create or replace function trunq._leased_ids(p_sub trunq.subscription, p_queue trunq.queue, p_limit integer, p_before bigint)
 returns table (id bigint, txid xid8)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_open bigint[] := trunq._held_leases(p_queue, p_sub.subscription_id);
   v_left integer := p_limit;
   v_count integer;
   v_high bigint := p_before;
-  v_size bigint := 2 * p_limit;
+  v_size bigint := 5000 + 2 * p_limit;
   v_low bigint := least(p_before, trunq._newest_read(p_queue, trunq._position(p_queue, p_sub.subscription_id))) - v_size;
 begin
-  while v_left > 0 and v_high > 0 and v_open <> '{}' loop
-    return query select o.* from trunq._open_ids(p_queue, p_sub.subscription_id, v_open, v_low, v_high, v_left) o;
+  while v_left > 0 and v_high > 0 loop
+    return query select o.* from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, v_left) o;
     get diagnostics v_count = row_count;
     v_left := v_left - v_count;
     v_high := v_low;
@@ -221,29 +230,36 @@ begin
 end $$;
 comment on function trunq._leased_ids(trunq.subscription, trunq.queue, integer, bigint) is 'The newest ids below p_before that open leases hold, newest first.';
 
-create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer) returns bigint[]
+create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer, p_id bigint default 0)
+returns table (lease_id bigint, segment smallint, unanswered bigint)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select coalesce(array_agg(o.lease_id), '{}') from trunq._leases(p_queue, p_subscription_id, null, null) o where o.unanswered > 0
+  select o.lease_id, o.segment, o.unanswered
+  from trunq._leases(p_queue, p_subscription_id, null, null,
+    trunq._first_lease(p_queue, p_subscription_id, (trunq._tick_before(p_queue.queue_id, p_id)).xmin)) o
+  where o.unanswered > 0
 $$;
-comment on function trunq._held_leases(trunq.queue, integer) is 'Leases that hold messages without an answer.';
+comment on function trunq._held_leases(trunq.queue, integer, bigint) is 'Leases with messages that have no answer: all that may hold this id, or a greater one.';
 
 create or replace function trunq._open_ids(
-  p_queue trunq.queue, p_subscription_id integer, p_leases bigint[], p_low bigint, p_high bigint, p_limit integer
+  p_queue trunq.queue, p_subscription_id integer, p_low bigint, p_high bigint, p_limit integer
 ) returns table (id bigint, txid xid8)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 begin
   -- Long arrays are dear to read: a lease of messages published before a tick has no id drawn after it.
   return query execute format($q$
-    select u.id, l.txids[array_position(l.ids, u.id)] from unnest($3) o(lease_id)
+    select u.id, u.txid from trunq._held_leases($1, $2, $4) o
     cross join lateral (
-      select l.ids, l.txids from trunq_data.%I l where l.subscription_id = $2 and l.lease_id = o.lease_id and l.max_txid >= $4 offset 0) l
-    cross join lateral unnest(trunq._unanswered($1, $2, o.lease_id, l.ids)) u(id)
-    where u.id >= $5 and u.id < $6 order by u.id desc limit $7
-  $q$, p_queue.lease_table)
-  using p_queue, p_subscription_id, p_leases, coalesce((trunq._tick_before(p_queue.queue_id, p_low)).xmin, '0')::text::bigint, p_low, p_high, p_limit;
+      select l.segment, l.ids, l.txids from trunq_data.%I l where l.subscription_id = $2 and l.lease_id = o.lease_id and l.segment = o.segment and l.max_txid >= $3 offset 0) l
+    cross join lateral (
+      select array(
+        select unnest(r.ids) from trunq_data.%I r where r.lease_id = o.lease_id and r.segment = l.segment and r.subscription_id = $2) ids offset 0) r
+    cross join lateral (select u.* from unnest(l.ids, l.txids) u(id, txid) where u.id >= $4 and u.id < $5 and u.id <> all (r.ids)) u
+    order by u.id desc limit $6
+  $q$, p_queue.lease_table, p_queue.receipt_table)
+  using p_queue, p_subscription_id, coalesce((trunq._tick_before(p_queue.queue_id, p_low)).xmin, '0')::text::bigint, p_low, p_high, p_limit;
 end $$;
-comment on function trunq._open_ids(trunq.queue, integer, bigint[], bigint, bigint, integer) is
-  'The ids from p_low to below p_high that are unanswered in some leases, newest first.';
+comment on function trunq._open_ids(trunq.queue, integer, bigint, bigint, integer) is
+  'The ids from p_low to below p_high that open leases hold, newest first.';
 
 create or replace function trunq._message(
   p_sub trunq.subscription, p_queue trunq.queue, p_ids bigint[], p_brief boolean, p_near boolean,
@@ -267,12 +283,8 @@ begin
       p_queue.log_table) query, not p_is_whole is_near into v_rows;
   else
     if p_brief then
-      -- What lies elsewhere needs no row of the log. Not by "exists": Postgres would read all of them and keep a hash.
-      v_ids := array(
-        select u.id from unnest(p_ids) u(id)
-        where (select d.id from trunq.delayed d where d.queue_id = p_sub.queue_id and d.id = u.id and d.subscription_id is null limit 1) is null
-          and (select d.id from trunq.delayed d where d.queue_id = p_sub.queue_id and d.id = u.id and d.subscription_id = p_sub.subscription_id limit 1) is null
-          and (select d.id from trunq.dead d where d.queue_id = p_sub.queue_id and d.id = u.id and d.subscription_id = p_sub.subscription_id limit 1) is null);
+      -- What lies elsewhere needs no row of the log.
+      v_ids := array(select unnest(p_ids) except select e.id from trunq._elsewhere(p_sub.queue_id, p_sub.subscription_id, p_ids) e);
     end if;
     select r.* into v_rows from (select coalesce(min(u.id), 1) low, coalesce(max(u.id), 0) high from unnest(v_ids) u(id)) u
     cross join lateral trunq._rows_of(p_queue, u.low, u.high, p_near) r;
@@ -322,16 +334,9 @@ begin
         select g.id, 3 rank, g.txid, g.attempt::integer, g.created_at, null::timestamptz due_at, g.kind, g.key, g.payload, g.headers, g.errors, null place, g.is_first
         from logged g
         union all
-        select d.id, 1, null::xid8, d.attempt, d.created_at, d.due_at, d.kind, d.key, d.payload, d.headers, d.errors, d.place, false
-        from unnest($3) u(id) cross join lateral (
-          select d.*, 'scheduled' place from trunq.delayed d where d.queue_id = $2 and d.id = u.id and d.subscription_id is null
-          union all
-          select d.*, 'retrying' from trunq.delayed d where d.queue_id = $2 and d.id = u.id and d.subscription_id = $1
-          offset 0) d
-        union all
-        select d.id, 2, null, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead', false
-        from unnest($3) u(id) cross join lateral (
-          select d.* from trunq.dead d where d.queue_id = $2 and d.subscription_id = $1 and d.id = u.id offset 0) d) p
+        select e.id, case e.place when 'dead' then 2 else 1 end, null::xid8, e.attempt, e.created_at, e.due_at, e.kind, e.key, e.payload, e.headers,
+          e.errors, e.place, false
+        from trunq._elsewhere($2, $1, $3) e) p
       order by p.id, p.rank, p.txid desc
     ),
     told as (
@@ -349,11 +354,12 @@ begin
       case when t.is_held or t.place is not null then coalesce(t.finished_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end) end,
       case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
       not $11 or case t.state
-        when 'ready' then t.is_first
-        when 'leased' then t.is_first
+        when 'ready' then t.is_first or $15
+        when 'leased' then t.is_first or $15
+        when 'retrying' then $15
         when 'scheduled' then true
-        when 'done' then t.is_first and t.outcome = 'a'
-        when 'dead' then s.has_first and s.failed = jsonb_array_length(t.errors) end is true
+        when 'done' then t.outcome = 'a' and (t.is_first or $15)
+        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
     trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)',
@@ -361,7 +367,7 @@ begin
     case when p_brief then 'null::jsonb' else 'g.payload' end, case when p_brief then 'null::jsonb' else 'g.headers' end,
     case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end,
     'trunq._is_read_at(g.txid, g.id, $5, $6, $7, $12)')
-  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids;
+  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids, p_brief;
 end $$;
 comment on function trunq._message(trunq.subscription, trunq.queue, bigint[], boolean, boolean, bigint[], xid8[], boolean) is
   'The state and story of messages as one shared subscription sees them; no row for an id that is nowhere. p_near: by rows of about the time when the ids were drawn; p_row_ids, p_row_txids: by these rows, all of them if p_is_whole. is_whole tells whether there can be no others.';

@@ -7,7 +7,7 @@
 -- From a row to its lease by search, as positions grow with the leases.
 
 create or replace function trunq._rows_of(
-  p_queue trunq.queue, p_low bigint, p_high bigint, p_near boolean default false, out query text, out is_by_brin boolean, out is_near boolean
+  p_queue trunq.queue, p_low bigint, p_high bigint, p_near boolean default false, p_to xid8 default null, out query text, out is_by_brin boolean, out is_near boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -16,12 +16,16 @@ declare
   v_after trunq.tick;
 begin
   select b.* into v_before from trunq._tick_before(p_queue.queue_id, p_low) b;
-  if p_near then
+  if p_near or p_to is not null then
     select t.* into v_after from trunq.tick t
-    where t.queue_id = p_queue.queue_id and t.tick_id > coalesce(v_before.tick_id, 0) + 1 and t.last_message_id > p_high + 32
+    where t.queue_id = p_queue.queue_id and t.tick_id > coalesce(v_before.tick_id, 0) + 1
+      and case when p_near then t.last_message_id > p_high + 32 else pg_snapshot_xmin(t.snapshot) > p_to end
     order by t.tick_id limit 1;
   end if;
-  is_near := v_after.tick_id is not null;
+  is_near := p_near and v_after.tick_id is not null;
+  if is_near then
+    p_to := pg_snapshot_xmax(v_after.snapshot);
+  end if;
   is_by_brin := coalesce(v_after.last_message_id, trunq._last_message_id(p_queue)) - coalesce(v_before.last_message_id, 0) > c_many
     and exists (
       select from trunq.mark m
@@ -37,10 +41,10 @@ begin
       select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and (txid, id) >= (%4$L, 0) %5$s
       union all
       select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and (txid, id) < (least(xid8 '500', %4$L), 0))$q$,
-    p_queue.log_table, p_low, p_high, coalesce(v_before.xmin, '0'), 'and txid < ' || quote_literal(pg_snapshot_xmax(v_after.snapshot)));
+    p_queue.log_table, p_low, p_high, coalesce(v_before.xmin, '0'), 'and txid <= ' || quote_literal(p_to));
 end $$;
-comment on function trunq._rows_of(trunq.queue, bigint, bigint, boolean) is
-  'A subquery for all rows of the log with ids from p_low to p_high, by ticks or, where that would be long, by BRIN; p_near: only those of about the time when the ids were drawn (is_near: there may be others). It turns bitmap scans on or off in the calling function, which must set enable_bitmapscan.';
+comment on function trunq._rows_of(trunq.queue, bigint, bigint, boolean, xid8) is
+  'A subquery for all rows of the log with ids from p_low to p_high, by ticks or, where that would be long, by BRIN; p_near: only those of about the time when the ids were drawn (is_near: there may be others); p_to: no more than those up to a transaction. It turns bitmap scans on or off in the calling function, which must set enable_bitmapscan.';
 
 create or replace function trunq._tick_before(p_queue_id integer, p_id bigint, out tick_id bigint, out last_message_id bigint, out xmin xid8)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -61,6 +65,16 @@ begin
 end $$;
 comment on function trunq._newest_read(trunq.queue, record) is 'The id of a row just before a position; 0 when there is none.';
 
+create or replace function trunq._newest_row(p_queue trunq.queue) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  v_id bigint;
+begin
+  execute format('select g.id from trunq_log.%I g order by g.txid desc, g.id desc limit 1', p_queue.log_table) into v_id;
+  return coalesce(v_id, 0);
+end $$;
+comment on function trunq._newest_row(trunq.queue) is 'The id of the last row of the log: ids that were drawn for delayed messages may be far above.';
+
 create or replace function trunq._is_for(p_row text, p_start text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- After trunq.rebase() every older row has a txid below 500.
@@ -75,8 +89,8 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 #variable_conflict use_column
 declare
   v_probe text := format(
-    'select lease_id, lo, hi, last_txid, last_id from trunq_data.%I where subscription_id = $1 and lease_id >= $2 order by lease_id limit 1',
-    p_queue.lease_table);
+    'select lease_id, lo, hi, last_txid, last_id from trunq_data.%I where subscription_id = $1 and lease_id >= $2 and segment = any (%L) order by lease_id limit 1',
+    p_queue.lease_table, trunq._filled(p_queue, 'lease'));
   v_first bigint;
   v_newest bigint := (trunq._position(p_queue, p_subscription_id)).lease_id;
   v_low bigint;
@@ -130,3 +144,51 @@ begin
 end $$;
 comment on function trunq._holders(trunq.queue, integer, xid8[], bigint[]) is
   'For rows of the log the first lease whose position lies behind each: that one held it, if any did. Positions grow with the leases.';
+
+create or replace function trunq._first_lease(p_queue trunq.queue, p_subscription_id integer, p_from xid8) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_low bigint := 0;
+  v_high bigint := (trunq._position(p_queue, p_subscription_id)).lease_id;
+  v_at record;
+begin
+  -- Windows only move forward: a lease whose window ended before holds nothing of these transactions.
+  while v_low < v_high and p_from > '0' loop
+    execute format('select lease_id, pg_snapshot_xmax(hi) <= $3 is_before from trunq_data.%I where subscription_id = $1 and lease_id >= $2 order by lease_id limit 1',
+      p_queue.lease_table) into v_at using p_subscription_id, (v_low + v_high) / 2, p_from;
+    if v_at.is_before then
+      v_low := v_at.lease_id + 1;
+    else
+      v_high := (v_low + v_high) / 2;
+    end if;
+  end loop;
+  return v_low;
+end $$;
+comment on function trunq._first_lease(trunq.queue, integer, xid8) is 'A lease before which none holds a message whose transaction is p_from or later.';
+
+create or replace function trunq._elsewhere(p_queue_id integer, p_subscription_id integer, p_ids bigint[])
+returns table (
+  id bigint, place text, attempt integer, created_at timestamptz, due_at timestamptz, kind text, key text, payload jsonb, headers jsonb, errors jsonb
+)
+language plpgsql set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+begin
+  -- Asked for their order too: without statistics, all indexes look alike, and only the one on ids gives it.
+  return query
+    select d.id, case when d.subscription_id is null then 'scheduled' else 'retrying' end, d.attempt::integer, d.created_at, d.due_at, d.kind, d.key,
+      d.payload, d.headers, d.errors
+    from unnest(p_ids) u(id) cross join lateral (
+      (select d.* from trunq.delayed d where d.queue_id = p_queue_id and d.subscription_id is null and d.id >= u.id
+       order by d.queue_id, d.subscription_id, d.id limit 1)
+      union all
+      (select d.* from trunq.delayed d where d.queue_id = p_queue_id and d.subscription_id = p_subscription_id and d.id >= u.id
+       order by d.queue_id, d.subscription_id, d.id limit 1)) d
+    where d.id = u.id
+    union all
+    select d.id, 'dead', d.attempt::integer, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors
+    from unnest(p_ids) u(id) cross join lateral (
+      select d.* from trunq.dead d where d.queue_id = p_queue_id and d.subscription_id = p_subscription_id and d.id >= u.id
+      order by d.queue_id, d.subscription_id, d.id limit 1) d
+    where d.id = u.id;
+end $$;
+comment on function trunq._elsewhere(integer, integer, bigint[]) is 'Those of some messages that are put off or dead, as a subscription sees them.';

@@ -142,7 +142,7 @@ begin
       'unsubscribe them first, or force it');
   end if;
   select count(*) into v_count from trunq.delayed d where d.queue_id = p_queue.queue_id;
-  select v_count + coalesce(sum(t.ready + greatest(t.leased, cardinality(trunq._held_leases(p_queue, s.subscription_id)))), 0) into v_count
+  select v_count + coalesce(sum(t.ready + greatest(t.leased, (select sum(h.unanswered) from trunq._held_leases(p_queue, s.subscription_id) h))), 0) into v_count
   from trunq.status(p_queue.name) t join trunq.subscription s on s.queue_id = p_queue.queue_id and s.name = t.subscription;
   if v_count > 0 then
     perform trunq._fail('TQ009', format('queue "%s" holds unfinished messages (%s or more)', p_queue.name, v_count),
