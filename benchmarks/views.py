@@ -1,9 +1,10 @@
 """Pages that status and the lists read, beside much history, a backlog and a million delayed messages.
 
-Five million messages are handled by leases of 500, 10 and 1, thirty thousand died, a million wait, a million are delayed. There are no
-statistics and no summary of any page, and no leader has been there for an hour. Then the same once a leader is back, and
-once its ticks and marks are gone too, as if none had ever been there. In a second queue 100,000 leases of an hour are answered.
-Built by the functions themselves, in the server.
+Five million messages are handled by leases of 500, 10 and 1, thirty thousand died, a million wait, a million
+are delayed. There are no statistics and no summary of any page, and no leader has been there for an hour.
+Then the same once a leader is back, and once its ticks and marks are gone too, as if none had ever been
+there. In a second queue 100,000 leases of an hour are answered. Built by the functions themselves, in the
+server.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ BUILD = """
 create procedure public.publish(n bigint, by_leader boolean) language plpgsql as $$
 begin
   for i in 1 .. n / 500 loop
-    insert into trunq_log.q (kind, key, payload) select 'placed', 'customer-' || m, jsonb_build_object('order', m, 'note', repeat('x', 120))
+    insert into trunq_log.q (kind, key, payload)
+    select 'placed', 'customer-' || m, jsonb_build_object('order', m, 'note', repeat('x', 120))
     from generate_series(1, 500) m;
     commit;
     if by_leader then
@@ -33,7 +35,8 @@ begin
     end if;
   end loop;
 end $$;
-create procedure public.handle(p_queue text, n bigint, size integer, p_time interval default null) language plpgsql as $$
+create procedure public.handle(p_queue text, n bigint, size integer, p_time interval default null)
+language plpgsql as $$
 declare
   v record;
   v_bad bigint[];
@@ -42,10 +45,12 @@ begin
     select array_agg(l.id) ids, min(l.lease_id) lease_id, min(l.token) token into v
     from trunq.lease(p_queue, 'default', 'worker-' || i % 8, size, p_time) l;
     v_bad := array(select b from unnest(v.ids) b where b % 167 = 0);
-    perform trunq.ack(p_queue, 'default', v.lease_id, v.token, array(select b from unnest(v.ids) b where b % 167 <> 0), null,
+    perform trunq.ack(p_queue, 'default', v.lease_id, v.token,
+      array(select b from unnest(v.ids) b where b % 167 <> 0), null,
       array(select 0.1::real from unnest(v.ids) b where b % 167 <> 0));
     if v_bad <> '{}' then
-      perform trunq.reject(p_queue, 'default', v.lease_id, v.token, v_bad, array(select 'ValueError: no such order' from unnest(v_bad)));
+      perform trunq.reject(p_queue, 'default', v.lease_id, v.token, v_bad,
+        array(select 'ValueError: no such order' from unnest(v_bad)));
     end if;
     commit;
   end loop;
@@ -67,9 +72,10 @@ def measure(options: Options) -> Iterator[Table]:
         build(connection, divisor)
         table = Table(
             f"views, Postgres {options.postgres}",
-            f"Pages read (shared hit and read): {5_000_000 // divisor:,} handled, {1_000_000 // divisor:,} waiting, about"
-            f" {30_000 // divisor:,} dead, {1_000_000 // divisor:,} delayed, {100_000 // divisor:,} answered leases of an hour; without"
-            " statistics, unsummarized. A page of a list is 50 messages; at most 10,000 pages each.",
+            f"Pages read (shared hit and read): {5_000_000 // divisor:,} handled,"
+            f" {1_000_000 // divisor:,} waiting, about {30_000 // divisor:,} dead,"
+            f" {1_000_000 // divisor:,} delayed, {100_000 // divisor:,} answered leases of an hour;"
+            " without statistics, unsummarized. A page of a list is 50 messages; at most 10,000 pages each.",
             ["view", "no leader for an hour", "never a leader", "with a leader", "target"],
         )
         ids = ids_of(connection)
@@ -106,12 +112,14 @@ def build(connection: Connection, divisor: int) -> None:
     for size in (1, 10, 500) * 7:
         connection.execute("select from trunq.lease('q', 'default', 'busy', %s)", (size,))
     retry = (
-        "select trunq.retry('q', 'default', min(lease_id), min(token), array_agg(id), null, array_agg(interval '1 hour'))"
+        "select trunq.retry('q', 'default', min(lease_id), min(token), array_agg(id), null,"
+        " array_agg(interval '1 hour'))"
         " from trunq.lease('q', 'default', 'retrying', 500)"
     )
     connection.execute(retry.encode())
     connection.execute(
-        "select trunq.publish_many('q', array(select to_jsonb(m) from generate_series(1, 100000 / %s) m), p_delay => '1 day')"
+        "select trunq.publish_many('q', array(select to_jsonb(m) from generate_series(1, 100000 / %s) m),"
+        " p_delay => '1 day')"
         " from generate_series(1, 10)",
         (divisor,),
     )
@@ -125,8 +133,10 @@ def build(connection: Connection, divisor: int) -> None:
 def ids_of(connection: Connection) -> dict[str, int]:
     """Messages to show: early, late, waiting, dead, retrying."""
     found = connection.execute(
-        "select (select min(id) from trunq_log.q), (select ids[1] from trunq_data.q_lease where size = 1 order by lease_id desc limit 1),"
-        " (select max(id) from trunq_log.q), (select min(id) from trunq.dead), (select min(id) from trunq.delayed where subscription_id > 0)"
+        "select (select min(id) from trunq_log.q),"
+        " (select ids[1] from trunq_data.q_lease where size = 1 order by lease_id desc limit 1),"
+        " (select max(id) from trunq_log.q), (select min(id) from trunq.dead),"
+        " (select min(id) from trunq.delayed where subscription_id > 0)"
     ).fetchone()
     assert found is not None
     return dict(zip(("the first", "a leased", "the last", "a dead", "a retrying"), found, strict=True))

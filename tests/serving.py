@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.types.json import Jsonb
 
+from calling import come_back
 from trunq.worker import Worker
 from waiting import wait_until
 
@@ -100,6 +101,7 @@ def take_away(queue: Queue, message_id: int, attempt: int = 1) -> None:
     assert row is not None
     queue.connection.execute("select trunq.extend('q', 'default', %s, %s, '0 s')", row)
     wait_until(lambda: queue.connection.execute("select trunq.reap('q')").fetchone() == (1,))
+    come_back(queue.connection, "q")
 
 
 async def drain(worker: Worker) -> None:

@@ -98,7 +98,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
     for name, row in {
         "list_queues": record.Queue,
         "list_subscriptions": record.Subscription,
-        "list_warnings": record.SubscriptionWarning,
+        "list_warnings": record.Warned,
         "list_dead": record.DeadMessage,
         "list_ticks": record.Tick,
         "next_batch": record.Batch,

@@ -69,9 +69,9 @@ def interval(value: timedelta) -> str:
     return sign + " ".join(parts[:2])
 
 
-def ready(count: int, is_capped: bool) -> str:
+def count(number: int, is_estimate: bool) -> str:
     """How many messages are ready: `10,000+` where the database stopped counting."""
-    return f"{count:,}" + ("+" if is_capped else "")
+    return f"{'~' if is_estimate else ''}{number:,}"
 
 
 def attempt(told: Mapping[str, Any]) -> str:

@@ -106,6 +106,18 @@ SPARK_TROUBLE: Final = (
         "Spark's Java process ran out of memory: give it more, as in session(memory='2g')",
     ),
     (
+        r"Python worker exited unexpectedly"
+        r"|terminated with exception: (?:Broken pipe|Connection reset|.*EOF)",
+        "one of Spark's Python processes was killed, perhaps because memory ran out: start the query again, "
+        "it goes on where it was",
+    ),
+    (
+        r"Answer from Java side is empty|Error while (?:sending|receiving)"
+        r"|^\[Errno \d+\] Connection refused",
+        "Spark's Java process was killed, perhaps because memory ran out: start the program again, its "
+        "queries go on where they were",
+    ),
+    (
         r"Multiple streaming queries are concurrently using (?P<what>\S+)",
         "another query uses the same checkpoint ({what}): stop it first",
     ),

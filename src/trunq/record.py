@@ -18,7 +18,10 @@ class Queue(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """A row of `list_subscriptions`. `max_attempts` None: for ever. `jitter` is a share of the delay."""
+    """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
+
+    `jitter` is a share of the delay.
+    """
 
     queue: str
     subscription: str
@@ -31,14 +34,15 @@ class Subscription(NamedTuple):
     backoff_cap: timedelta
     jitter: float
     keep_results: bool
+    dead_retention: timedelta | None
     created_at: datetime
 
 
-class SubscriptionWarning(NamedTuple):
-    """A row of `list_warnings`: what is wrong with a subscription, and the way out."""
+class Warned(NamedTuple):
+    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue."""
 
     queue: str
-    subscription: str
+    subscription: str | None
     warning: str
     hint: str
 
@@ -132,7 +136,7 @@ class MessageState(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A row of `status`. Where `ready_is_capped`, counting stopped at `ready`: there are more."""
+    """A row of `status`. `estimated` names the numbers that are estimates: those are exact up to 1,000."""
 
     queue: str
     subscription: str
@@ -144,7 +148,8 @@ class Status(NamedTuple):
     oldest_ready: timedelta | None
     workers: int
     done_last_minute: int
-    ready_is_capped: bool
+    oldest_dead: timedelta | None
+    estimated: list[str]
 
 
 class Duty(NamedTuple):

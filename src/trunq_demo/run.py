@@ -159,7 +159,7 @@ def look(job: Run, published: int, bars: Bars) -> bool:
     bars.show("answered", published - unanswered)
     bars.show("in the lake", collect.lake_rows(job.place.lake))
     bars.tell(
-        waiting=display.ready(queue.ready, queue.ready_is_capped),
+        waiting=display.count(queue.ready, "ready" in queue.estimated),
         for_up_to=span(queue.oldest_ready),
         put_off=f"{queue.delayed:,}",
         dead=f"{queue.dead:,}",

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from serving import PATIENCE, Queue
-from trunq.leader import Leader
+from trunq.leader import Leader, election
 from trunq.message import Message
 from waiting import async_wait_until, wait_until
 
@@ -137,7 +137,7 @@ async def test_rotation_is_called_within_every_span(queue: Queue) -> None:
     queue.connection.execute("select trunq.create_queue('short', '4 s')")
     queue.connection.execute(
         "create table called (span bigint, queue text); create or replace function trunq.rotate(p_queue text)"
-        " returns integer language sql as $$ insert into called"
+        " returns integer language sql as $$ insert into public.called"
         " select floor(date_part('epoch', now()) / 2), p_queue; select 0 $$"
     )
     four_in_a_row = (
@@ -261,3 +261,31 @@ def test_as_a_process_it_resigns_on_a_signal(queue: Queue) -> None:
         process.kill()
         process.wait()
     assert terms(queue) == (None, 1)
+
+
+async def test_a_warning_of_the_database_is_logged_once(
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(election, "_WARN_EVERY", 0.0)
+    queue.connection.execute(
+        "insert into trunq.duty_failure (duty, queue, failed_at, error)"
+        " values ('retire', 'q', now(), 'no room')"
+    )
+    looks = []
+    monkeypatch.setattr(election, "execute", counted(election.execute, looks, "list_warnings"))
+    async with leading(Leader(queue.dsn)):
+        await async_wait_until(lambda: len(looks) >= 3)
+    told = [record.getMessage() for record in caplog.records if "duty retire failed" in record.getMessage()]
+    assert len(told) == 1
+    assert "no room" in told[0]
+
+
+def counted(function: Any, calls: list[str], name: str) -> Any:
+    """The function, noting its calls of that name."""
+
+    async def call(connection: Any, call: Any) -> Any:
+        if call.function == name:
+            calls.append(name)
+        return await function(connection, call)
+
+    return call

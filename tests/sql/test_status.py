@@ -143,7 +143,8 @@ def test_an_estimate_counts_what_the_subscription_gets(work: Engine) -> None:
     )
     work.run(
         "insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt)"
-        " select {id}, nextval('trunq_data.{queue}_message_id'), s.subscription_id, now() + '1 hour', now(), 1"
+        " select {id}, nextval('trunq_data.{queue}_message_id'), s.subscription_id,"
+        " now() + '1 hour', now(), 1"
         " from generate_series(1, 30000) n, trunq.subscription s where s.queue_id = {id} and s.name = 'mail'"
     )
     plain, mail = work.status(), work.status("mail")

@@ -24,10 +24,14 @@ class AsyncDead(AsyncAccess):
         subscription: str | None = None,
         limit: int | None = None,
         before: int | None = None,
+        brief: bool | None = None,
         *,
         connection: AsyncConnection[Any] | None = None,
     ) -> list[DeadMessage]:
-        """Dead messages, newest first, at most `limit` (100); the next page is `before` the last dead_id."""
+        """Dead messages, newest first, at most `limit` (100); the next page is `before` the last dead_id.
+
+        `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
+        """
         return await self._records(
             connection,
             DeadMessage,
@@ -36,7 +40,13 @@ class AsyncDead(AsyncAccess):
             subscription=subscription,
             limit=limit,
             before=before,
+            brief=brief,
         )
+
+    async def forget(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+        """Delete dead messages older than their subscription keeps them; returns how many."""
+        forgotten: int = await self._value(connection, "forget", queue=queue)
+        return forgotten
 
     async def requeue(
         self,

@@ -30,12 +30,14 @@ class AsyncHistory(AsyncAccess):
         state: State | None = None,
         limit: int | None = None,
         before: int | None = None,
+        brief: bool | None = None,
         *,
         connection: AsyncConnection[Any] | None = None,
     ) -> list[MessageState]:
         """Messages as one subscription (`default`) sees them, newest first, at most `limit` (100).
 
-        The next page is `before` the last `id`.
+        The next page is `before` the last `id`. `brief` leaves out (None) what is slow to read:
+        payload, headers, attempts and result.
         """
         return await self._records(
             connection,
@@ -46,4 +48,5 @@ class AsyncHistory(AsyncAccess):
             state=state,
             limit=limit,
             before=before,
+            brief=brief,
         )

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
-from trunq.record import Queue, SubscriptionWarning
+from trunq.record import Queue
 from trunq.wire.scalar import Interval, interval
 
 
@@ -106,9 +106,3 @@ class AsyncQueues(AsyncAccess):
         """
         published: int = await self._value(connection, "rebase")
         return published
-
-    async def list_warnings(
-        self, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
-    ) -> list[SubscriptionWarning]:
-        """Subscriptions that nobody reads from and that hold messages older than the retention."""
-        return await self._records(connection, SubscriptionWarning, "list_warnings", queue=queue)

@@ -7,9 +7,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
-from trunq.record import (
-    Status,
-)
+from trunq.record import Status, Warned
 
 
 class AsyncStatuses(AsyncAccess):
@@ -20,3 +18,9 @@ class AsyncStatuses(AsyncAccess):
     ) -> list[Status]:
         """The numbers of each subscription of a queue, or of all."""
         return await self._records(connection, Status, "status", queue=queue)
+
+    async def list_warnings(
+        self, queue: str | None = None, *, connection: AsyncConnection[Any] | None = None
+    ) -> list[Warned]:
+        """What is wrong, of a queue or all: duties that fail, messages that nobody reads."""
+        return await self._records(connection, Warned, "list_warnings", queue=queue)

@@ -30,6 +30,7 @@ class AsyncSubscriptions(AsyncAccess):
         backoff_cap: Interval | None = None,
         jitter: float | None = None,
         keep_results: bool | None = None,
+        dead_retention: Interval | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> bool:
         """Create a subscription, or change the policies given of one that is there (then False).
@@ -39,6 +40,7 @@ class AsyncSubscriptions(AsyncAccess):
         lease of `lease_time` (60 s). The delay before attempt n+1 is `backoff_base` (1 s), times n when
         `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (1 h), less a random part
         of it, up to the share `jitter` (0.1). What handlers return is kept if `keep_results`.
+        Dead messages are kept for `dead_retention` (0, the default: until they are purged).
         """
         created: bool = await self._value(
             connection,
@@ -54,6 +56,7 @@ class AsyncSubscriptions(AsyncAccess):
             backoff_cap=interval("backoff_cap", backoff_cap),
             jitter=jitter,
             keep_results=keep_results,
+            dead_retention=interval("dead_retention", dead_retention),
         )
         return created
 

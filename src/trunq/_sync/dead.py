@@ -26,10 +26,14 @@ class Dead(Access):
         subscription: str | None = None,
         limit: int | None = None,
         before: int | None = None,
+        brief: bool | None = None,
         *,
         connection: Connection[Any] | None = None,
     ) -> list[DeadMessage]:
-        """Dead messages, newest first, at most `limit` (100); the next page is `before` the last dead_id."""
+        """Dead messages, newest first, at most `limit` (100); the next page is `before` the last dead_id.
+
+        `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
+        """
         return self._records(
             connection,
             DeadMessage,
@@ -38,7 +42,13 @@ class Dead(Access):
             subscription=subscription,
             limit=limit,
             before=before,
+            brief=brief,
         )
+
+    def forget(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
+        """Delete dead messages older than their subscription keeps them; returns how many."""
+        forgotten: int = self._value(connection, "forget", queue=queue)
+        return forgotten
 
     def requeue(
         self,

@@ -32,12 +32,14 @@ class History(Access):
         state: State | None = None,
         limit: int | None = None,
         before: int | None = None,
+        brief: bool | None = None,
         *,
         connection: Connection[Any] | None = None,
     ) -> list[MessageState]:
         """Messages as one subscription (`default`) sees them, newest first, at most `limit` (100).
 
-        The next page is `before` the last `id`.
+        The next page is `before` the last `id`. `brief` leaves out (None) what is slow to read:
+        payload, headers, attempts and result.
         """
         return self._records(
             connection,
@@ -48,4 +50,5 @@ class History(Access):
             state=state,
             limit=limit,
             before=before,
+            brief=brief,
         )

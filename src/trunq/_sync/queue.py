@@ -10,7 +10,7 @@ from typing import Any
 from psycopg import Connection
 
 from trunq._sync.access import Access
-from trunq.record import Queue, SubscriptionWarning
+from trunq.record import Queue
 from trunq.wire.scalar import Interval, interval
 
 
@@ -106,9 +106,3 @@ class Queues(Access):
         """
         published: int = self._value(connection, "rebase")
         return published
-
-    def list_warnings(
-        self, queue: str | None = None, *, connection: Connection[Any] | None = None
-    ) -> list[SubscriptionWarning]:
-        """Subscriptions that nobody reads from and that hold messages older than the retention."""
-        return self._records(connection, SubscriptionWarning, "list_warnings", queue=queue)

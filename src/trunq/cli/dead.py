@@ -47,7 +47,8 @@ def list_dead(
 ) -> None:
     """List the dead messages of a queue, the newest first, each with its last error."""
     with client(dsn, embedded) as trunq:
-        found = [row._asdict() for row in trunq.list_dead(queue, subscription, limit=limit, before=before)]
+        rows = trunq.list_dead(queue, subscription, limit=limit, before=before, brief=not json)
+        found = [row._asdict() for row in rows]
     shown = found if json else [row | {"error": _last_error(row)} for row in found]
     write_rows(shown, COLUMNS, json, f"Queue {queue} has no dead messages.")
 

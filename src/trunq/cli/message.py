@@ -78,7 +78,9 @@ def list_messages(
 ) -> None:
     """List messages of a queue as one subscription sees them, the newest first."""
     with client(dsn, embedded) as trunq:
-        rows = trunq.list_messages(queue, subscription, state=state, limit=limit, before=before)
+        rows = trunq.list_messages(
+            queue, subscription, state=state, limit=limit, before=before, brief=not json
+        )
     nothing = f"No message of queue {queue} is {state}." if state else f"Queue {queue} has no messages."
     write_rows((row._asdict() for row in rows), COLUMNS, json, nothing)
 

@@ -13,10 +13,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from trunq import display
+from trunq import Client, display
 from trunq.cli import option
 from trunq.cli.database import client
 from trunq.cli.output import Row, out, write_json
+
+COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
+"""Numbers with their colours."""
 
 EXAMPLES = (
     "trunq status",
@@ -44,20 +47,25 @@ def status(
     """Show each subscription of each queue, live: a line a subscription.
 
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
-    long the first of the ready ones has waited, `done` what was answered within the last minute. Ctrl-C
-    ends it.
+    long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
+    an estimate: numbers are exact up to 1,000. Warnings stand below. Ctrl-C ends it.
     """
     with client(dsn, embedded) as trunq:
         if json:
             write_json([row._asdict() for row in trunq.status(queue)])
         elif once or not out.is_terminal:
-            out.print(_table(row._asdict() for row in trunq.status(queue)))
+            out.print(_shown(trunq, queue))
         else:
             with Live(console=out, screen=False, auto_refresh=False, transient=False) as live:
                 while True:
-                    rows = [row._asdict() for row in trunq.status(queue)]
-                    live.update(Group(_table(rows), _foot()), refresh=True)
+                    live.update(Group(_shown(trunq, queue), _foot()), refresh=True)
                     time.sleep(every)
+
+
+def _shown(trunq: Client, queue: str | None) -> Group:
+    table = _table(row._asdict() for row in trunq.status(queue))
+    warnings = (Text(f"! {row.warning}; {row.hint}", style="yellow") for row in trunq.list_warnings(queue))
+    return Group(table, *warnings)
 
 
 def _table(rows: Iterable[Row]) -> Table | Text:
@@ -74,18 +82,18 @@ def _table(rows: Iterable[Row]) -> Table | Text:
 
 
 def _cells(row: dict[str, Any] | Row) -> list[Text | str]:
-    ready = display.ready(row["ready"], row["ready_is_capped"])
     return [
         Text(row["queue"], style="bold"),
         Text(row["subscription"]) if row["mode"] == "shared" else Text(f"{row['subscription']} (exclusive)"),
-        _number(ready, row["ready"], "cyan"),
-        _number(f"{row['leased']:,}", row["leased"], "blue"),
-        _number(f"{row['delayed']:,}", row["delayed"], "yellow"),
-        _number(f"{row['dead']:,}", row["dead"], "red"),
+        *(_counted(row, name, style) for name, style in COUNTED),
         display.interval(row["oldest_ready"]) if row["oldest_ready"] is not None else "",
         _number(f"{row['workers']:,}", row["workers"], ""),
-        _number(f"{row['done_last_minute']:,}/min", row["done_last_minute"], "green"),
+        _counted(row, "done_last_minute", "green", "/min"),
     ]
+
+
+def _counted(row: dict[str, Any] | Row, name: str, style: str, unit: str = "") -> Text:
+    return _number(display.count(row[name], name in row["estimated"]) + unit, row[name], style)
 
 
 def _number(shown: str, value: int, style: str) -> Text:

@@ -34,6 +34,8 @@ from trunq.signals import run_with_signals
 log = logging.getLogger("trunq.leader")
 
 _QUEUES: Final = Call("list_queues", {}, ("queue", "span"))
+_WARNINGS: Final = Call("list_warnings", {}, ("queue", "warning", "hint"))
+_WARN_EVERY: Final = 60.0
 _LOOK: Final = 1.0
 """Where there is no queue yet, look for one so often (seconds)."""
 _MOST_IN_A_ROW: Final = 50
@@ -73,6 +75,8 @@ class Leader:
         self._stopped = asyncio.Event()
         self._renew_at = 0.0
         self._due: dict[tuple[Duty, str | None], float] = {}
+        self._warn_at = 0.0
+        self._warned: set[str] = set()
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises psycopg.OperationalError when there is no database to begin
@@ -143,6 +147,22 @@ class Leader:
             await self._stand()
             if self.term is None or self._stopped.is_set():
                 return
+        await self._warn()
+
+    async def _warn(self) -> None:
+        """Log each warning of the database when it appears."""
+        if self._warn_at > monotonic():
+            return
+        self._warn_at = monotonic() + _WARN_EVERY
+        try:
+            rows = await self._link.run(lambda connection: execute(connection, _WARNINGS))
+        except psycopg.Error as error:
+            log.error("could not look for warnings: %s", first_line(error))
+            return
+        for queue, warning, hint in rows:
+            if warning not in self._warned:
+                log.warning("%s; %s", warning, hint, extra={"queue": queue})
+        self._warned = {warning for _, warning, _ in rows}
 
     async def _perform_one(self, duty: Duty, queue: str | None) -> None:
         async def perform(connection: AsyncConnection[Any]) -> tuple[int | None, str | None]:

@@ -17,6 +17,6 @@ async def test_status_counts_each_subscription(database: str) -> None:
         assert (status.ready, status.leased, status.delayed, status.dead) == (2, 1, 1, 0)
         assert (status.queue, status.subscription, status.mode) == ("orders", "default", "shared")
         assert status.oldest_ready is not None
-        assert not status.ready_is_capped
+        assert status.estimated == []
         assert [message.state for message in await client.list_messages("orders", limit=2)]
         assert len(await client.list_messages("orders", "default", "leased")) == 1

@@ -169,7 +169,7 @@ Locks: never more than those of one duty.';
 
 create or replace function trunq._each_duty() returns table (duty text, queue text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select d.duty, q.name from trunq.list_duties() with ordinality d(duty, per_queue, every, again_from, place)
+  select d.duty, q.name from trunq.list_duties() with ordinality d(duty, per_queue, every, again_from, times_a_span, again_after, place)
   left join trunq.queue q on d.per_queue
   where q.name is not null or not d.per_queue order by q.name, d.place
 $$;
@@ -195,10 +195,10 @@ begin
   else
     execute format('select trunq.%I($1)', p_duty) into v_done using p_queue;
   end if;
-  return case when p_duty = 'tick' then (v_done is not null)::integer else coalesce(v_done, 0) end;
+  return case when p_duty = 'tick' then (v_done is not null)::integer else v_done end;
 end $$;
 comment on function trunq._perform(text, text) is 'Performs one duty once, of one queue or of none.
-Returns: how much was done.';
+Returns: how much was done; null: somebody was in the way.';
 
 create or replace function trunq.version() returns integer
 language sql stable set search_path = pg_catalog, pg_temp as $$ select max(m.number) from trunq.migration m $$;

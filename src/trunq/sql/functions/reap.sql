@@ -21,6 +21,7 @@ declare
   v_from timestamptz;
   v_mark timestamptz;
   v_newest bigint;
+  v_is_busy boolean;
   v_due bigint[];
   v_ended record;
   v_total integer := 0;
@@ -39,6 +40,9 @@ begin
     v_look := trunq._look(v_queue, v_sub.subscription_id);
     continue when v_look.at is null;  -- somebody leases just now: next time
     v_from := least(coalesce(v_sub.at, 'epoch'), v_look.at);
+    v_is_busy := v_look.newest > v_sub.newest or trunq._has_leases_after(v_queue, v_sub.subscription_id, v_from);
+    -- Of many queues most are idle: this asks half of what the look below does.
+    continue when not v_is_busy and v_from = coalesce(v_sub.at, 'epoch');
     v_due := trunq._open_leases(v_queue, v_sub.subscription_id, v_from, v_look.at, v_sub.newest, null, 101 - v_total);
     v_ended := trunq._end_leases(v_queue, v_sub.subscription_id, v_due[1:100 - v_total], v_look.at, v_look.at,
       trunq._limit('reaped_messages') - v_messages);
@@ -51,8 +55,7 @@ begin
     v_total := v_total + v_ended.reaped;
     v_messages := v_messages + v_ended.messages;
     -- Written seldom, and not at all where nobody leases; a mark too early only costs another look.
-    if v_mark < v_sub.at or v_mark > v_from + interval '2 seconds'
-        and (v_newest > v_sub.newest or trunq._has_leases_after(v_queue, v_sub.subscription_id, v_from)) then
+    if v_mark < v_sub.at or v_mark > v_from + interval '2 seconds' and v_is_busy then
       insert into trunq.mark (queue_id, subscription_id, duty, at, last_id)
       values (v_queue.queue_id, v_sub.subscription_id, 'reap', v_mark, v_newest)
       on conflict (queue_id, subscription_id, duty) do update set last_id = excluded.last_id,

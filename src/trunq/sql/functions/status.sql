@@ -32,8 +32,9 @@ begin
       end if;
       select o.leased, o.workers, estimated || case when o.is_estimate then '{leased}'::text[] end
       into leased, workers, estimated from trunq._leased(v.row, v.subscription_id, v_now) o;
-      select o.number, estimated || case when o.is_estimate then '{delayed}'::text[] end into delayed, estimated
-      from trunq._counted('trunq.delayed', format('queue_id = %s and (subscription_id is null or subscription_id = %s)', v.queue_id, v.subscription_id)) o;
+      select sum(o.number), estimated || case when bool_or(o.is_estimate) then '{delayed}'::text[] end into delayed, estimated
+      from unnest(array['is null', '= ' || v.subscription_id]) whose
+      cross join lateral trunq._counted('trunq.delayed', format('queue_id = %s and subscription_id %s', v.queue_id, whose)) o;
       select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
       from trunq._counted('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
       oldest_dead := v_now - trunq._oldest_dead(v.queue_id, v.subscription_id);
@@ -94,7 +95,9 @@ end $$;
 comment on function trunq._first_page(regclass, xid8, bigint) is 'The page of a segment of the log that has the first row behind a place; null when there is none.';
 
 create or replace function trunq._estimate(p_table regclass, p_from_page bigint, p_condition text) returns numeric
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql set search_path = pg_catalog, pg_temp
+-- Nothing but a look at pages by their address.
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_pages constant integer := 64;
   v_pages bigint := pg_relation_size(p_table) / current_setting('block_size')::integer - p_from_page;
@@ -116,7 +119,7 @@ comment on function trunq._estimate(regclass, bigint, text) is
   'About how many rows of a table, from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
 create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_exact constant integer := 1000;
 begin
@@ -225,7 +228,7 @@ comment on function trunq._leases(trunq.queue, integer, timestamptz, integer) is
 create or replace function trunq._done(
   p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, p_within interval, out done bigint, out is_estimate boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_pages constant integer := 1000;
   v_left integer := c_pages;

@@ -120,61 +120,6 @@ comment on function trunq.list_subscriptions(text) is
   'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.
 Raises: TQ001.';
 
-create or replace function trunq.list_warnings(p_queue text default null)
-returns table (queue text, subscription text, warning text, hint text)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  v record;
-  v_oldest timestamptz;
-  v_leased_at timestamptz;
-begin
-  if p_queue is not null then
-    perform trunq._find_queue(p_queue);
-  end if;
-  for v in
-    select q as row, s as sub, q.name, s.name subscription, trunq.clock() - q.retention before from trunq.queue q
-    join trunq.subscription s on s.queue_id = q.queue_id
-    where (p_queue is null or q.name = p_queue) and s.created_at < trunq.clock() - q.retention order by q.name, s.name
-  loop
-    execute format($q$
-      select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and l.worker is distinct from 'rotate'
-      order by l.lease_id desc limit 1
-    $q$, (v.row).lease_table) into v_leased_at using (v.sub).subscription_id;
-    continue when v_leased_at >= v.before;
-    v_oldest := trunq._oldest_unread(v.row, v.sub);
-    continue when v_oldest is null or v_oldest >= v.before;
-    queue := v.name;
-    subscription := v.subscription;
-    warning := format('subscription "%s" of queue "%s" holds messages since %s, longer than the retention of %s, and nobody reads from it',
-      subscription, queue, date_trunc('second', v_oldest), (v.row).retention);
-    hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
-    if subscription = 'default' then
-      hint := concat(hint, '; a queue for streams alone does without: create_queue(..., p_default_subscription => false)');
-    end if;
-    return next;
-  end loop;
-end $$;
-comment on function trunq.list_warnings(text) is
-  'Subscriptions that nobody read from for as long as the retention, and that hold messages older than it: their queue only grows.
-Returns: one row a subscription, of one queue or all: what is wrong, and the way out.
-Raises: TQ001.';
-
-create or replace function trunq._oldest_unread(p_queue trunq.queue, p_sub trunq.subscription) returns timestamptz
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  v_floor pg_snapshot;
-  v_created_at timestamptz;
-begin
-  if p_sub.mode = 'shared' then
-    return (select u.created_at from trunq._unread(p_queue, p_sub.subscription_id, 1) u);
-  end if;
-  v_floor := trunq._floor(p_sub);
-  execute format('select g.created_at from trunq_queue.%I($1, trunq.snapshot()) g where g.subscription_id is null limit 1', p_queue.name || '_window')
-    into v_created_at using v_floor;
-  return v_created_at;
-end $$;
-comment on function trunq._oldest_unread(trunq.queue, trunq.subscription) is 'When a message was created that a subscription has not read, about the oldest of them; null when there is none.';
-
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare

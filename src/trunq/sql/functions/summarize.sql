@@ -28,28 +28,31 @@ declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
   v_duty text := format('summarize %s %s', p_table, p_segment);
   v_table regclass := format('trunq_data.%I', v_name)::regclass;
-  -- Full ranges only: a summarized one is kept up to date by every insert into it.
-  v_ranges bigint := pg_relation_size(v_table) / current_setting('block_size')::integer / p_pages;
+  v_pages bigint := pg_relation_size(v_table) / current_setting('block_size')::integer;
+  v_ranges bigint := v_pages / p_pages;  -- full ones: the last is looked at again
   v_file bigint := pg_relation_filenode(v_table)::bigint << 32;
   v_done bigint := 0;
   v_index regclass;
+  v_count integer := 0;
 begin
-  if v_ranges > 0 then
+  if v_pages > 0 then
     select m.last_id - v_file into v_done from trunq.mark m
     where m.queue_id = p_queue.queue_id and m.subscription_id = 0 and m.duty = v_duty and m.last_id between v_file and v_file + v_ranges;
     v_done := coalesce(v_done, 0);
   end if;
-  if v_ranges <= v_done then
+  if v_pages <= v_done * p_pages then
     return 0;
   end if;
   select i.indexrelid into v_index from pg_index i join pg_class c on c.oid = i.indexrelid join pg_am a on a.oid = c.relam
   where i.indrelid = v_table and a.amname = 'brin';
-  for v_range in v_done .. v_ranges - 1 loop
-    perform brin_summarize_range(v_index, v_range * p_pages);
+  for v_range in v_done .. (v_pages - 1) / p_pages loop
+    v_count := v_count + brin_summarize_range(v_index, v_range * p_pages);
   end loop;
-  insert into trunq.mark (queue_id, duty, at, last_id) values (p_queue.queue_id, v_duty, trunq.clock(), v_file + v_ranges)
-  on conflict (queue_id, subscription_id, duty) do update set at = excluded.at, last_id = excluded.last_id;
-  return v_ranges - v_done;
+  if v_ranges > v_done then
+    insert into trunq.mark (queue_id, duty, at, last_id) values (p_queue.queue_id, v_duty, trunq.clock(), v_file + v_ranges)
+    on conflict (queue_id, subscription_id, duty) do update set at = excluded.at, last_id = excluded.last_id;
+  end if;
+  return v_count;
 end $$;
 comment on function trunq._summarize_segment(trunq.queue, text, integer, integer) is 'Summarizes what is new in one segment; p_pages: the pages of a range.
 Returns: how many page ranges.';

@@ -1,0 +1,132 @@
+-- Where the rows of a message are, and which lease held a row.
+--
+-- No index gives the rows of an id. Two ways lead to them, and both are complete:
+--   BRIN on id   reads few pages where it is summarized (a duty), and all of those where it is not
+--   by ticks     a tick notes where the ids stood: a later id was drawn after it, so its rows are not visible in the tick's
+--                snapshot. They lie in the index on (txid, id) from that snapshot's xmin on, and the index knows the ids.
+-- From a row to its lease by search, as positions grow with the leases.
+
+create or replace function trunq._rows_of(
+  p_queue trunq.queue, p_low bigint, p_high bigint, p_near boolean default false, out query text, out is_by_brin boolean, out is_near boolean
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  c_many constant bigint := 300000;
+  v_before record;
+  v_after trunq.tick;
+begin
+  select b.* into v_before from trunq._tick_before(p_queue.queue_id, p_low) b;
+  if p_near then
+    select t.* into v_after from trunq.tick t
+    where t.queue_id = p_queue.queue_id and t.tick_id > coalesce(v_before.tick_id, 0) + 1 and t.last_message_id > p_high + 32
+    order by t.tick_id limit 1;
+  end if;
+  is_near := v_after.tick_id is not null;
+  is_by_brin := coalesce(v_after.last_message_id, trunq._last_message_id(p_queue)) - coalesce(v_before.last_message_id, 0) > c_many
+    and exists (
+      select from trunq.mark m
+      where m.queue_id = p_queue.queue_id and m.duty = 'summarize' and trunq.clock() - m.at between '0' and '5 minutes');
+  perform set_config('enable_bitmapscan', case when is_by_brin then 'on' else 'off' end, true);
+  if is_by_brin then
+    query := format('(select * from trunq_log.%I where id >= %s and id <= %s)', p_queue.log_table, p_low, p_high);
+    return;
+  end if;
+  -- A comparison of rows, or Postgres 18 would search for each transaction by itself. After trunq.rebase() every older row has a txid
+  -- below 500, whatever its id.
+  query := format($q$(
+      select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and (txid, id) >= (%4$L, 0) %5$s
+      union all
+      select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and (txid, id) < (least(xid8 '500', %4$L), 0))$q$,
+    p_queue.log_table, p_low, p_high, coalesce(v_before.xmin, '0'), 'and txid < ' || quote_literal(pg_snapshot_xmax(v_after.snapshot)));
+end $$;
+comment on function trunq._rows_of(trunq.queue, bigint, bigint, boolean) is
+  'A subquery for all rows of the log with ids from p_low to p_high, by ticks or, where that would be long, by BRIN; p_near: only those of about the time when the ids were drawn (is_near: there may be others). It turns bitmap scans on or off in the calling function, which must set enable_bitmapscan.';
+
+create or replace function trunq._tick_before(p_queue_id integer, p_id bigint, out tick_id bigint, out last_message_id bigint, out xmin xid8)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select t.tick_id, t.last_message_id, pg_snapshot_xmin(t.snapshot) from trunq.tick t
+  where t.queue_id = p_queue_id and t.last_message_id < p_id order by t.tick_id desc limit 1
+$$;
+comment on function trunq._tick_before(integer, bigint) is
+  'The newest tick when an id was not drawn yet: rows with this id, and greater ones, have transactions from xmin on. Null: none.';
+
+create or replace function trunq._newest_read(p_queue trunq.queue, p_position record) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  v_id bigint;
+begin
+  execute format('select g.id from trunq_log.%I g where (g.txid, g.id) <= ($1, $2) order by g.txid desc, g.id desc limit 1', p_queue.log_table)
+    into v_id using greatest(p_position.last_txid, pg_snapshot_xmax(p_position.lo)), p_position.last_id;
+  return coalesce(v_id, 0);
+end $$;
+comment on function trunq._newest_read(trunq.queue, record) is 'The id of a row just before a position; 0 when there is none.';
+
+create or replace function trunq._is_for(p_row text, p_start text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  -- After trunq.rebase() every older row has a txid below 500.
+  select format('(%1$s.txid < ''500'' or not pg_visible_in_snapshot(%1$s.txid, %2$s))', p_row, p_start)
+$$;
+comment on function trunq._is_for(text, text) is
+  'The condition that a row of the log, for everyone, was not there before a subscription started.';
+
+create or replace function trunq._holders(p_queue trunq.queue, p_subscription_id integer, p_txids xid8[], p_ids bigint[])
+returns table (txid xid8, id bigint, lease_id bigint)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+#variable_conflict use_column
+declare
+  v_probe text := format(
+    'select lease_id, lo, hi, last_txid, last_id from trunq_data.%I where subscription_id = $1 and lease_id >= $2 order by lease_id limit 1',
+    p_queue.lease_table);
+  v_first bigint;
+  v_newest bigint := (trunq._position(p_queue, p_subscription_id)).lease_id;
+  v_low bigint;
+  v_high bigint;
+  v_step bigint;
+  v_at record;
+  v_found record;
+  v_before record;
+begin
+  execute format('select min(lease_id) from trunq_data.%I where subscription_id = $1', p_queue.lease_table) into v_first using p_subscription_id;
+  for v_n in 1 .. coalesce(cardinality(p_ids), 0) loop
+    txid := p_txids[v_n];
+    id := p_ids[v_n];
+    v_low := v_first;
+    v_high := v_newest;
+    v_step := null;
+    -- Its neighbour's lease, most often, or one nearby.
+    if v_found is not null then
+      if trunq._is_read_at(txid, id, v_found.lo, v_found.hi, v_found.last_txid, v_found.last_id) then
+        v_high := v_found.lease_id - 1;
+        if v_before is null then
+          v_low := v_high + 1;  -- it is the first lease of all
+        elsif not trunq._is_read_at(txid, id, v_before.lo, v_before.hi, v_before.last_txid, v_before.last_id) then
+          v_low := v_high + 1;
+        end if;
+      else
+        v_low := v_found.lease_id + 1;
+        v_before := v_found;
+        v_found := null;
+        v_step := 1;
+      end if;
+    end if;
+    while v_low <= v_high loop
+      execute v_probe into v_at using p_subscription_id, case when v_step is null then (v_low + v_high) / 2 else least(v_low + v_step - 1, v_high) end;
+      exit when v_at.lease_id is null;
+      if trunq._is_read_at(txid, id, v_at.lo, v_at.hi, v_at.last_txid, v_at.last_id) then
+        v_high := case when v_step is null then (v_low + v_high) / 2 else least(v_low + v_step - 1, v_high) end - 1;
+        v_found := v_at;
+        v_step := null;
+      else
+        v_low := v_at.lease_id + 1;
+        v_before := v_at;
+        v_step := 4 * v_step;
+      end if;
+    end loop;
+    if v_found is not null then
+      lease_id := v_found.lease_id;
+      return next;
+    end if;
+  end loop;
+end $$;
+comment on function trunq._holders(trunq.queue, integer, xid8[], bigint[]) is
+  'For rows of the log the first lease whose position lies behind each: that one held it, if any did. Positions grow with the leases.';
