@@ -29,11 +29,11 @@ ORDER = (
 """The files of functions in the order of the page; those not named follow."""
 
 DEFINITION = re.compile(
-    r"^create or replace function trunq\.(?P<name>[a-z]\w*)\((?P<parameters>.*?)\)\s+"
-    r"returns (?P<returns>.*?)\n?language ",
+    r"^create or replace (?P<kind>function|procedure) trunq\.(?P<name>[a-z]\w*)\((?P<parameters>.*?)\)\s+"
+    r"(?:returns (?P<returns>.*?)\n?)?language ",
     re.DOTALL | re.MULTILINE,
 )
-COMMENT = r"^comment on function trunq\.{name}\([^)]*\) is\s+'(?P<text>(?:[^']|'')*)';"
+COMMENT = r"^comment on (?:function|procedure) trunq\.{name}\([^)]*\) is\s+'(?P<text>(?:[^']|'')*)';"
 
 OVERVIEW = """# Reference
 
@@ -65,9 +65,9 @@ class Function:
     notes: dict[str, str]
 
     def call(self, schema: str = "trunq", prefix: str = "", left_out: str = "") -> str:
-        """How SQL calls it."""
+        """How SQL calls it; a procedure returns nothing."""
         given = ", ".join(text for text in self.parameters if text.split()[0] != left_out)
-        return f"{schema}.{prefix}{self.name}({given})"
+        return f"{'' if self.returns else 'call '}{schema}.{prefix}{self.name}({given})"
 
 
 def functions(path: Path) -> list[Function]:
@@ -82,7 +82,7 @@ def functions(path: Path) -> list[Function]:
             Function(
                 definition["name"],
                 [one_line(part) for part in definition["parameters"].split(",") if part.strip()],
-                one_line(re.sub(r"--[^\n]*", "", definition["returns"])),
+                one_line(re.sub(r"--[^\n]*", "", definition["returns"] or "")),
                 sentence,
                 dict(note.split(": ", 1) for note in notes),
             )
@@ -105,8 +105,9 @@ def returned(function: Function) -> str:
 
 def methods(name: str) -> list[str]:
     """The forms in which the client's method of this name is called."""
-    method = getattr(Client, name)
-    return [f"client.{name}({signature(form)})" for form in get_overloads(method) or [method]]
+    method = getattr(Client, name, None)
+    forms = (get_overloads(method) or [method]) if method else []
+    return [f"client.{name}({signature(form)})" for form in forms]
 
 
 def signature(method: object) -> str:
@@ -129,10 +130,11 @@ def entry(function: Function) -> str:
     calls = [function.call(), *methods(function.name)]
     lines = [f"### {function.name}", "", "```", *map(wrapped, calls), "```", ""]
     lines += [cell(function.sentence), ""]
-    docstring = one_line(inspect.getdoc(getattr(Client, function.name)) or "")
-    lines.append(f"* In Python: {docstring}")
-    result = function.notes.get("Returns")
-    lines.append(f"* Returns {returned(function)}{f': {result}' if result else '.'}")
+    if docstring := inspect.getdoc(getattr(Client, function.name, None)):
+        lines.append(f"* In Python: {one_line(docstring)}")
+    if function.returns:
+        result = function.notes.get("Returns")
+        lines.append(f"* Returns {returned(function)}{f': {result}' if result else '.'}")
     lines += [f"* {what}: {function.notes[what]}" for what in ("Raises", "Locks") if what in function.notes]
     return "\n".join([*lines, ""])
 

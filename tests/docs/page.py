@@ -2,7 +2,7 @@ r"""A page, run as its reader runs it: from top to bottom, each block by its lan
 
 `sh` runs in bash, in an empty folder; `python` runs in one namespace for the whole page; `sql` runs statement
 by statement in one session. A block that a line such as "`shop.py`:" introduces is a file, which later blocks
-use. Blocks of other languages, and those of none, are not run.
+use. Blocks of other languages are not run, nor those of none, nor those marked `elsewhere`.
 
 In SQL, a line `--> value` says what the statement above returns first, `--> TQ003` what it raises. As in
 psql, `\gset` instead of the semicolon keeps the columns of a row, for `:name` and `:'name'`.
@@ -22,7 +22,8 @@ import psycopg
 LANGUAGES = {"", "go", "ini", "javascript", "json", "mermaid", "php", "python", "sh", "sql", "text", "yaml"}
 
 BLOCK = re.compile(
-    r"(?:^`(?P<file>[\w./-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?:^`(?P<file>[\w./-]+)`:\n\n)?^```(?P<language>\w*)(?P<where> elsewhere)?\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 
 STATEMENT = re.compile(
@@ -59,6 +60,7 @@ def blocks(page: Path) -> list[Block]:
     return [
         Block(found["language"], found["text"], found["file"], text.count("\n", 0, found.start("text")) + 1)
         for found in BLOCK.finditer(text)
+        if found["where"] is None
     ]
 
 

@@ -19,14 +19,14 @@ from waiting import wait_until
 Connection = psycopg.Connection[Any]
 
 PAGE = Path(__file__).parents[2] / "docs" / "replication.md"
-BLOCK = re.search(r"```sql\n-- source\n(.*?)-- target\n(.*?)```", PAGE.read_text(), re.DOTALL)
+BLOCK = re.search(r"```sql elsewhere\n-- source\n(.*?)-- target\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 WHOLE_ROWS = (
     "create publication orders for table trunq_log.orders"
     " with (publish = 'insert', publish_via_partition_root = true)"
 )
 
-AGAIN = re.search(r"```sql\n(insert into .*?)```", PAGE.read_text(), re.DOTALL)
+AGAIN = re.search(r"```sql elsewhere\n(insert into .*?)```", PAGE.read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
