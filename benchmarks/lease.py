@@ -40,6 +40,7 @@ from _bench import (
     percentile,
     seconds,
     server,
+    server_time,
     settle,
 )
 
@@ -99,6 +100,7 @@ def measure(options: Options) -> Iterator[Table]:
         with connect(dsn, synchronous_commit="off") as connection:
             connection.execute(CLASSIC.encode(), prepare=False)
             yield written(options, connection)
+            yield by_processor(options, connection)
 
 
 def pairs(options: Options, dsn: str, lease: Connection, answer: Connection) -> Table:
@@ -192,6 +194,40 @@ def written(options: Options, connection: Connection) -> Table:
             at_most(ratio, LOG_TARGET) if size == 1 else "",
         )
     return table
+
+
+def by_processor(options: Options, connection: Connection) -> Table:
+    """What one message at a time costs the server."""
+    pairs = options.size(1500, 20)
+    table = Table(
+        f"lease + ack: processor time of the server, Postgres {options.postgres}",
+        f"One message at a time, {pairs:,} pairs of each kind in turn, without the wait for the disk; the "
+        "tenth percentile. The ratio is the classic pair's time to ours.",
+        ["", "lease, claim", "ack, delete", "a pair", "ratio"],
+    )
+    copy_in(connection, f"trunq_log.{QUEUE}", pairs)
+    connection.execute("truncate classic")
+    copy_in(connection, "classic", pairs)
+    connection.execute("vacuum analyze classic")
+    kinds = {"trunq": (take, ack), "classic": (claim, finish)}
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in kinds}
+    for _ in range(pairs):
+        for name, (first, second) in kinds.items():
+            found: list[list[Row]] = []
+            times[name][0].append(server_time(connection, partial(keep, found, first, connection)))
+            times[name][1].append(server_time(connection, partial(second, connection, *found)))
+    typical = {name: [percentile(taken, 0.1) for taken in both] for name, both in times.items()}
+    for name, both in typical.items():
+        ratio = sum(typical["classic"]) / sum(both)
+        table.add(name, *map(microseconds, both), microseconds(sum(both)), f"{ratio:.2f}")
+    return table
+
+
+def keep(
+    found: list[list[Row]], take: Callable[[Connection, int], list[Row]], connection: Connection
+) -> None:
+    """Take one and remember it."""
+    found.append(take(connection, 1))
 
 
 def bytes_of(

@@ -34,11 +34,14 @@ from _bench import (
     in_turn,
     main,
     median_ratio,
+    microseconds,
     new_database,
     payload,
+    percentile,
     pgbench,
     seconds,
     server,
+    server_time,
     settle,
 )
 from trunq import Client
@@ -78,7 +81,9 @@ def measure(options: Options) -> Iterator[Table]:
             connection.execute(BARE.encode(), prepare=False)
             for chunk in (1_000, 10_000):
                 yield many(options, dsn, connection, chunk)
-        yield one(options, running)
+        addresses = databases(options, running)
+        yield one(options, running, addresses)
+        yield by_processor(options, addresses)
         yield by_client(options, dsn)
 
 
@@ -128,7 +133,7 @@ def rate(dsn: str, work: Callable[[], None], messages: int) -> float:
     return messages / seconds(work)
 
 
-def one(options: Options, running: Embedded) -> Table:
+def one(options: Options, running: Embedded, addresses: dict[int, str]) -> Table:
     """Single publishes by pgbench, as durable as the server is set, and without the wait for the disk."""
     length, rounds = options.size(1, 1), options.size(15, 1)
     table = Table(
@@ -137,7 +142,6 @@ def one(options: Options, running: Embedded) -> Table:
         f"median of {rounds} rounds in turn, each with all numbers of queues.",
         ["way", "messages/s", "ratio", "target"],
     )
-    addresses = {count: database_of(running, options.size(count, min(count, 3))) for count in QUEUES}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         for wait in ("on", "off"):
@@ -154,6 +158,33 @@ def one(options: Options, running: Embedded) -> Table:
                 note = f"; {count:,} queue{'s' * (count > 1)}" + unwaited(wait)
                 add_rows(table, some, "bare INSERT", note, ONE_TARGETS)
     return table
+
+
+def by_processor(options: Options, addresses: dict[int, str]) -> Table:
+    """What single publishes cost the server: the figure that a busy machine or a slow disk hides least."""
+    calls = options.size(1500, 20)
+    table = Table(
+        f"publish, one at a time: processor time of the server, Postgres {options.postgres}",
+        f"The same statements, {calls:,} times each in turn, without the wait for the disk; the tenth "
+        "percentile. The ratio is the bare INSERT's time to this one's.",
+        ["way", "a message", "ratio"],
+    )
+    for count, dsn in addresses.items():
+        times: dict[str, list[float]] = {name: [] for name in SCRIPTS}
+        with connect(dsn, synchronous_commit="off") as connection:
+            for _ in range(calls):
+                for name, script in SCRIPTS.items():
+                    times[name].append(server_time(connection, partial(connection.execute, script.encode())))
+        typical = {name: percentile(taken, 0.1) for name, taken in times.items()}
+        for name, figure in typical.items():
+            note = f"; {count:,} queue{'s' * (count > 1)}"
+            table.add(name + note, microseconds(figure), f"{typical['bare INSERT'] / figure:.2f}")
+    return table
+
+
+def databases(options: Options, running: Embedded) -> dict[int, str]:
+    """Addresses by the number of queues."""
+    return {count: database_of(running, options.size(count, min(count, 3))) for count in QUEUES}
 
 
 def unwaited(wait: str) -> str:

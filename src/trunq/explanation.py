@@ -107,7 +107,8 @@ SPARK_TROUBLE: Final = (
     ),
     (
         r"Python worker exited unexpectedly"
-        r"|terminated with exception: (?:Broken pipe|Connection reset|.*EOF)",
+        # Java says no more than this when the other end of a pipe is gone: an EOFException has no text.
+        r"|terminated with exception: (?:Broken pipe|Connection reset|.*EOF| *SQLSTATE)",
         "one of Spark's Python processes was killed, perhaps because memory ran out: start the query again, "
         "it goes on where it was",
     ),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +35,10 @@ except Exception as error:
 """
 
 
-def die(_: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0
-
-
 def test_a_worker_that_was_killed(spark: SparkSession) -> None:
+    def die(_: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
     with pytest.raises(Exception, match="exited unexpectedly") as caught:
         spark.sparkContext.parallelize([1]).map(die).collect()
     assert PYTHON_WAS_KILLED in trunq_spark.explain(caught.value)
@@ -49,8 +48,10 @@ def source_runners(spark: SparkSession) -> Iterator[psutil.Process]:
     """The processes in which the readers of streams live."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[attr-defined,union-attr]
     for process in psutil.Process(java).children(recursive=True):
-        if any("python_streaming_source_runner" in word for word in process.cmdline()):
-            yield process
+        # A worker of the test before may be dead and not yet buried.
+        with suppress(psutil.NoSuchProcess):
+            if any("python_streaming_source_runner" in word for word in process.cmdline()):
+                yield process
 
 
 def test_the_reader_of_a_stream_that_was_killed(queue: Queue, spark: SparkSession, tmp_path: Path) -> None:
