@@ -79,7 +79,10 @@ def test_status_hardly_grows(queues: dict[str, Engine]) -> None:
 @pytest.mark.parametrize("brief", ["false", "true"])
 @pytest.mark.parametrize("state", ["null", "'ready'", "'leased'", "'done'", "'dead'", "'scheduled'"])
 def test_a_page_of_every_state_hardly_grows(queues: dict[str, Engine], state: str, brief: str) -> None:
-    small, large = costs(queues, f"list_messages(%s, p_state => {state}, p_limit => 20{', p_brief => true' if brief == 'true' else ''})")
+    small, large = costs(
+        queues,
+        f"list_messages(%s, p_state => {state}, p_limit => 20{', p_brief => true' if brief == 'true' else ''})",
+    )
     assert large < 2 * small + 300
 
 

@@ -124,7 +124,9 @@ def test_columns_of_the_user_survive_sessions_that_write_dates_otherwise(work: E
 def test_views_do_not_mind_how_a_session_writes_dates(work: Engine) -> None:
     kill(work, 2)
     work.answer("retry", (work.publish(), work.lease())[1], delays=["1 hour"])
-    plain = [(row.id, row.state, row.finished_at, row.due_at) for row in work.call("list_messages", brief=True)]
+    plain = [
+        (row.id, row.state, row.finished_at, row.due_at) for row in work.call("list_messages", brief=True)
+    ]
     work.run("set DateStyle = 'SQL, DMY'")
     work.run("set array_nulls = off")
     work.run("create temp table told as select * from trunq.list_messages('{queue}', p_brief => true)")
