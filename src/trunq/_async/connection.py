@@ -189,7 +189,10 @@ class AsyncConnections:
                     await check_schema(first)
                 finally:
                     await first.close()
-                self._pool = await open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
+                pool = await open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
+                # Else this call would have it open a second one, still connecting when the loop may end.
+                await pool.wait(self._timeout)
+                self._pool = pool
             self._is_ready = True
 
     def _forget(self, pool: AsyncPool) -> None:

@@ -191,7 +191,10 @@ class Connections:
                     check_schema(first)
                 finally:
                     first.close()
-                self._pool = open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
+                pool = open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
+                # Else this call would have it open a second one, still connecting when the loop may end.
+                pool.wait(self._timeout)
+                self._pool = pool
             self._is_ready = True
 
     def _forget(self, pool: Pool) -> None:
