@@ -1,4 +1,4 @@
-"""Status and lists cost hardly more with ten times as much of everything, with no leader, no statistics and no summary."""
+"""Status and lists cost hardly more with ten times as much: no leader, no statistics, no summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SIZES = {"small": 3, "large": 30}
 BUILD = """
 do $$ declare l record; begin
   for n in 1 .. {n} * 6 loop
-    insert into trunq_log.{queue} (kind, payload) select 'k', to_jsonb(repeat('x', 200)) from generate_series(1, 500);
+    insert into trunq_log.{queue} (kind, payload)
+    select 'k', to_jsonb(repeat('x', 200)) from generate_series(1, 500);
     if n % 2 = 0 then perform trunq.tick('{queue}', true); end if;
     commit;
   end loop;
@@ -81,7 +82,8 @@ def test_status_hardly_grows(queues: dict[str, Engine]) -> None:
 def test_a_page_of_every_state_hardly_grows(queues: dict[str, Engine], state: str, brief: str) -> None:
     small, large = costs(
         queues,
-        f"list_messages(%s, p_state => {state}, p_limit => 20{', p_brief => true' if brief == 'true' else ''})",
+        f"list_messages(%s, p_state => {state}, p_limit => 20"
+        f"{', p_brief => true' if brief == 'true' else ''})",
     )
     assert large < 2 * small + 300
 
@@ -105,6 +107,7 @@ def test_the_locks_of_one_subscription_are_held_at_a_time(queues: dict[str, Engi
     with work.connection.transaction():
         assert len(work.call("status")) == 6
         held = work.fetch(
-            "select count(*) from pg_locks where pid = pg_backend_pid() and relation::regclass::text like 'trunq\\_%'"
+            "select count(*) from pg_locks"
+            " where pid = pg_backend_pid() and relation::regclass::text like 'trunq\\_%'"
         )
     assert held == 0

@@ -34,6 +34,15 @@ from trunq.signals import run_with_signals
 log = logging.getLogger("trunq.leader")
 
 _QUEUES: Final = Call("list_queues", {}, ("queue", "span"))
+_SETTINGS: Final = {
+    "search_path": "pg_catalog",
+    "statement_timeout": "60s",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "60s",
+}
+"""Of the leader's own connection: those of the role may be meant for others. Duties wait for locks as long as
+each of them says.
+"""
 _WARNINGS: Final = Call("list_warnings", {}, ("queue", "warning", "hint"))
 _WARN_EVERY: Final = 60.0
 _LOOK: Final = 1.0
@@ -71,7 +80,7 @@ class Leader:
         self.term: int | None = None
         self.performed = Performed()
         self._duties: tuple[Duty, ...] = ()
-        self._link = Link(dsn, f"trunq leader {self.name}", outage=outage)
+        self._link = Link(dsn, f"trunq leader {self.name}", _SETTINGS, outage=outage)
         self._stopped = asyncio.Event()
         self._renew_at = 0.0
         self._due: dict[tuple[Duty, str | None], float] = {}

@@ -22,6 +22,7 @@ begin
   v_tick := trunq._cut_tick(v_queue);
   update trunq.subscription s set start = v_tick.snapshot, start_tick_id = case s.mode when 'exclusive' then v_tick.tick_id end
   where s.queue_id = v_queue.queue_id;
+  update trunq.queue q set reachable_tick_id = v_tick.tick_id where q.queue_id = v_queue.queue_id;
   return v_logged + v_delayed;
 end $$;
 comment on function trunq.empty_queue(text) is
