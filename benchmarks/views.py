@@ -2,9 +2,9 @@
 
 Five million messages are handled by leases of 500, 10 and 1, thirty thousand died, a million wait, a million
 are delayed. There are no statistics and no summary of any page, and no leader has been there for an hour.
-Then the same once a leader is back, and once its ticks and marks are gone too, as if none had ever been
-there. In a second queue 100,000 leases of an hour are answered. Built by the functions themselves, in the
-server.
+Then the same once its ticks and marks are gone too, as if none had ever been there, and once a leader is
+back. In a second queue 100,000 leases of an hour are answered.
+Built by the functions themselves, in the server.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def measure(options: Options) -> Iterator[Table]:
         build(connection, divisor)
         table = Table(
             f"views, Postgres {options.postgres}",
-            f"Pages read (shared hit and read): {5_000_000 // divisor:,} handled,"
-            f" {1_000_000 // divisor:,} waiting, about {30_000 // divisor:,} dead,"
-            f" {1_000_000 // divisor:,} delayed, {100_000 // divisor:,} answered leases of an hour;"
-            " without statistics, unsummarized. A page of a list is 50 messages; at most 10,000 pages each.",
+            f"Pages read (shared hit and read): {5_000_000 // divisor:,} handled, {1_000_000 // divisor:,} waiting,"
+            f" about {30_000 // divisor:,} dead, {1_000_000 // divisor:,} delayed, {100_000 // divisor:,} answered"
+            " leases of an hour; without"
+            " statistics, unsummarized. A page of a list is 50 messages; at most 10,000 pages each.",
             ["view", "no leader for an hour", "never a leader", "with a leader", "target"],
         )
         ids = ids_of(connection)

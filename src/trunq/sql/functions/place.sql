@@ -11,7 +11,7 @@ create or replace function trunq._rows_of(
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  c_many constant bigint := 300000;
+  c_many constant bigint := 50000;
   v_before record;
   v_after trunq.tick;
 begin
