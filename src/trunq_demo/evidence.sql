@@ -34,7 +34,7 @@ create temporary view outcome as
 select result ->> 'outcome' as outcome, count(*) from answer where outcome = 'a' group by 1;
 
 create temporary view dead as
-select reason, count(*) from trunq.list_dead({queue}, p_limit => 1000000) group by 1;
+select reason, count(*) from trunq.list_dead({queue}, p_limit => 100000, p_brief => true) group by 1;
 
 create temporary view booking as
 select count(*) as bookings, count(distinct message_id) as booked, coalesce(sum(euros), 0)::integer as euros
