@@ -70,7 +70,7 @@ def interval(value: timedelta) -> str:
 
 
 def count(number: int, is_estimate: bool) -> str:
-    """How many messages are ready: `10,000+` where the database stopped counting."""
+    """A number; `~10,000` where it is an estimate."""
     return f"{'~' if is_estimate else ''}{number:,}"
 
 

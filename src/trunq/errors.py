@@ -184,7 +184,8 @@ _LOG: Final = re.compile(r"trunq_log\.\"?(\w+)")
 
 _OF_A_QUEUE: Final = re.compile(r"trunq_(data|queue)\.")
 
-_OURS: Final = re.compile(r"\btrunq\.\w|\"trunq(_queue|_log|_data)?\"")
+_OURS: Final = re.compile(r"\btrunq\.\w|\W\btrunq(_queue|_log|_data)?\b\W")
+"""Each language has quotes of its own."""
 
 _INSTALL: Final = "`trunq db install` puts trunq there, or brings it up to date"
 
@@ -220,7 +221,7 @@ def _missing(said: str) -> TrunqError | None:
 
 def _too_large(error: psycopg.errors.CheckViolation) -> MessageTooLarge | None:
     """What the log's own limit refuses; None when it is another rule that does."""
-    if "_at_most_" not in (error.diag.constraint_name or ""):
+    if error.diag.schema_name != "trunq" or "_at_most_" not in (error.diag.constraint_name or ""):
         return None
     where = (error.diag.context or "").partition("\n")[0][:100]
     return MessageTooLarge(

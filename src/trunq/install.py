@@ -94,7 +94,7 @@ def install(where: str | Connection) -> Change:
     database was made by a newer trunq.
     """
     if isinstance(where, str):
-        with psycopg.connect(where) as connection:
+        with psycopg.connect(complete(where, "trunq install")) as connection:
             return install(connection)
     for _ in range(_PATIENCE):
         with suppress(psycopg.errors.LockNotAvailable), _transaction(where) as connection:

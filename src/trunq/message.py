@@ -141,6 +141,7 @@ class Retry:
     error: str | None = None
 
     def __post_init__(self) -> None:
+        _require_text("error", self.error)
         delay = interval("after", self.after)
         if delay is not None and delay < timedelta(0):
             raise InvalidArgument(f"after cannot be negative, not {self.after}")
@@ -151,3 +152,11 @@ class Reject:
     """A handler's answer: never again. The message is kept as dead, with this reason."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        _require_text("reason", self.reason)
+
+
+def _require_text(name: str, value: str | None) -> None:
+    if value is not None and not isinstance(value, str):
+        raise InvalidArgument(f"{name} is text, not {type(value).__name__}", f"give str({name})")

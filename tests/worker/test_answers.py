@@ -336,3 +336,42 @@ async def test_handlers_that_never_wait_leave_the_loop_a_turn_between_messages(q
             await asyncio.sleep(0)
     assert len({lease_id for lease_id, _ in seen}) == 1
     assert len({turn for _, turn in seen}) == 20
+
+
+async def test_one_answer_that_the_database_refuses_takes_no_other_with_it(queue: Queue) -> None:
+    """Four retries of one lease, one of them for a time that is out of bounds."""
+    ids = queue.publish("work", count=4)
+    worker = queue.worker(concurrency=4)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> Retry:
+        if message.id == ids[0]:
+            return Retry(after=datetime.timedelta(days=365 * 2000), error="mine")
+        return Retry(after=3600, error="later")
+
+    async with running(worker):
+        await async_wait_until(lambda: worker.statistics.retried + worker.statistics.failed >= 4)
+        await async_wait_until(lambda: queue.states().get("retrying", 0) >= 3)
+        await async_wait_until(lambda: worker.statistics.failed == 1)
+    query = "select id, errors -> -1 ->> 'error' from trunq.delayed order by id"
+    rows = queue.connection.execute(query).fetchall()
+    told = dict(rows)
+    assert [told[id] for id in ids[1:]] == ["later"] * 3
+
+
+async def test_a_reason_that_is_not_text_fails_the_message_alone(queue: Queue) -> None:
+    ids = queue.publish("work", count=2)
+    worker = queue.worker(concurrency=2)
+
+    @worker.handler("work")
+    async def handle(message: Message) -> Any:
+        if message.id == ids[0]:
+            return Reject(ValueError("no such order"))  # type: ignore[arg-type]
+        return None
+
+    async with running(worker):
+        await async_wait_until(lambda: worker.statistics.failed >= 1 and worker.statistics.handled == 1)
+        await async_wait_until(lambda: queue.states().get("retrying") == 1)
+    error = queue.connection.execute("select errors -> -1 ->> 'error' from trunq.delayed").fetchone()
+    assert error is not None
+    assert "reason is text, not ValueError" in error[0]

@@ -190,8 +190,12 @@ class AsyncConnections:
                 finally:
                     await first.close()
                 pool = await open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
-                # Else this call would have it open a second one, still connecting when the loop may end.
-                await pool.wait(self._timeout)
+                try:
+                    # Else this call would have it open a second one, still connecting when the loop may end.
+                    await pool.wait(self._timeout)
+                except BaseException:
+                    await pool.close()
+                    raise
                 self._pool = pool
             self._is_ready = True
 

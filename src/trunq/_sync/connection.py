@@ -192,8 +192,12 @@ class Connections:
                 finally:
                     first.close()
                 pool = open_pool(self._conninfo, "trunq", self._max_connections, self._timeout)
-                # Else this call would have it open a second one, still connecting when the loop may end.
-                pool.wait(self._timeout)
+                try:
+                    # Else this call would have it open a second one, still connecting when the loop may end.
+                    pool.wait(self._timeout)
+                except BaseException:
+                    pool.close()
+                    raise
                 self._pool = pool
             self._is_ready = True
 

@@ -45,6 +45,7 @@ each of them says.
 """
 _WARNINGS: Final = Call("list_warnings", {}, ("queue", "warning", "hint"))
 _WARN_EVERY: Final = 60.0
+_SAY_AGAIN: Final = 60.0
 _LOOK: Final = 1.0
 """Where there is no queue yet, look for one so often (seconds)."""
 _MOST_IN_A_ROW: Final = 50
@@ -84,6 +85,7 @@ class Leader:
         self._stopped = asyncio.Event()
         self._renew_at = 0.0
         self._due: dict[tuple[Duty, str | None], float] = {}
+        self._failures: dict[tuple[str, str | None], tuple[str, float]] = {}
         self._warn_at = 0.0
         self._warned: set[str] = set()
 
@@ -195,6 +197,11 @@ class Leader:
             self._log_failure(duty, queue, first_line(error))
 
     def _log_failure(self, duty: Duty, queue: str | None, why: str) -> None:
+        """Log a failure when it is a new one, then once a minute."""
+        before, logged_at = self._failures.get((duty.name, queue), ("", 0.0))
+        if why == before and monotonic() < logged_at + _SAY_AGAIN:
+            return
+        self._failures[duty.name, queue] = (why, monotonic())
         log.error(
             "duty %s%s failed: %s",
             duty.name,

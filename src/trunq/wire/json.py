@@ -89,6 +89,8 @@ def _where(name: str, position: int | None) -> str:
 
 def _simpler(value: Any) -> Any:
     """A value `json` does not know, made of those it knows. Raises TypeError when there is no such form."""
+    if isinstance(value, RawJson):
+        raise TypeError("RawJson inside a value is not sent as it is: it stands for a whole payload")
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"a {type(value).__name__} is not JSON")
     # Here, not above: it takes as long to import as the rest of the client, and plain values need it not.

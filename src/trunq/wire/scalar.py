@@ -43,6 +43,10 @@ def moment(name: str, value: datetime | None) -> datetime | None:
     return value
 
 
+_TEXTS: Final = ("kind", "key")
+"""Arguments that are text, or a whole number to be stored as text."""
+
+
 def plain(name: str, value: Any) -> Any:
     """Any other argument in the form it is sent in."""
     if isinstance(value, str):
@@ -52,6 +56,8 @@ def plain(name: str, value: Any) -> Any:
             )
         return value
     kind = type(value)
+    if name in _TEXTS and kind is not int:
+        raise InvalidArgument(f"{name} is text, not {kind.__name__}", f"give str({name})")
     if kind is int or kind is float or (isinstance(value, (int, float)) and kind is not bool):
         return repr(value)
     return value

@@ -94,16 +94,19 @@ class Outbox:
 
     def answer(self, lease: Lease, id: int, took: float, answer: Retry | Reject) -> None:
         """The handler said what is to become of the message."""
-        if not self._take(lease):
-            return
+        # Made before it counts: what cannot be sent must not be taken twice.
         if isinstance(answer, Retry):
             delay = answer.after
             seconds = delay if delay is None or isinstance(delay, int | float) else delay.total_seconds()
-            lease.retried.append(Retried(id, took, _clean(answer.error), seconds))
-            self._statistics.retried += 1
+            retried = Retried(id, took, _clean(answer.error), seconds)
+            if self._take(lease):
+                lease.retried.append(retried)
+                self._statistics.retried += 1
         else:
-            lease.rejected.append(Rejected(id, took, _clean(answer.reason) or ""))
-            self._statistics.rejected += 1
+            rejected = Rejected(id, took, _clean(answer.reason) or "")
+            if self._take(lease):
+                lease.rejected.append(rejected)
+                self._statistics.rejected += 1
 
     def fail(self, lease: Lease, id: int, took: float, error: str) -> None:
         """The handler raised: the policy decides."""
@@ -229,15 +232,16 @@ class Outbox:
         ours, function = translate(error), group.call.function
         if isinstance(ours, LeaseLost):
             self._lose(group.lease, len(group.answers))
-        elif len(group.answers) > 1 and ours is None:
-            # One of them is not to the database's taste (a result that is RawJson and no JSON): find it.
+        elif len(group.answers) > 1:
+            # One of them is not to the database's taste (a result that is RawJson and not JSON): find it.
             for answer in group.answers:
                 await self._send_alone(_BY_FUNCTION[function](group.lease, [answer]))
-        elif function == "ack" and ours is None:
-            id, took, _ = group.answers[0]
-            self._statistics.handled -= 1
+        elif function in _FAILING and not _was_refused(group.answers[0]):
+            what, counter = _FAILING[function]
+            answered = group.answers[0]
+            setattr(self._statistics, counter, getattr(self._statistics, counter) - 1)
             self._statistics.failed += 1
-            answer = Retried(id, took, f"the database refused the result: {first_line(error)}", None)
+            answer = Retried(answered[0], answered[1], f"{_REFUSED} {what}: {first_line(error)}", None)
             await self._send_alone(_retry(group.lease, [answer]))
         else:
             log.error(
@@ -260,6 +264,20 @@ class Outbox:
             lease.lose()
             self.open.pop(lease.token, None)
             self._lost(lease)
+
+
+_REFUSED: Final = "the database refused"
+_FAILING: Final = {
+    "ack": ("the result", "handled"),
+    "retry": ("the retry", "retried"),
+    "reject": ("the rejection", "rejected"),
+}
+"""Answers that become a failure of their message when the database refuses them, and what counted them."""
+
+
+def _was_refused(answer: Any) -> bool:
+    """Whether this is the failure that stands for a refused answer: a second one would be the same again."""
+    return isinstance(answer, Retried) and (answer.error or "").startswith(_REFUSED)
 
 
 async def ack_in_transaction(

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psycopg
 from psycopg import AsyncConnection
 
 from trunq._async.connection import check_schema
@@ -223,7 +224,12 @@ class Run:
     async def _keep_following(self) -> None:
         while True:
             await asyncio.sleep(_POLICY_EVERY)
-            await self._leases.run(self._follow_policy)
+            try:
+                await self._leases.run(self._follow_policy)
+            except psycopg.Error:
+                # The last messages need no policy, and must not be given up for a database that is away.
+                if not self._fetcher.is_stopped:
+                    raise
 
     def _start_background(self) -> None:
         """What goes on beside leasing and handling. None of it ends by itself, except by an error."""
