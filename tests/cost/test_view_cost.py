@@ -1,4 +1,4 @@
-"""Status and lists cost hardly more with ten times as much: no leader, statistics or summary."""
+"""Status and lists cost hardly more with ten times as much: no leader, no statistics, no summary."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ create or replace function trunq._logged_ids(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_rows record;
@@ -269,7 +269,7 @@ create or replace function trunq._message(
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb, is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_ids bigint[] := p_ids;
