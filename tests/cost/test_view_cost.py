@@ -33,6 +33,10 @@ do $$ declare l record; begin
   for n in 1 .. 3 loop
     perform from trunq.lease('{queue}', 'default', 'w', 10); commit;
   end loop;
+  -- The last row has an id of long ago.
+  select min(lease_id) lease_id, min(token) token, array_agg(id) ids into l
+  from trunq.lease('{queue}', 'default', 'w', 10);
+  perform trunq.release('{queue}', 'default', l.lease_id, l.token, l.ids);
   insert into trunq.delayed (queue_id, id, due_at, created_at, attempt)
   select q.queue_id, nextval('trunq_data.{queue}_message_id'), now() + '1 day', now(), 1
   from trunq.queue q, generate_series(1, {n} * 2000) n where q.name = '{queue}';

@@ -150,7 +150,7 @@ declare
   v_found record;
   v_high bigint := p_before;
   v_size bigint := 2 * p_limit;
-  v_low bigint := least(p_before, trunq._newest_row(p_queue)) - v_size;
+  v_low bigint := least(p_before, trunq._newest_id(p_queue)) - v_size;
   v_to xid8;
   v_held bigint[] := '{}';
 begin
@@ -162,16 +162,16 @@ begin
     -- Behind a backlog: those read last, less those that are held.
     -- To look for those costs more than to read some thousand rows.
     v_size := v_size + 5000;
-    v_low := least(v_low, trunq._newest_read(p_queue, v) - v_size);
     v_to := greatest(v.last_txid, pg_snapshot_xmax(v.lo));
+    v_low := least(v_low, trunq._newest_id(p_queue, v_to, v.last_id) - v_size);
     is_whole := false;
   end if;
   -- No index gives ids in order: down by ranges, each longer than the last.
   while cardinality(ids) < p_limit and v_high > 0 loop
-    v_rows := trunq._rows_of(p_queue, v_low, v_high - 1, false, v_to);
     if p_state = 'done' then
       v_held := array(select o.id from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, null) o);
     end if;
+    v_rows := trunq._rows_of(p_queue, v_low, v_high - 1, false, v_to);
     execute format($q$
       with logged as materialized (
         select g.id, g.txid from %1$s g
@@ -217,7 +217,8 @@ declare
   v_count integer;
   v_high bigint := p_before;
   v_size bigint := 5000 + 2 * p_limit;
-  v_low bigint := least(p_before, trunq._newest_read(p_queue, trunq._position(p_queue, p_sub.subscription_id))) - v_size;
+  v record := trunq._position(p_queue, p_sub.subscription_id);
+  v_low bigint := least(p_before, trunq._newest_id(p_queue, greatest(v.last_txid, pg_snapshot_xmax(v.lo)), v.last_id)) - v_size;
 begin
   while v_left > 0 and v_high > 0 loop
     return query select o.* from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, v_left) o;

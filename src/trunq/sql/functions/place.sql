@@ -56,26 +56,22 @@ $$;
 comment on function trunq._tick_before(integer, bigint) is
   'The newest tick when an id was not drawn yet: rows with this id, and greater ones, have transactions from xmin on. Null: none.';
 
-create or replace function trunq._newest_read(p_queue trunq.queue, p_position record) returns bigint
+create or replace function trunq._newest_id(p_queue trunq.queue, p_txid xid8 default null, p_id bigint default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v_id bigint;
 begin
-  execute format('select g.id from trunq_log.%I g where (g.txid, g.id) <= ($1, $2) order by g.txid desc, g.id desc limit 1', p_queue.log_table)
-    into v_id using greatest(p_position.last_txid, pg_snapshot_xmax(p_position.lo)), p_position.last_id;
-  return coalesce(v_id, 0);
+  -- The last rows may be retries, or delayed ones, with ids of long ago.
+  execute format($q$
+    select max(g.id) from (
+      select g.id from (
+        select g.id, g.subscription_id from trunq_log.%I g %s order by g.txid desc, g.id desc limit 20000) g
+      where g.subscription_id is null limit 2000) g
+  $q$, p_queue.log_table, case when p_txid is not null then 'where (g.txid, g.id) <= ($1, $2)' end) into v_id using p_txid, p_id;
+  return coalesce(v_id, 9223372036854775807);
 end $$;
-comment on function trunq._newest_read(trunq.queue, record) is 'The id of a row just before a position; 0 when there is none.';
-
-create or replace function trunq._newest_row(p_queue trunq.queue) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
-declare
-  v_id bigint;
-begin
-  execute format('select g.id from trunq_log.%I g order by g.txid desc, g.id desc limit 1', p_queue.log_table) into v_id;
-  return coalesce(v_id, 0);
-end $$;
-comment on function trunq._newest_row(trunq.queue) is 'The id of the last row of the log: ids that were drawn for delayed messages may be far above.';
+comment on function trunq._newest_id(trunq.queue, xid8, bigint) is
+  'About the newest id in the log, or before a place in it: where a look for the newest may begin. Ids that were drawn for delayed messages may be far above.';
 
 create or replace function trunq._is_for(p_row text, p_start text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
