@@ -84,7 +84,7 @@ def test_promotion_does_not_walk_what_it_promoted_before(work: Engine) -> None:
             if part > 0:
                 pages.append(cost.pages)
         assert max(pages) <= 1.3 * min(pages)
-        assert work.fetch("select count(*) from {log} where attempt = 1") == 20_000
+        assert work.status().ready == pytest.approx(20_000, rel=0.1)
         work.ask("promote")
     # Nothing due: the start key lies behind all dead rows, once what was promoted is 5 seconds ago.
     with work.clock("1 hour 10 seconds"):

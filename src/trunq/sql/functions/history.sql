@@ -152,6 +152,7 @@ declare
   v_size bigint := 2 * p_limit;
   v_low bigint := least(p_before, trunq._newest_id(p_queue)) - v_size;
   v_to xid8;
+  v_newest bigint;
   v_held bigint[] := '{}';
 begin
   ids := '{}';
@@ -163,7 +164,9 @@ begin
     -- To look for those costs more than to read some thousand rows.
     v_size := v_size + 5000;
     v_to := greatest(v.last_txid, pg_snapshot_xmax(v.lo));
-    v_low := least(v_low, trunq._newest_id(p_queue, v_to, v.last_id) - v_size);
+    v_newest := trunq._newest_id(p_queue, v_to, v.last_id);
+    v_low := least(v_low, v_newest - v_size);
+    v_to := case when v_newest < p_before then v_to end;
     is_whole := false;
   end if;
   -- No index gives ids in order: down by ranges, each longer than the last.
@@ -172,6 +175,7 @@ begin
       v_held := array(select o.id from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, null) o);
     end if;
     v_rows := trunq._rows_of(p_queue, v_low, v_high - 1, false, v_to);
+    v_to := null;  -- the next range ends below
     execute format($q$
       with logged as materialized (
         select g.id, g.txid from %1$s g

@@ -16,17 +16,16 @@ declare
   v_after trunq.tick;
 begin
   select b.* into v_before from trunq._tick_before(p_queue.queue_id, p_low) b;
-  if p_near or p_to is not null then
+  if p_near then
     select t.* into v_after from trunq.tick t
-    where t.queue_id = p_queue.queue_id and t.tick_id > coalesce(v_before.tick_id, 0) + 1
-      and case when p_near then t.last_message_id > p_high + 32 else pg_snapshot_xmin(t.snapshot) > p_to end
+    where t.queue_id = p_queue.queue_id and t.tick_id > coalesce(v_before.tick_id, 0) + 1 and t.last_message_id > p_high + 32
     order by t.tick_id limit 1;
   end if;
   is_near := p_near and v_after.tick_id is not null;
   if is_near then
     p_to := pg_snapshot_xmax(v_after.snapshot);
   end if;
-  is_by_brin := coalesce(v_after.last_message_id, trunq._last_message_id(p_queue)) - coalesce(v_before.last_message_id, 0) > c_many
+  is_by_brin := (is_near or p_to is null) and coalesce(v_after.last_message_id, trunq._last_message_id(p_queue)) - coalesce(v_before.last_message_id, 0) > c_many
     and exists (
       select from trunq.mark m
       where m.queue_id = p_queue.queue_id and m.duty = 'summarize' and trunq.clock() - m.at between '0' and '5 minutes');
@@ -46,7 +45,7 @@ begin
     p_queue.log_table, p_low, p_high, coalesce(v_before.xmin, '0'), 'and txid <= ' || quote_literal(p_to));
 end $$;
 comment on function trunq._rows_of(trunq.queue, bigint, bigint, boolean, xid8) is
-  'A subquery for all rows of the log with ids from p_low to p_high, by ticks or, where that would be long, by BRIN; p_near: only those of about the time when the ids were drawn (is_near: there may be others); p_to: no more than those up to a transaction. It sets enable_bitmapscan and cpu_index_tuple_cost for the calling function, which must set them too, to have them back.';
+  'A subquery for all rows of the log with ids from p_low to p_high, by ticks or, where that would be long, by BRIN; p_near: only those of about the time when the ids were drawn (is_near: there may be others); p_to: no more than those up to a transaction, where ids go on far beyond it, and by ticks. It sets enable_bitmapscan and cpu_index_tuple_cost for the calling function, which must set them too, to have them back.';
 
 create or replace function trunq._tick_before(p_queue_id integer, p_id bigint, out tick_id bigint, out last_message_id bigint, out xmin xid8)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
