@@ -139,6 +139,14 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
             each.result()
         term = noting.elect("me")
         noting.perform_duties()
+        assert [duty.duty for duty in noting.list_duties()][0] == "promote"
+        noting.create_queue("last")
+        noting.publish("last")
+        assert noting.list_warnings("last") == []
+        assert noting.forget("last") == 0
+        assert noting.perform_duty("reap", "last").error is None
+        assert noting.empty_queue("last") == 1
+        assert not noting.adopt()
         assert noting.resign("me", term)
         noting.rebase()
         noting.connect().close()

@@ -124,12 +124,9 @@ def test_a_dropped_queue_leaves_nothing(session: Connection, queue: str) -> None
     for table in ("queue", "subscription", "mark", "delayed", "dead", "tick"):
         assert fetch(session, f"select count(*) from trunq.{table} where queue_id = %s", queue_id) == 0
     left = session.execute(
-        "select relname from pg_class where relname ~ ('_' || %(id)s || '(_|$)')"
-        " and relnamespace = 'trunq_data'::regnamespace"
-        " union all select relname from pg_class where relname = %(name)s"
-        " union all select proname from pg_proc"
-        " where proname ~ ('_' || %(id)s || '$') and pronamespace = 'trunq_data'::regnamespace",
-        {"id": queue_id, "name": queue},
+        "select relname from pg_class where relname ~ ('^' || %(name)s || '(_|$)')"
+        " union all select proname from pg_proc where proname ~ ('^' || %(name)s || '_')",
+        {"name": queue},
     ).fetchall()
     assert left == []
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from calling import answer, ask, call, come_back, fetch, lease, new_names, publish
+from calling import answer, ask, call, come_back, fetch, lease, new_names, publish, refused
 from conftest import Connect
 from trunq import install
 
@@ -211,3 +211,45 @@ def test_names_of_new_queues_are_new(session: Connection) -> None:
         (queue,),
     ).fetchone()
     assert row == (queue, f"{queue}_lease", f"{queue}_receipt", f"{queue}_message_id", f"{queue}_lease_id")
+
+
+def test_a_column_added_while_a_message_waits_has_its_default(wide: Connection) -> None:
+    (id,) = publish(wide, "wide")
+    held = lease(wide, "wide")
+    answer(wide, "retry", held, delays=["1 ms"])
+    wide.execute("alter table trunq_log.wide add column region text not null default 'eu'")
+    wide.execute("set trunq.clock_offset = '10 seconds'")
+    ask(wide, "promote", queue="wide")
+    assert lease(wide, "wide").ids == [id]
+    regions = wide.execute("select region from trunq_log.wide where id = %s", (id,)).fetchall()
+    assert regions == [("eu",), ("eu",)]
+
+
+def test_a_message_that_the_log_refuses_holds_up_no_other(wide: Connection) -> None:
+    wide.execute("alter table trunq_log.wide add check (kind is distinct from 'bad')")
+    bad = ask(wide, "publish", queue="wide", kind="bad", delay="1 ms")
+    good = ask(wide, "publish", queue="wide", kind="good", delay="2 ms")
+    wide.execute("set trunq.clock_offset = '10 seconds'")
+    for _ in range(2):
+        ask(wide, "promote", queue="wide")
+    assert lease(wide, "wide", 10).ids == [good]
+    assert fetch(wide, "select id from trunq.delayed where due_at > trunq.clock()") == bad
+    wide.execute("alter table trunq_log.wide drop constraint wide_kind_check")
+    wide.execute("set trunq.clock_offset = '2 minutes'")
+    ask(wide, "promote", queue="wide")
+    assert lease(wide, "wide", 10).ids == [bad]
+
+
+@pytest.mark.parametrize("verb", ["ack", "retry"])
+def test_an_array_that_does_not_begin_at_one_is_refused(session: Connection, queue: str, verb: str) -> None:
+    ids = publish(session, queue, 2)
+    held = lease(session, queue, 2)
+    call_it = f"select trunq_queue.{queue}_{verb}('default', %s, %s, %s::text::bigint[])"
+    with refused("TQ005", "do not begin at 1"):
+        fetch(session, call_it, held.lease_id, held.token, f"[0:1]={{{ids[0]},{ids[1]}}}")
+    with refused("TQ005", "do not begin at 1"):
+        fetch(
+            session,
+            f"select trunq_queue.{queue}_publish_many(array['1','2']::jsonb[], '[0:0]={{a}}'::text[])",
+        )
+    assert answer(session, "ack", held) == 2

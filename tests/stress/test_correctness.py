@@ -182,7 +182,7 @@ class Stress:
                 work.ask("tick", force=True)
                 for duty in ("promote", "reap"):
                     work.ask(duty)
-                self.ledger.emptied += work.ask("rotate")
+                self.ledger.emptied += work.ask("rotate") or 0
 
     def watch(self) -> None:
         """Whatever rotation takes away: what was acked is never shown as waiting or held."""

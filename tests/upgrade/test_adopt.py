@@ -14,6 +14,7 @@ import pytest
 from calling import answer, ask, call, drain, lease, publish, refused
 from trunq import embedded, install
 from trunq.embedded import Embedded
+from trunq.embedded.server import _account, _as_account
 
 STREAM = {"queue": "q", "subscription": "stream"}
 
@@ -22,11 +23,11 @@ def upgraded(old: Path, new: Path, major: int) -> Embedded:
     """A server on what pg_upgrade makes in `new` of the cluster in `old`, which has stopped."""
     with embedded.start(new, major=major) as server:
         binaries, sockets = server.binaries, server._socket_directory()
-        account = embedded._account()
+        account = _account()
     command = [binaries / "pg_upgrade", "--username=postgres", f"--socketdir={sockets}"]
     command += [f"--old-datadir={old / 'data'}", f"--new-datadir={new / 'data'}"]
     command += [f"--old-bindir={binaries}", f"--new-bindir={binaries}"]
-    prefix = embedded._as_account(account, [binaries, new]) if account else []
+    prefix = _as_account(account, [binaries, new]) if account else []
     done = subprocess.run([*prefix, *command], cwd=new, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (new / "delete_old_cluster.sh").unlink()

@@ -370,8 +370,8 @@ async def test_a_reason_that_is_not_text_fails_the_message_alone(queue: Queue) -
         return None
 
     async with running(worker):
-        await async_wait_until(lambda: worker.statistics.failed >= 1 and worker.statistics.handled == 1)
-        await async_wait_until(lambda: queue.states().get("retrying") == 1)
-    error = queue.connection.execute("select errors -> -1 ->> 'error' from trunq.delayed").fetchone()
+        await async_wait_until(lambda: worker.statistics.handled == 1)
+        await async_wait_until(lambda: queue.states().get("dead") == 1)
+    error = queue.connection.execute("select errors -> -1 ->> 'error' from trunq.dead").fetchone()
     assert error is not None
     assert "reason is text, not ValueError" in error[0]

@@ -127,7 +127,10 @@ class Leader:
         if self.term is not None and now < self._renew_at:
             return
         term = await self._link.run(self._elect)
-        if term != self.term:
+        # Known at once: whoever is stopped from here on has something to resign.
+        before, self.term = self.term, term
+        self._renew_at = now + self.lease_time / 3
+        if term != before:
             log.info(
                 "leading, term %s" if term else "another leads",
                 *([term] if term else []),
@@ -136,8 +139,6 @@ class Leader:
             self._due = {}
             if term is not None:
                 self._duties = duties_of(await self._link.run(lambda connection: execute(connection, LIST)))
-        self.term = term
-        self._renew_at = now + self.lease_time / 3
 
     async def _elect(self, connection: AsyncConnection[Any]) -> int | None:
         arguments = {"name": self.name, "lease_time": timedelta(seconds=self.lease_time)}

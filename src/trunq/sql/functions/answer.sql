@@ -103,7 +103,7 @@ begin
   if array_position(p_ids, null) is not null then
     perform trunq._fail('TQ005', 'an answer names messages by id, not null');
   elsif cardinality(p_ids) > 0 then
-    perform trunq._fail('TQ005', format('an answer for %s messages came with arrays of another length', cardinality(p_ids)),
+    perform trunq._fail('TQ005', format('an answer for %s messages came with arrays of another length, or arrays that do not begin at 1', cardinality(p_ids)),
       'give one element for each id, or null for none');
   end if;
 end $$;

@@ -69,28 +69,32 @@ create or replace function trunq._find_ahead(p_queue trunq.queue, p_position_lim
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 declare
   v_sub trunq.subscription;
-  v_found record;
+  v_tick record;
+  v_hi pg_snapshot;
+  v_last_txid xid8;
+  v_id bigint;
+  v_txid xid8;
 begin
   -- A publisher whose id lies below a position would not be heard: so no position may lie above the oldest transaction still open.
-  select t.tick_id, t.snapshot into v_found from trunq.tick t
+  select t.tick_id, t.snapshot into v_tick from trunq.tick t
   where t.queue_id = p_queue.queue_id and pg_snapshot_xmax(t.snapshot) > p_position_limit order by t.tick_id limit 1;
   if found then
-    return format('tick %s (%s) lies ahead of them', v_found.tick_id, v_found.snapshot);
+    return format('tick %s (%s) lies ahead of them', v_tick.tick_id, v_tick.snapshot);
   end if;
   for v_sub in select s.* from trunq.subscription s where s.queue_id = p_queue.queue_id order by s.subscription_id loop
-    execute format('select hi, last_txid from trunq_queue.%I($1)', p_queue.name || '_position') into v_found using v_sub.subscription_id;
-    if greatest(pg_snapshot_xmax(v_sub.start), pg_snapshot_xmax(v_found.hi), v_found.last_txid) > p_position_limit then
-      return format('the position of subscription "%s" (%s) lies ahead of them', v_sub.name, v_found.hi);
+    execute format('select hi, last_txid from trunq_queue.%I($1)', p_queue.name || '_position') into v_hi, v_last_txid using v_sub.subscription_id;
+    if greatest(pg_snapshot_xmax(v_sub.start), pg_snapshot_xmax(v_hi), v_last_txid) > p_position_limit then
+      return format('the position of subscription "%s" (%s) lies ahead of them', v_sub.name, v_hi);
     end if;
   end loop;
   execute format('select g.id, g.txid from trunq_log.%I g where g.txid >= $1 order by g.txid desc, g.id desc limit 1', p_queue.log_table)
-    into v_found using p_row_limit;
-  if v_found.id is not null then
-    return format('message %s (%s) lies ahead of them', v_found.id, v_found.txid);
+    into v_id, v_txid using p_row_limit;
+  if v_id is not null then
+    return format('message %s (%s) lies ahead of them', v_id, v_txid);
   end if;
-  select b.id, b.txid into v_found from trunq._find_behind(p_queue) b;
+  select b.id, b.txid into v_id, v_txid from trunq._find_behind(p_queue) b;
   if found then
-    return format('message %s (%s) was published behind them', v_found.id, v_found.txid);
+    return format('message %s (%s) was published behind them', v_id, v_txid);
   end if;
   return null;
 end $$;

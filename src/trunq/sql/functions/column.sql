@@ -23,6 +23,20 @@ $$;
 comment on function trunq._extra_columns(trunq.queue, text) is
   'The columns that the user added to a log, to be put behind a list of columns: ", a, b", or nothing.';
 
+create or replace function trunq._extra_values(p_queue trunq.queue) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(string_agg(
+    -- A column added since the message was put off has its default, as in the rows that were there.
+    format(', case when g.extra ? %1$L then e.%1$I else %2$s end', a.attname, coalesce(pg_get_expr(f.adbin, f.adrelid), 'null')),
+    '' order by a.attnum), '')
+  from pg_attribute a
+  left join pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum
+  where a.attrelid = format('trunq_log.%I', p_queue.log_table)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity <> 'a'
+    and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname)
+$$;
+comment on function trunq._extra_values(trunq.queue) is
+  'The values of the columns that the user added to a log, of a message g with its columns e: ", ..., ...", or nothing.';
+
 create or replace function trunq._log(p_queue trunq.queue, p_rows text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
@@ -42,7 +56,7 @@ begin
       insert into trunq_log.%1$I (%2$s%5$s)
       select %3$s%6$s from %4$s g cross join jsonb_populate_record(null::trunq_log.%1$I, g.extra) e
       where g.extra is not null order by g.at, g.id)
-  $q$, p_queue.log_table, c_columns, v_values, p_rows, v_extra, trunq._extra_columns(p_queue, 'e.'));
+  $q$, p_queue.log_table, c_columns, v_values, p_rows, v_extra, trunq._extra_values(p_queue));
 end $$;
 comment on function trunq._log(trunq.queue, text) is
   'Entries of a WITH list that insert messages into the log of a queue: p_rows names an earlier entry that has the columns of the log, extra, and at (their order).';

@@ -16,6 +16,7 @@ declare
   v_last_id bigint := 0;
   v_count integer := 0;
   v_full boolean;
+  v_statement text;
 begin
   -- A row that committed late, or was put off less far, lies below the mark: a full look once a minute finds it.
   select m.at, m.last_id, f.at as full_at into v_mark from trunq.mark m
@@ -37,10 +38,10 @@ begin
   if exists (
     select from trunq.delayed d where d.queue_id = v_queue.queue_id and (d.due_at, d.id) > (v_from, v_from_id) and d.due_at <= v_now
   ) then
-    execute format($q$
+    v_statement := format($q$
       with due as materialized (
         select d.ctid, d.due_at from trunq.delayed d
-        where d.queue_id = $1 and (d.due_at, d.id) > ($2, $5) and d.due_at <= $3
+        where d.queue_id = $1 and (d.due_at, d.id) > ($2, $5) and d.due_at <= $3 and ($6 is null or d.ctid = $6)
         order by d.due_at, d.id limit $4 for update skip locked),
       gone as (
         delete from trunq.delayed d using due where d.ctid = due.ctid
@@ -48,7 +49,15 @@ begin
       %s
       select count(*), max(g.due_at), max(g.id) filter (where g.due_at = l.due_at)
       from gone g cross join (select max(due_at) due_at from gone) l
-    $q$, trunq._log(v_queue, 'gone')) into v_count, v_last, v_last_id using v_queue.queue_id, v_from, v_now, p_max, v_from_id;
+    $q$, trunq._log(v_queue, 'gone'));
+    begin
+      execute v_statement into v_count, v_last, v_last_id using v_queue.queue_id, v_from, v_now, p_max, v_from_id, null::tid;
+    exception when others then
+      -- A message that the log refuses (a constraint or trigger of the user's) must not hold up the others.
+      p_max := least(p_max, 100);
+      select a.count, a.last, a.last_id into v_count, v_last, v_last_id
+      from trunq._promote_apart(v_queue, v_statement, v_from, v_from_id, v_now, p_max) a;
+    end;
   end if;
   -- As many as asked for: there may be more, go on behind the last. Less: nothing due is left, but a due time is given by the
   -- clock before its row commits, so look a little behind the next time.
@@ -70,3 +79,29 @@ comment on function trunq.promote(text, integer) is
 Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
+
+create or replace function trunq._promote_apart(
+  p_queue trunq.queue, p_statement text, p_from timestamptz, p_from_id bigint, p_now timestamptz, p_max integer,
+  out count integer, out last timestamptz, out last_id bigint
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_row record;
+begin
+  count := 0;
+  for v_row in
+    select d.ctid, d.due_at, d.id from trunq.delayed d
+    where d.queue_id = p_queue.queue_id and (d.due_at, d.id) > (p_from, p_from_id) and d.due_at <= p_now
+    order by d.due_at, d.id limit p_max for update skip locked
+  loop
+    begin
+      execute p_statement using p_queue.queue_id, p_from, p_now, 1, p_from_id, v_row.ctid;
+    exception when others then
+      raise warning 'trunq: message % cannot go into the log of queue %, and is tried again in a minute: %', v_row.id, p_queue.name, sqlerrm;
+      update trunq.delayed d set due_at = p_now + interval '1 minute' where d.ctid = v_row.ctid;
+    end;
+    count := count + 1; last := v_row.due_at; last_id := v_row.id;
+  end loop;
+end $$;
+comment on function trunq._promote_apart(trunq.queue, text, timestamptz, bigint, timestamptz, integer) is
+  'Promotes messages one by one; one that the log refuses is put off for a minute, with a warning. Returns: how many it looked at, and the last of them.';

@@ -358,13 +358,14 @@ begin
       coalesce(t.worker, t.errors -> -1 ->> 'worker'), t.leased_at, t.expires_at,
       case when t.is_held or t.place is not null then coalesce(t.finished_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end) end,
       case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
-      not $11 or case t.state
+      -- Rows that were found by an earlier statement may have been retried since: then this is not what became of the message.
+      not ($13 is not null and t.place is null and t.state = 'dead') and (not $11 or case t.state
         when 'ready' then t.is_first or $15
         when 'leased' then t.is_first or $15
         when 'retrying' then $15
         when 'scheduled' then true
         when 'done' then t.outcome = 'a' and (t.is_first or $15)
-        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
+        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = jsonb_array_length(t.errors) end is true)
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
     trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)',

@@ -99,7 +99,7 @@ declare
 begin
   for v_change in select c.signature, c.clause from jsonb_to_recordset(p_changes) c(signature text, clause text) loop
     if to_regprocedure(v_change.signature) is not null then
-      execute format('alter function %s %s', v_change.signature, v_change.clause);
+      execute format('alter routine %s %s', v_change.signature, v_change.clause);
     end if;
   end loop;
 end $$;

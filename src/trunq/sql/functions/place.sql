@@ -82,7 +82,8 @@ comment on function trunq._is_for(text, text) is
 
 create or replace function trunq._holders(p_queue trunq.queue, p_subscription_id integer, p_txids xid8[], p_ids bigint[])
 returns table (txid xid8, id bigint, lease_id bigint)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+-- Stable: it sees what the statement that calls it sees.
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 #variable_conflict use_column
 declare
   v_probe text := format(
@@ -167,7 +168,7 @@ create or replace function trunq._elsewhere(p_queue_id integer, p_subscription_i
 returns table (
   id bigint, place text, attempt integer, created_at timestamptz, due_at timestamptz, kind text, key text, payload jsonb, headers jsonb, errors jsonb
 )
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 begin
   -- Asked for their order too: without statistics, all indexes look alike, and only the one on ids gives it.

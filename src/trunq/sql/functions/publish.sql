@@ -152,9 +152,11 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if cardinality(p_payloads) not in (1, p_count) or cardinality(p_bodies) not in (1, p_count)
       or cardinality(p_kinds) not in (1, p_count) or cardinality(p_keys) not in (1, p_count)
-      or cardinality(p_headers) not in (1, p_count) then
+      or cardinality(p_headers) not in (1, p_count)
+      or array_lower(p_payloads, 1) <> 1 or array_lower(p_bodies, 1) <> 1 or array_lower(p_kinds, 1) <> 1
+      or array_lower(p_keys, 1) <> 1 or array_lower(p_headers, 1) <> 1 then
     perform trunq._fail('TQ005',
-      format('the arrays given to publish_many for queue "%s" differ in length (%s messages)', p_queue, p_count),
+      format('the arrays given to publish_many for queue "%s" differ in length (%s messages), or do not begin at 1', p_queue, p_count),
       'give each array one element, for all, or as many as there are messages');
   end if;
   perform trunq._check_size(p_queue, (

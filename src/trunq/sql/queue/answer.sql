@@ -18,6 +18,8 @@ declare
 begin
   -- One condition for all that is unusual.
   if coalesce(v_given, 0) = 0 or array_position(p_ids, null) is not null
+      or array_lower(p_ids, 1) <> 1 or array_lower(p_errors, 1) <> 1 or array_lower(p_delays, 1) <> 1
+      or array_lower(p_results, 1) <> 1 or array_lower(p_took, 1) <> 1
       or cardinality(p_errors) <> v_given or cardinality(p_delays) <> v_given
       or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given or '1000 years' < any (p_delays) then
     perform trunq._check_interval('a delay', (select max(d) from unnest(p_delays) d), '-1000 years');
@@ -176,7 +178,7 @@ begin
   ),
   delayed as (
     insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries)
-    select v_sub.queue_id, f.id, p_subscription_id, p_now + f.wait, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries
+    select v_sub.queue_id, f.id, p_subscription_id, p_now + greatest(f.wait, '0'), f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries
     from fate f where f.reason is null and (f.wait > '0' or f.extra is not null) order by f.at
   ),
   again as (

@@ -56,6 +56,8 @@ begin
   if cardinality(p_payloads) not in (1, v_count) or cardinality(p_bodies) not in (1, v_count)
       or cardinality(p_kinds) not in (1, v_count) or cardinality(p_keys) not in (1, v_count)
       or cardinality(p_headers) not in (1, v_count)
+      or array_lower(p_payloads, 1) <> 1 or array_lower(p_bodies, 1) <> 1 or array_lower(p_kinds, 1) <> 1
+      or array_lower(p_keys, 1) <> 1 or array_lower(p_headers, 1) <> 1
       -- No element is larger than its array: most calls need no look at each.
       or greatest(pg_column_size(p_kinds), pg_column_size(p_keys)) > 1000 /*limit label_bytes*/
       or greatest(pg_column_size(p_payloads), pg_column_size(p_bodies), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
