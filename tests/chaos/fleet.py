@@ -90,7 +90,8 @@ class Fleet:
         """Wait until each process was seen to do its work: to lease, or to stand for election."""
         seen = (
             "select count(*) from pg_stat_activity"
-            " where application_name like 'trunq%' and query ~ '(trunq_queue.q_lease|trunq.(elect|perform_duty|list_queues|list_warnings))\\('"
+            " where application_name like 'trunq%' and query ~"
+            " '(trunq_queue.q_lease|trunq.(elect|perform_duty|list_queues|list_warnings))\\('"
         )
         wait_until(lambda: self._number(seen) >= len(self.workers) + len(self.leaders), 60, "all run")
 

@@ -139,7 +139,7 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
             each.result()
         term = noting.elect("me")
         noting.perform_duties()
-        assert [duty.duty for duty in noting.list_duties()][0] == "promote"
+        assert "promote" in {duty.duty for duty in noting.list_duties()}
         noting.create_queue("last")
         noting.publish("last")
         assert noting.list_warnings("last") == []

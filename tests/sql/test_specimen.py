@@ -118,6 +118,8 @@ def test_plpgsql_check_finds_nothing(session: Connection) -> None:
           extra_warnings => false, other_warnings => false, performance_warnings => false) c
         where l.lanname = 'plpgsql'
           and (p.pronamespace = 'trunq'::regnamespace or p.proname like '\\_specimen\\_%')
+          -- It cannot see what EXECUTE assigns.
+          and c.message !~ 'record ".*" is not assigned yet'
     """).fetchall()
     assert found == [], found
 

@@ -61,7 +61,8 @@ def test_after_pg_upgrade_adopt_lets_everything_go_on(server: Embedded, places: 
         assert ask(session, "adopt") is False
         assert call(session, "list_ticks", queue="q") == story["ticks"]
         (batch,) = call(session, "next_batch", **STREAM, worker="w")
-        assert batch == story["batch"]
+        # The token is a new one each time somebody asks.
+        assert batch._replace(token=0) == story["batch"]._replace(token=0)
         read = [row.id for row in call(session, "read_batch", **STREAM, batch_id=batch.batch_id)]
         assert read == story["read"]
         assert ask(session, "finish_batch", **STREAM, batch_id=batch.batch_id, token=batch.token)
