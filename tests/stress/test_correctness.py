@@ -231,8 +231,8 @@ def test_nothing_is_lost_or_doubled(stress: Stress, connect: Connect) -> None:
                     and set(ledger.batched) >= ledger.committed
                 )
 
-            wait_until(everything_is_done, 30, "every committed message is acked and in a batch")
-            wait_until(lambda: work.is_empty("log"), 20, "all segments of the log are emptied")
+            wait_until(everything_is_done, 120, "every committed message is acked and in a batch")
+            wait_until(lambda: work.is_empty("log"), 60, "all segments of the log are emptied")
         finally:
             stress.stop.set()
             stress.end.set()

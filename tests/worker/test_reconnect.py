@@ -85,10 +85,10 @@ async def test_all_connections_cut_while_a_handler_runs(queue: Queue, cut: Calla
         )
         assert cut() == 4
         go.set()
-        await async_wait_until(queue.is_done)
+        await async_wait_until(queue.is_done, 60)
         # It is back in all respects: woken by a bell too.
         (other,) = queue.publish()
-        await async_wait_until(queue.is_done)
+        await async_wait_until(queue.is_done, 60)
     assert queue.message(id).result == "undisturbed"
     assert (queue.message(id).attempt, queue.message(other).attempt) == (1, 1)
 
