@@ -85,6 +85,11 @@ async def running(*workers: Worker) -> AsyncIterator[list[asyncio.Task[None]]]:
             worker.stop()
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*tasks)
+    except BaseException as error:
+        for task in tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                error.add_note(f"a worker had ended with {task.exception()!r}")
+        raise
     finally:
         for task in tasks:
             task.cancel()

@@ -103,6 +103,29 @@ async def test_a_policy_that_leaves_nothing_of_the_lease_ends_a_running_worker_w
         await task
 
 
+async def test_what_runs_is_finished_and_answered_when_another_part_of_the_worker_fails(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "_POLICY_EVERY", 0.02)
+    made, entered, go = Worker("q", dsn=queue.dsn, reserve=1, lead=False), asyncio.Event(), asyncio.Event()
+    (id,) = queue.publish()
+
+    @made.handler("work")
+    async def wait(message: Message) -> str:
+        entered.set()
+        await go.wait()
+        return "finished"
+
+    task = asyncio.create_task(run(made))
+    await entered.wait()
+    queue.policy(lease_time="0.5 s")
+    await async_wait_until(lambda: not any("_keep_following" in repr(task) for task in asyncio.all_tasks()))
+    go.set()
+    with pytest.raises(InvalidArgument, match="a reserve of 1 s"):
+        await task
+    assert (queue.message(id).state, queue.message(id).result) == ("done", "finished")
+
+
 async def test_a_worker_that_names_no_database_asks_the_settings(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

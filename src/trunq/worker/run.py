@@ -172,8 +172,9 @@ class Run:
             try:
                 await self._watch(self._fetcher.run(), slots)
             except Exception:
-                # What runs is finished and answered all the same.
-                await self._drain(slots)
+                # What runs is finished and answered all the same, as long as answers go out.
+                if not self._sending.done():
+                    await self._drain({slot for slot in slots if not slot.done()})
                 raise
             await self._drain(slots)
             self._failures.say_rest()
@@ -233,15 +234,15 @@ class Run:
 
     def _start_background(self) -> None:
         """What goes on beside leasing and handling. None of it ends by itself, except by an error."""
+        self._sending = asyncio.create_task(self._outbox.run())
         works: list[Coroutine[Any, Any, None]] = [
-            self._outbox.run(),
             self._bell.run(),
             self._heartbeat.run(self._outbox),
             self._keep_following(),
         ]
         if self._leader is not None:
             works.append(self._leader.run_async())
-        self._background = {asyncio.create_task(work) for work in works}
+        self._background = {self._sending, *(asyncio.create_task(work) for work in works)}
 
     async def _watch(
         self, work: Coroutine[Any, Any, None], beside: Iterable[asyncio.Task[None]] = ()
@@ -253,8 +254,10 @@ class Run:
             while not task.done():
                 done, _ = await asyncio.wait({task, *others}, return_when=asyncio.FIRST_COMPLETED)
                 for other in done - {task}:
-                    other.result()
+                    # Forgotten, or it would end the next watch too.
                     others.discard(other)
+                    self._background.discard(other)
+                    other.result()
             task.result()
         finally:
             await _end(task)
