@@ -9,7 +9,7 @@ comment on function trunq._is_wider(regclass) is 'Whether the user added columns
 
 create or replace function trunq._extra(p_row jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select p_row - '{id,txid,created_at,subscription_id,segment,attempt,priority,kind,key,payload,body,headers,errors,expiries}'::text[]
+  select p_row - '{id,txid,created_at,subscription_id,segment,attempt,priority,kind,key,payload,body,headers,errors,expiries,due_at}'::text[]
 $$;
 comment on function trunq._extra(jsonb) is 'The columns that the user added to the log, of one of its rows.';
 

@@ -44,7 +44,7 @@ begin
   select s.system_identifier from pg_control_system() s
   on conflict do nothing;
   -- All logs to be changed are locked at once or not at all: who never waits deadlocks with no publisher.
-  select string_agg(format('trunq_log.%I', q.log_table), ', ') into v_logs from trunq.queue q where not trunq._has_trigger(q);
+  select string_agg(format('trunq_log.%I', q.log_table), ', ') into v_logs from trunq.queue q where not (trunq._has_trigger(q, 'wake') and trunq._has_trigger(q, 'put_off'));
   if v_logs is not null then
     execute format('lock table %s in share row exclusive mode nowait', v_logs);
   end if;

@@ -167,12 +167,12 @@ declare
 begin
   execute format('grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to %I', p_role);
   -- Payload columns only: a forged txid would never be delivered.
-  execute format('grant insert (priority, key, kind, payload, body, headers), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
+  execute format('grant insert (priority, key, kind, payload, body, headers, due_at), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
   execute format('grant usage on sequence trunq_data.%I to %I', v_queue.message_sequence, p_role);
   execute format('grant select on trunq.queue to %I', p_role);
 end $$;
 comment on function trunq.grant_publisher(text, text) is
-  'Lets a role publish by INSERT, COPY, publish and publish_many (not with a delay), and nothing else.
+  'Lets a role publish by INSERT, COPY, publish and publish_many, now or later, and nothing else.
 Raises: TQ001.';
 
 create or replace function trunq._check_name(p_what text, p_name text) returns void
@@ -276,22 +276,26 @@ begin
     execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
   end loop;
   -- To make a trigger locks the log against publishers: only where it is missing.
-  if not trunq._has_trigger(p_queue) then
+  if not trunq._has_trigger(p_queue, 'wake') then
     execute format('create or replace trigger wake after insert on trunq_log.%I for each statement execute function trunq_queue.%I()',
       p_queue.log_table, p_queue.name || '_wake');
+  end if;
+  if not trunq._has_trigger(p_queue, 'put_off') then
+    execute format('create or replace trigger put_off after insert on trunq_log.%I for each row when (new.due_at is not null) execute function trunq_queue.%I()',
+      p_queue.log_table, p_queue.name || '_put_off');
   end if;
 end $$;
 comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, and its trigger.';
 
-create or replace function trunq._has_trigger(p_queue trunq.queue) returns boolean
+create or replace function trunq._has_trigger(p_queue trunq.queue, p_trigger text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select exists (
     select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
-    where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = 'wake'
-      and t.tgtype = 4  -- after insert, for each statement
-      and p.pronamespace = 'trunq_queue'::regnamespace and p.proname = p_queue.name || '_wake')
+    where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = p_trigger
+      and t.tgtype & 62 = 4  -- after insert
+      and p.pronamespace = 'trunq_queue'::regnamespace and p.proname = p_queue.name || '_' || p_trigger)
 $$;
-comment on function trunq._has_trigger(trunq.queue) is 'Whether the log of a queue has the trigger that wakes workers.';
+comment on function trunq._has_trigger(trunq.queue, text) is 'Whether the log of a queue has a trigger of ours, which calls the function of its name.';
 
 create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -309,7 +313,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_function record;
 begin
-  execute format('drop trigger if exists wake on trunq_log.%I', p_queue.log_table);
+  execute format('drop trigger if exists wake on trunq_log.%1$I; drop trigger if exists put_off on trunq_log.%1$I', p_queue.log_table);
   for v_function in
     select p.oid::regprocedure signature
     from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || substr(s.proname, length('_specimen') + 1)

@@ -234,7 +234,8 @@ create table trunq_log._specimen (
   body trunq.body,
   headers trunq.headers,
   errors jsonb,
-  expiries smallint
+  expiries smallint,
+  due_at timestamptz
 ) partition by list (segment);
 create index on trunq_log._specimen (txid, id);
 -- A retry has its old id among new ones: plain minmax would widen every range it lands in.
@@ -242,7 +243,9 @@ create index on trunq_log._specimen using brin (id int8_minmax_multi_ops) with (
 comment on column trunq_log._specimen.expiries is
   'How many leases of it in a row ran out; null: none. From the second on it is a suspect and leased alone.';
 comment on table trunq_log._specimen is
-  'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers); the other columns are trunq''s.';
+  'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers, due_at); the other columns are trunq''s.';
+comment on column trunq_log._specimen.due_at is
+  'Given to a message that is to run later; a row that stays in the log has none (sql/queue/delayed.sql).';
 
 create table trunq_data._specimen_lease (
   lease_id bigint not null,
