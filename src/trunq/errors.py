@@ -14,6 +14,9 @@
     ├── WrongMode              TQ011
     ├── TickNotFound           TQ012
     ├── MessageNotFound        TQ013
+    ├── QueueFull              TQ014
+    ├── QueueClosed            TQ018
+    ├── TransactionTooLarge    TQ019
     ├── ClientClosed                   found by the client
     ├── TransactionEnded               likewise
     ├── SchemaError                    found by the client before it calls anything
@@ -132,6 +135,24 @@ class MessageNotFound(TrunqError):
     """An answer names a message its lease does not hold."""
 
     sqlstate = "TQ013"
+
+
+class QueueFull(TrunqError):
+    """As many messages wait as the queue allows: publish again when its workers have caught up."""
+
+    sqlstate = "TQ014"
+
+
+class QueueClosed(TrunqError):
+    """Nothing can be published into the queue until it is opened again."""
+
+    sqlstate = "TQ018"
+
+
+class TransactionTooLarge(TrunqError):
+    """The transaction publishes more messages than the queue allows."""
+
+    sqlstate = "TQ019"
 
 
 class ClientClosed(TrunqError):

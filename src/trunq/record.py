@@ -17,6 +17,13 @@ class Queue(NamedTuple):
     created_at: datetime
 
 
+class Announced(NamedTuple):
+    """The ids that one statement published: all of it lies between the first and the last."""
+
+    first: int
+    last: int
+
+
 class Subscription(NamedTuple):
     """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
 

@@ -12,7 +12,7 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from pooling import needs_pgbouncer, pooling
-from trunq import Client, Message
+from trunq import Client, InvalidArgument, Message, QueueClosed
 from trunq.embedded import Embedded
 
 pytestmark = needs_pgbouncer
@@ -119,6 +119,14 @@ def look(client: Any, queue: str) -> None:
     assert client.list_duties()
     client.rotate(queue)
     client.summarize(queue)
+    client.set_publishing(queue, max_per_transaction=1000, announce=True)
+    assert client.announcement_channel(queue)
+    with pytest.raises(InvalidArgument, match="behind a connection pooler"):
+        next(iter(client.listen(queue)))
+    client.close_queue(queue)
+    with pytest.raises(QueueClosed):
+        client.publish(queue)
+    client.open_queue(queue)
 
 
 def test_every_method_in_six_threads_answers_for_its_own_statement(

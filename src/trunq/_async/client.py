@@ -7,6 +7,7 @@ from trunq._async.batch import AsyncBatches
 from trunq._async.bell import AsyncBells
 from trunq._async.dead import AsyncDead
 from trunq._async.delayed import AsyncDelayed
+from trunq._async.gate import AsyncGates
 from trunq._async.history import AsyncHistory
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
@@ -22,6 +23,7 @@ class AsyncClient(
     AsyncQueues,
     AsyncSubscriptions,
     AsyncPublishing,
+    AsyncGates,
     AsyncLeases,
     AsyncAnswers,
     AsyncTicks,

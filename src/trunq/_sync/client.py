@@ -9,6 +9,7 @@ from trunq._sync.batch import Batches
 from trunq._sync.bell import Bells
 from trunq._sync.dead import Dead
 from trunq._sync.delayed import Delayed
+from trunq._sync.gate import Gates
 from trunq._sync.history import History
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
@@ -24,6 +25,7 @@ class Client(
     Queues,
     Subscriptions,
     Publishing,
+    Gates,
     Leases,
     Answers,
     Ticks,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from psycopg import Connection
 
 from trunq._sync.access import Access
 from trunq.record import Queue
+from trunq.wire.array import text_array
 from trunq.wire.scalar import Interval, interval
 
 
@@ -26,13 +28,14 @@ class Queues(Access):
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
         default_subscription: bool | None = None,
+        kinds: Sequence[str] | None = None,
         connection: Connection[Any] | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
         changed.
 
         `default` keeps every message until a worker reads it: with `default_subscription` False, a queue
-        that only streams read does without.
+        that only streams read does without. With `kinds`, it takes messages of these only.
 
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
@@ -47,6 +50,7 @@ class Queues(Access):
             tick_max_lag=interval("tick_max_lag", tick_max_lag),
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
             default_subscription=default_subscription,
+            kinds=text_array("kinds", kinds),
         )
         return created
 

@@ -128,6 +128,8 @@ begin
     returning queue_id into v_queue_id;
     if found then
       perform trunq._start_queue(v_queue_id);
+      -- The rules that its triggers come of are not known.
+      perform trunq._define_gate(trunq._find_queue(v_queue_id));
     end if;
   end loop;
 end $$;

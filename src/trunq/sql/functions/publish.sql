@@ -98,6 +98,7 @@ begin
       into v_id using p_kind, p_key, p_payload, p_body, p_headers, trunq._due_at(p_delay, p_due_at);
     return v_id;
   end if;
+  perform trunq._check_gate(v_queue, 1, array[p_kind]);
   insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
   values (v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass),
     trunq._due_at(p_delay, p_due_at), clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers)
@@ -134,6 +135,7 @@ begin
     $q$, v_queue.log_table) into v_ids using p_kinds, p_keys, p_payloads, p_bodies, p_headers, v_due_at;
     return v_ids;
   end if;
+  perform trunq._check_gate(v_queue, greatest(cardinality(p_payloads), cardinality(p_bodies)), p_kinds);
   with published as (
     insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, kind, key, payload, body, headers)
     select v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass), v_due_at, clock_timestamp(), 1,

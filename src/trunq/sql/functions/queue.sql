@@ -12,7 +12,8 @@ create or replace function trunq.create_queue(
   p_tick_max_count integer default 500,
   p_tick_max_lag interval default '3 seconds',
   p_tick_idle_period interval default '1 minute',
-  p_default_subscription boolean default true
+  p_default_subscription boolean default true,
+  p_kinds text[] default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -34,11 +35,14 @@ begin
       format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for %s', p_queue, current_setting('lock_timeout')),
       'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again; create queues in short transactions');
   end;
+  if v_is_made and p_kinds is not null then
+    perform trunq.set_publishing(p_queue, p_kinds);
+  end if;
   perform set_config('role', v_role, true);
   return v_is_made;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role.
+comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[]) is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; with p_kinds a queue that takes only these; for the owner of trunq, whom all of it will belong to, or a member of that role.
 Returns: true when it was made, false when it was there.
 Raises: TQ004, TQ005; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';

@@ -75,6 +75,14 @@ create table trunq.queue (
   tick_idle_period interval not null default '1 minute'
     constraint tick_idle_period_is_positive check (tick_idle_period > '0'),
   reachable_tick_id bigint not null default 1,
+  -- What it refuses to take (functions/gate.sql); null: no rule.
+  is_closed boolean not null default false,
+  kinds text[],
+  max_waiting bigint
+    constraint max_waiting_is_positive check (max_waiting > 0),
+  max_per_transaction integer
+    constraint max_per_transaction_is_positive check (max_per_transaction > 0),
+  announces boolean not null default false,
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)

@@ -1,0 +1,104 @@
+"""The gate: what a queue takes, and what it tells of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, sql
+from tenacity import AsyncRetrying
+
+from trunq._async.access import AsyncAccess
+from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.session import PROBE, is_pooled
+from trunq.errors import InvalidArgument
+from trunq.record import Announced
+from trunq.wire.array import text_array
+
+log = logging.getLogger("trunq.client")
+
+
+class AsyncGates(AsyncAccess):
+    """Rules by which queues take messages."""
+
+    async def set_publishing(
+        self,
+        queue: str,
+        *,
+        kinds: Sequence[str] | None = None,
+        max_waiting: int | None = None,
+        max_per_transaction: int | None = None,
+        announce: bool | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> None:
+        """Change what is given of the rules by which a queue takes messages, however they are published.
+
+        Only these `kinds` (empty: any; else InvalidArgument). No more while the slowest shared subscription
+        has `max_waiting` messages waiting (0: no limit; else QueueFull), a soft limit: each session looks
+        every 100 ms. At most `max_per_transaction` in one transaction (0: no limit; else
+        TransactionTooLarge). `announce` sends a NOTIFY with the ids of each statement, for `listen`.
+        """
+        await self._value(
+            connection,
+            "set_publishing",
+            queue=queue,
+            kinds=text_array("kinds", kinds),
+            max_waiting=max_waiting,
+            max_per_transaction=max_per_transaction,
+            announce=announce,
+        )
+
+    async def close_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> None:
+        """Refuse to publish into a queue (QueueClosed); what it holds is handled as before."""
+        await self._value(connection, "close_queue", queue=queue)
+
+    async def open_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> None:
+        """Let a queue that was closed take messages again."""
+        await self._value(connection, "open_queue", queue=queue)
+
+    async def announcement_channel(
+        self, queue: str, *, connection: AsyncConnection[Any] | None = None
+    ) -> str:
+        """The channel to LISTEN on for the ids of messages; InvalidArgument when the queue announces none."""
+        channel: str = await self._value(connection, "announcement_channel", queue=queue)
+        return channel
+
+    async def listen(self, queue: str) -> AsyncIterator[Announced]:
+        """The ids of messages as they are published: first and last of each statement, until you stop.
+
+        It has a connection of its own, which it opens again when it is lost. What is published meanwhile is
+        not announced: a reader that must see every message has a subscription. Raises InvalidArgument for a
+        queue that announces nothing (`set_publishing`), and behind a connection pooler.
+        """
+        channel = await self.announcement_channel(queue)
+        connection = await self._listen_on(channel)
+        while True:
+            try:
+                async for notification in connection.notifies():
+                    first, last = notification.payload.split("-")
+                    yield Announced(int(first), int(last))
+            except psycopg.OperationalError as error:
+                if not is_away(error):
+                    raise
+                log.warning("not listening to queue %s for now: %s", queue, first_line(error))
+            finally:
+                await connection.close()
+            again = AsyncRetrying(retry=WORTH_ANOTHER_TRY, wait=BACKOFF, reraise=True)
+            connection = await again(self._listen_on, channel)
+
+    async def _listen_on(self, channel: str) -> AsyncConnection[Any]:
+        connection = await self.connect()
+        try:
+            probed = await (await connection.execute(PROBE)).fetchone()
+            if probed is not None and is_pooled(connection, probed):
+                raise InvalidArgument(
+                    "nothing can listen behind a connection pooler in transaction mode",
+                    "give this client the address of the server itself",
+                )
+            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+        except BaseException:
+            await connection.close()
+            raise
+        return connection

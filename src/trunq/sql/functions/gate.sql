@@ -1,0 +1,247 @@
+-- What a queue refuses to take: anything while it is closed, other kinds than its own, more in one transaction than it allows, more
+-- than may wait. Whatever way a message comes (publish, INSERT, COPY, a delay), its queue's gate decides; retries, what becomes due
+-- and what is requeued were let in before and pass (the setting trunq.inside).
+--
+-- The gate is made of triggers on the log, each there only where its queue asks for it: a queue without a gate pays nothing.
+-- They stand behind the rows: a trigger before each row would keep COPY from writing many at once.
+
+create or replace function trunq.set_publishing(
+  p_queue text, p_kinds text[] default null, p_max_waiting bigint default null, p_max_per_transaction integer default null,
+  p_announce boolean default null
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if array_position(p_kinds, null) is not null or array_ndims(p_kinds) > 1 then
+    perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
+  end if;
+  if p_max_waiting < 0 or p_max_per_transaction < 0 then
+    perform trunq._fail('TQ005', format('a limit of queue "%s" cannot be %s', p_queue, least(p_max_waiting, p_max_per_transaction)),
+      'give a number of messages, or 0 for no limit');
+  end if;
+  perform trunq._change_gate(p_queue, p_kinds, p_max_waiting, p_max_per_transaction, p_announce, null);
+end $$;
+comment on function trunq.set_publishing(text, text[], bigint, integer, boolean) is
+  'Changes what is given of the rules by which a queue takes messages. p_kinds: only these (empty: any); p_max_waiting: refused while the slowest shared subscription has so many waiting, looked at once in 100 ms a session (0: no limit); p_max_per_transaction: so many in one transaction (0: no limit); p_announce: a NOTIFY with the first and last id of each statement, on trunq.announcement_channel.
+Raises: TQ001, TQ005; TQ009 while an open transaction publishes.
+Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or goes.';
+
+create or replace function trunq.close_queue(p_queue text) returns void
+language sql volatile as $$ select trunq._change_gate(p_queue, null, null, null, null, true) $$;
+comment on function trunq.close_queue(text) is
+  'Refuses to publish into a queue (TQ018) until trunq.open_queue. What it holds is handled, retried and promoted as before.
+Raises: TQ001; TQ009 while an open transaction publishes.
+Locks: publishers of the queue, waiting 200 ms at a time.';
+
+create or replace function trunq.open_queue(p_queue text) returns void
+language sql volatile as $$ select trunq._change_gate(p_queue, null, null, null, null, false) $$;
+comment on function trunq.open_queue(text) is
+  'Lets a queue that was closed take messages again.
+Raises: TQ001; TQ009 while an open transaction uses it.
+Locks: as close_queue.';
+
+create or replace function trunq._go_inside(p_is_inside boolean) returns void
+language sql volatile as $$ select pg_catalog.set_config('trunq.inside', case when p_is_inside then 'on' else '' end, true) $$;
+comment on function trunq._go_inside(boolean) is 'Around an insert into a log of what was let in before.';
+
+create or replace function trunq._change_gate(
+  p_queue text, p_kinds text[], p_max_waiting bigint, p_max_per_transaction integer, p_announce boolean, p_close boolean
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_role text := trunq._become_owner();
+begin
+  perform trunq._require_read_committed('set_publishing');
+  -- As drop_queue: behind one open publisher all others would queue up after us.
+  for v_try in 1..10 loop
+    begin
+      update trunq.queue q set
+        kinds = case when p_kinds is null then q.kinds else nullif(p_kinds, '{}') end,
+        max_waiting = case when p_max_waiting is null then q.max_waiting else nullif(p_max_waiting, 0) end,
+        max_per_transaction = case when p_max_per_transaction is null then q.max_per_transaction else nullif(p_max_per_transaction, 0) end,
+        announces = coalesce(p_announce, q.announces),
+        is_closed = coalesce(p_close, q.is_closed)
+      where q.queue_id = v_queue.queue_id returning * into v_queue;
+      if not found then
+        perform trunq._find_queue(p_queue);
+      end if;
+      perform trunq._define_gate(v_queue);
+      exit;
+    exception when lock_not_available then
+      if v_try = 10 then
+        perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
+          'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
+      end if;
+      perform pg_sleep(0.05);
+    end;
+  end loop;
+  perform set_config('role', v_role, true);
+end $$;
+comment on function trunq._change_gate(text, text[], bigint, integer, boolean, boolean) is 'set_publishing, close_queue and open_queue: null leaves a rule as it is.';
+
+create or replace function trunq._define_gate(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_trigger record;
+  v_is_there boolean;
+begin
+  for v_trigger in
+    select * from (values
+      ('gate', p_queue.is_closed or p_queue.max_waiting is not null, 'before insert', 'for each statement', '_gate',
+        format('%L', p_queue.name)),
+      ('gate_kinds', p_queue.kinds is not null, 'after insert',
+        format('for each row when ((new.kind = any (%L::text[])) is not true)', p_queue.kinds), '_refuse_kind', format('%L', p_queue.name)),
+      ('gate_transaction', p_queue.max_per_transaction is not null, 'after insert', 'referencing new table as published for each statement',
+        '_count_published', format('%L', p_queue.name)),
+      ('gate_announce', p_queue.announces, 'after insert', 'referencing new table as published for each statement', '_announce', format('%L', p_queue.name))
+    ) t(name, is_wanted, event, level, function, arguments)
+  loop
+    v_is_there := exists (
+      select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+      where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = v_trigger.name and p.pronamespace = 'trunq'::regnamespace);
+    -- Only where something changes: it locks the log against publishers. The kinds stand in their trigger.
+    if v_is_there and (not v_trigger.is_wanted or v_trigger.name = 'gate_kinds') then
+      execute format('drop trigger %I on trunq_log.%I', v_trigger.name, p_queue.log_table);
+      v_is_there := false;
+    end if;
+    if v_trigger.is_wanted and not v_is_there then
+      execute format('create trigger %I %s on trunq_log.%I %s execute function trunq.%I(%s)',
+        v_trigger.name, v_trigger.event, p_queue.log_table, v_trigger.level, v_trigger.function, v_trigger.arguments);
+    end if;
+  end loop;
+end $$;
+comment on function trunq._define_gate(trunq.queue) is 'Makes the triggers that the rules of a queue need, and drops those that they no longer need.';
+
+-- The functions below run for whoever publishes, with the owner's rights: they look at what a publisher may not read.
+
+create or replace function trunq._gate() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('trunq.inside', true) is distinct from 'on' then
+    perform trunq._check_open(trunq._find_queue(tg_argv[0]));
+  end if;
+  return null;
+end $$;
+comment on function trunq._gate() is 'Before an insert into a log: refuses it while its queue is closed or full.';
+
+create or replace function trunq._check_open(p_queue trunq.queue) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  c_every constant interval := '100 milliseconds';
+  v_setting text := 'trunq.room_' || p_queue.queue_id;
+  v_now timestamptz := clock_timestamp();
+  v_waiting bigint;
+begin
+  if p_queue.is_closed then
+    perform trunq._fail('TQ018', format('queue "%s" is closed: nothing can be published into it', p_queue.name),
+      format('whoever closed it opens it again: select trunq.open_queue(%L)', p_queue.name));
+  end if;
+  if p_queue.max_waiting is null or coalesce(v_now - nullif(current_setting(v_setting, true), '')::timestamptz between '0' and c_every, false) then
+    return;
+  end if;
+  select max(w.ready) into v_waiting
+  from trunq.subscription s cross join lateral trunq._waiting(p_queue, s.subscription_id) w
+  where s.queue_id = p_queue.queue_id and s.mode = 'shared';
+  if v_waiting >= p_queue.max_waiting then
+    perform trunq._fail('TQ014', format('queue "%s" is full: %s messages wait, at most %s may', p_queue.name, v_waiting, p_queue.max_waiting),
+      'publish again when its workers have caught up, or raise the limit with trunq.set_publishing');
+  end if;
+  perform set_config(v_setting, v_now::text, false);
+end $$;
+comment on function trunq._check_open(trunq.queue) is
+  'Refuses what would be published into a queue that is closed (TQ018) or full (TQ014). That a queue is not full holds for 100 ms of this session.';
+
+create or replace function trunq._refuse_kind() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('trunq.inside', true) is distinct from 'on' then
+    perform trunq._check_kinds(trunq._find_queue(tg_argv[0]), array[new.kind::text]);
+  end if;
+  return null;
+end $$;
+comment on function trunq._refuse_kind() is 'After an insert of a message whose kind its queue does not take: refuses it, unless it was let in before.';
+
+create or replace function trunq._check_kinds(p_queue trunq.queue, p_kinds text[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_wrong text;
+begin
+  select case when k is null then 'without a kind' else format('of kind "%s"', k) end into v_wrong
+  from unnest(coalesce(p_kinds, '{null}')) k where (k = any (p_queue.kinds)) is not true limit 1;
+  if found and p_queue.kinds is not null then
+    perform trunq._fail('TQ005', format('queue "%s" takes no message %s', p_queue.name, v_wrong),
+      format('it takes: %s; trunq.set_publishing changes that', array_to_string(p_queue.kinds, ', ')));
+  end if;
+end $$;
+comment on function trunq._check_kinds(trunq.queue, text[]) is 'Refuses (TQ005) kinds that a queue does not take.';
+
+create or replace function trunq._count_published() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('trunq.inside', true) is distinct from 'on' then
+    perform trunq._check_count(trunq._find_queue(tg_argv[0]), (select count(*) from published));
+  end if;
+  return null;
+end $$;
+comment on function trunq._count_published() is 'After an insert into a log: refuses more in one transaction than its queue allows.';
+
+create or replace function trunq._check_count(p_queue trunq.queue, p_count bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_setting text := 'trunq.published_' || p_queue.queue_id;
+  -- To the end of the transaction; a savepoint that is rolled back takes back what it counted.
+  v_count bigint := p_count + coalesce(nullif(current_setting(v_setting, true), '')::bigint, 0);
+begin
+  if v_count > p_queue.max_per_transaction then
+    perform trunq._fail('TQ019', format('a transaction may publish at most %s messages into queue "%s", not %s',
+        p_queue.max_per_transaction, p_queue.name, v_count),
+      'commit in between, or raise the limit with trunq.set_publishing');
+  end if;
+  perform set_config(v_setting, v_count::text, true);
+end $$;
+comment on function trunq._check_count(trunq.queue, bigint) is 'Refuses (TQ019) more messages in one transaction than a queue allows.';
+
+create or replace function trunq._check_gate(p_queue trunq.queue, p_count bigint, p_kinds text[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_queue.is_closed or p_queue.max_waiting is not null then
+    perform trunq._check_open(p_queue);
+  end if;
+  if p_queue.kinds is not null then
+    perform trunq._check_kinds(p_queue, p_kinds);
+  end if;
+  if p_queue.max_per_transaction is not null then
+    perform trunq._check_count(p_queue, p_count);
+  end if;
+end $$;
+comment on function trunq._check_gate(trunq.queue, bigint, text[]) is 'The gate for messages that are published with a delay, which do not go into the log at once.';
+
+create or replace function trunq._announce() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_first bigint; v_last bigint;
+begin
+  -- A retry is nobody's news; what has a time is announced when it is due.
+  select min(p.id), max(p.id) into v_first, v_last from published p where p.subscription_id is null and p.due_at is null;
+  -- A transaction that is to be prepared must not notify.
+  if v_first is not null and current_setting('trunq.notify', true) is distinct from 'off' then
+    perform pg_notify(trunq.announcement_channel(tg_argv[0]), format('%s-%s', v_first, v_last));
+  end if;
+  return null;
+end $$;
+comment on function trunq._announce() is 'After an insert into a log: notifies the first and last id of the statement.';
+
+create or replace function trunq.announcement_channel(p_queue text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+begin
+  if not v_queue.announces then
+    perform trunq._fail('TQ005', format('queue "%s" does not announce its messages', p_queue),
+      format('let it: select trunq.set_publishing(%L, p_announce => true)', p_queue));
+  end if;
+  return concat('trunq_', v_queue.queue_id, '_messages');
+end $$;
+comment on function trunq.announcement_channel(text) is
+  'The NOTIFY channel on which a queue announces its messages (trunq.set_publishing); payload: the first and last id of a statement, with a hyphen between.
+Raises: TQ001; TQ005 for a queue that announces nothing.';
