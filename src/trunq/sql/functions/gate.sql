@@ -88,7 +88,8 @@ begin
   for v_trigger in
     select * from (values
       ('gate', p_queue.is_closed or p_queue.max_waiting is not null, 'before insert', 'for each statement', '_gate',
-        format('%L', p_queue.name)),
+        -- The setting that says when there was room; that of a closed queue is never made.
+        format('%L, %L', p_queue.name, case when p_queue.is_closed then 'trunq.closed' else 'trunq.room_' || p_queue.queue_id end)),
       ('gate_kinds', p_queue.kinds is not null, 'after insert',
         format('for each row when ((new.kind = any (%L::text[])) is not true)', p_queue.kinds), '_refuse_kind', format('%L', p_queue.name)),
       ('gate_transaction', p_queue.max_per_transaction is not null, 'after insert', 'referencing new table as published for each statement',
@@ -99,8 +100,8 @@ begin
     v_is_there := exists (
       select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
       where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = v_trigger.name and p.pronamespace = 'trunq'::regnamespace);
-    -- Only where something changes: it locks the log against publishers. The kinds stand in their trigger.
-    if v_is_there and (not v_trigger.is_wanted or v_trigger.name = 'gate_kinds') then
+    -- Only where something changes: it locks the log against publishers. The kinds stand in their trigger, and whether it is closed.
+    if v_is_there and (not v_trigger.is_wanted or v_trigger.name in ('gate', 'gate_kinds')) then
       execute format('drop trigger %I on trunq_log.%I', v_trigger.name, p_queue.log_table);
       v_is_there := false;
     end if;
@@ -117,7 +118,8 @@ comment on function trunq._define_gate(trunq.queue) is 'Makes the triggers that 
 create or replace function trunq._gate() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('trunq.inside', true) is distinct from 'on' then
+  if current_setting('trunq.inside', true) is distinct from 'on' and not coalesce(
+      extract(epoch from clock_timestamp()) - nullif(current_setting(tg_argv[1], true), '')::numeric between 0 and 0.1, false) then
     perform trunq._check_open(trunq._find_queue(tg_argv[0]));
   end if;
   return null;
@@ -127,16 +129,13 @@ comment on function trunq._gate() is 'Before an insert into a log: refuses it wh
 create or replace function trunq._check_open(p_queue trunq.queue) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  c_every constant interval := '100 milliseconds';
-  v_setting text := 'trunq.room_' || p_queue.queue_id;
-  v_now timestamptz := clock_timestamp();
   v_waiting bigint;
 begin
   if p_queue.is_closed then
     perform trunq._fail('TQ018', format('queue "%s" is closed: nothing can be published into it', p_queue.name),
       format('whoever closed it opens it again: select trunq.open_queue(%L)', p_queue.name));
   end if;
-  if p_queue.max_waiting is null or coalesce(v_now - nullif(current_setting(v_setting, true), '')::timestamptz between '0' and c_every, false) then
+  if p_queue.max_waiting is null then
     return;
   end if;
   select max(w.ready) into v_waiting
@@ -146,7 +145,8 @@ begin
     perform trunq._fail('TQ014', format('queue "%s" is full: %s messages wait, at most %s may', p_queue.name, v_waiting, p_queue.max_waiting),
       'publish again when its workers have caught up, or raise the limit with trunq.set_publishing');
   end if;
-  perform set_config(v_setting, v_now::text, false);
+  -- trunq._gate looks at it.
+  perform set_config('trunq.room_' || p_queue.queue_id, extract(epoch from clock_timestamp())::text, false);
 end $$;
 comment on function trunq._check_open(trunq.queue) is
   'Refuses what would be published into a queue that is closed (TQ018) or full (TQ014). That a queue is not full holds for 100 ms of this session.';
