@@ -284,7 +284,7 @@ comment on function trunq._segment_name(trunq.queue, text, integer) is 'The tabl
 
 create or replace function trunq._define_queue(p_queue trunq.queue) returns void
 -- Functions in SQL may name others that come after them.
-language plpgsql set search_path = pg_catalog, pg_temp set check_function_bodies = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set check_function_bodies = off as $$
 declare
   v_function record;
 begin
@@ -327,7 +327,7 @@ $$;
 comment on function trunq._for_queue(trunq.queue, text) is 'SQL about the specimen, said of a queue.';
 
 create or replace function trunq._drop_functions(p_queue trunq.queue) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_function record;
 begin
