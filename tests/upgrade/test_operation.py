@@ -77,6 +77,35 @@ def test_what_a_member_of_the_owner_makes_belongs_to_the_owner(
         assert superuser.execute(OWNERS.encode()).fetchall() == [(owner.info.user,)]
 
 
+def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest(
+    roles: tuple[str, str, str],
+) -> None:
+    owner_dsn, member_dsn, _ = roles
+    install.install(owner_dsn)
+    with (
+        psycopg.connect(owner_dsn, user="postgres", autocommit=True) as superuser,
+        psycopg.connect(owner_dsn, autocommit=True) as owner,
+        psycopg.connect(member_dsn, autocommit=True) as member,
+    ):
+        names = owner.info.user, member.info.user
+        superuser.execute("revoke {0} from {1}; alter role {1} noinherit; grant {0} to {1}".format(*names).encode())
+        with refused("42501", "schema trunq"):
+            ask(member, "create_queue", queue="orders")
+        owner.execute(OUTDATED.encode())
+        assert install.upgrade(member).functions
+        owner.execute(OUTDATED.encode())
+        member.execute(install.render(since=install.newest()).encode())
+        assert install.upgrade(member).functions is False
+        assert fetch(member, "select current_user") == member.info.user
+        member.execute(f"set role {names[0]}".encode())
+        ask(member, "create_queue", queue="orders")
+        member.execute("reset role")
+        owner.execute(f"grant usage on schema trunq to {names[1]}".encode())
+        ask(member, "create_queue", queue="more")
+        assert fetch(member, "select current_user") == member.info.user
+        assert owner.execute(OWNERS.encode()).fetchall() == [(names[0],)]
+
+
 def test_in_a_transaction_of_a_member_the_role_is_as_before(roles: tuple[str, str, str]) -> None:
     owner_dsn, member_dsn, _ = roles
     install.install(owner_dsn)

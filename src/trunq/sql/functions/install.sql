@@ -1,7 +1,8 @@
 -- What install and upgrade (install.py) do in the database, besides running the files of migrations, functions and queue.
 --
 -- All that trunq makes belongs to the owner of the schema trunq, whichever member of that role makes it: so the owner can use, drop and
--- upgrade it. CREATE OR REPLACE keeps the owner and the grants of a function, but takes back its SECURITY DEFINER and settings such as
+-- upgrade it. A member that does not inherit the owner's rights (NOINHERIT) may call nothing in the schema: it sets the role first, or
+-- is granted usage; an install sets the role for it. CREATE OR REPLACE keeps the owner and the grants of a function, but takes back its SECURITY DEFINER and settings such as
 -- search_path: an upgrade notes what was changed about them by hand, and changes it again. What is compared is text that Postgres
 -- writes: so whatever reads a definition, a signature or an expression turns quote_all_identifiers off.
 --
@@ -29,7 +30,7 @@ begin
     format('do this as "%s", or as a member of that role', v_owner));
 end $$;
 comment on function trunq._become_owner() is
-  'Goes on as the owner of trunq, to the end of the transaction.
+  'Goes on as the owner of trunq, to the end of the transaction; for those who may use the schema trunq and are members of that role.
 Returns: what to set the setting role to, to go back.';
 
 create or replace function trunq._refresh_queues() returns integer

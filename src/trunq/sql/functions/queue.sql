@@ -41,7 +41,7 @@ begin
   return v_is_made;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role.
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first).
 Returns: true when it was made, false when it was there.
 Raises: TQ004, also when the name is that of an index of another queue; TQ005; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
