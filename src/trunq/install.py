@@ -50,7 +50,10 @@ declare
   v_owner text := (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'trunq');
 begin
   -- A member of the owner that does not inherit its rights may not even look.
-  if v_owner is not null and not has_schema_privilege('trunq', 'usage') and pg_has_role(v_owner, 'member') then
+  if v_owner is null or has_schema_privilege('trunq', 'usage') then
+    return;
+  end if;
+  if pg_has_role(v_owner, 'member') then
     perform set_config('role', v_owner, true);
   end if;
 end $$;"""

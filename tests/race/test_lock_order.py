@@ -1,4 +1,4 @@
-"""Transactions that lease, answer and extend take their locks in one order: none ends as the victim of a deadlock."""
+"""Transactions that lease, answer and extend take their locks in one order, and none ends in a deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotation beside a synchronous standby: commits wait until it has applied them, and a reader there holds that up."""
+"""Rotation beside a synchronous standby, whose reader holds up every commit that waits for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def test_a_segment_is_emptied_and_its_lock_given_back_while_a_reader_holds_up_th
     move_clock(rotator, "3000 days")
     pair.synchronize()
     pair.caught_up()
-    with psycopg.connect(pair.standby.dsn) as reader, psycopg.connect(pair.standby.dsn, autocommit=True) as eye:
+    with (
+        psycopg.connect(pair.standby.dsn) as reader,
+        psycopg.connect(pair.standby.dsn, autocommit=True) as eye,
+    ):
         assert fetch(reader, "select count(*) from trunq_log.q") == 3
         rotation = meanwhile(ask, rotator, "rotate", queue="q")
         wait_until(lambda: fetch(eye, IS_HELD_UP), 60, "the standby waits for its reader")

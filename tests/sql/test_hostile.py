@@ -65,7 +65,9 @@ def test_each_function_pins_its_search_path_or_names_the_schema_of_all_it_calls(
             assert called <= aliases, signature
 
 
-def test_whoever_reads_what_postgres_writes_of_a_function_has_it_written_in_one_way(session: Connection) -> None:
+def test_whoever_reads_what_postgres_writes_of_a_function_has_it_written_in_one_way(
+    session: Connection,
+) -> None:
     """With quote_all_identifiers on, "search_path" would not be the setting search_path any more."""
     rows = session.execute(
         "select p.oid::regprocedure::text, coalesce(array_to_string(p.proconfig, ' '), '') from pg_proc p"

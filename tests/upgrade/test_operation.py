@@ -88,7 +88,9 @@ def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest
         psycopg.connect(member_dsn, autocommit=True) as member,
     ):
         names = owner.info.user, member.info.user
-        superuser.execute("revoke {0} from {1}; alter role {1} noinherit; grant {0} to {1}".format(*names).encode())
+        superuser.execute(
+            "revoke {0} from {1}; alter role {1} noinherit; grant {0} to {1}".format(*names).encode()
+        )
         with refused("42501", "schema trunq"):
             ask(member, "create_queue", queue="orders")
         owner.execute(OUTDATED.encode())
@@ -237,7 +239,9 @@ def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
             revoke execute on function {function} from public;""".encode()
         )
     changed = [session.execute(state, (function,)).fetchone() for function in (publish_, own)]
-    assert all(row and row[0] and "a b, pg_temp" in row[1] and "statement_timeout=3s" in row[1] for row in changed)
+    assert all(
+        row and row[0] and "a b, pg_temp" in row[1] and "statement_timeout=3s" in row[1] for row in changed
+    )
     ask(session, "create_queue", queue="more")
     ask(session, "drop_queue", queue="more")
     for upgrade in (
