@@ -74,7 +74,7 @@ def test_batches_and_rotation_cost_the_same_behind_a_hundred_times_as_much_histo
     connect: Connect, rounds: tuple[int, int]
 ) -> None:
     few, many = (with_history(connect(), f"rounds_{count}", count) for count in rounds)
-    # A session plans by the size of the tables when it first asks: one is there from the start, one comes late.
+    # A session plans by the size of the tables when it first asks: one was there from the start, one is late.
     for expected, found in ((costs(few), costs(many)), (costs(few.on(connect())), costs(many.on(connect())))):
         for name, cost in found.items():
             assert cost.seq_scans == 0, name
