@@ -5,6 +5,10 @@ machine. "Served": one connection publishes to, leases from and acks in every qu
 connection that only calls `trunq.perform_each_duty()`. A backend keeps the relations and plans that it has
 used; the rest of each table says how much that is for one queue. Locks are the most that were seen at once
 (sampled), for the procedure that commits each duty and for the function that does all in one transaction.
+
+A second table has what one `trunq.status()` of all queues costs: the first of a connection, which opens every
+relation, and the second; pages by EXPLAIN; locks held in the end. A third says what a backend keeps of a
+queue that it served, by Postgres's own memory contexts.
 """
 
 from __future__ import annotations
@@ -21,6 +25,12 @@ from _bench import Options, Table, connect, main, new_database, server
 
 COUNTS = (1, 10, 100, 1000)
 ROUNDS = 10
+SERVED = 100
+
+CONTEXTS = """
+    select name, sum(total_bytes)::bigint, count(*) from pg_backend_memory_contexts
+    group by name order by 2 desc limit 10
+"""
 
 
 def measure(options: Options) -> Iterator[Table]:
@@ -43,6 +53,27 @@ def measure(options: Options) -> Iterator[Table]:
                 "a queue",
             ),
         )
+        status = Table(
+            f"status of many queues, Postgres {options.postgres}",
+            "trunq.status() of all queues, each with 10 messages handled. Memory in MB, of its backend.",
+            (
+                "queues",
+                "first",
+                "second",
+                "a queue",
+                "pages",
+                "a queue",
+                "locks",
+                "a queue",
+                "memory",
+                "a queue",
+            ),
+        )
+        kept = Table(
+            f"what a backend keeps of each queue it served, Postgres {options.postgres}",
+            "Publish, lease and ack of each queue, ten times; KB a queue by pg_backend_memory_contexts.",
+            ("context", "KB", "contexts"),
+        )
         made = 0
         for count in COUNTS[: options.size(4, 2)]:
             with connect(dsn) as connection:
@@ -50,7 +81,10 @@ def measure(options: Options) -> Iterator[Table]:
                     connection.execute("select trunq.create_queue(%s)", (f"q{number}",))
                 made = count
             table.add(*row(dsn, count))
-        yield table
+            status.add(*status_row(dsn, count))
+        for cells in contexts(dsn, min(made, SERVED)):
+            kept.add(*cells)
+        yield from (table, status, kept)
 
 
 def row(dsn: str, count: int) -> list[str]:
@@ -80,6 +114,47 @@ def row(dsn: str, count: int) -> list[str]:
         f"{served:.1f}",
         f"{served / count:.2f}",
     ]
+
+
+def status_row(dsn: str, count: int) -> list[str]:
+    """What `trunq.status()` costs with so many queues."""
+    query = "select count(*) from trunq.status()"
+    with connect(dsn) as connection:
+        empty = own_memory(connection)
+        try:
+            first, second = timed(connection, query), timed(connection, query)
+            explain = f"explain (analyze, buffers, timing off, format json) {query}".encode()
+            plan = (connection.execute(explain).fetchone() or ([{}],))[0][0]["Plan"]
+            pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+            with connection.transaction():
+                connection.execute(query)
+                held = connection.execute(
+                    "select count(*) from pg_locks where pid = pg_backend_pid()"
+                ).fetchone()
+        except psycopg.errors.OutOfMemory:
+            return [f"{count:,}", "out of shared memory", *[""] * 8]
+        memory = own_memory(connection) - empty
+    locks = held[0] if held else 0
+    return [
+        f"{count:,}",
+        f"{first * 1000:,.0f} ms",
+        f"{second * 1000:,.0f} ms",
+        f"{second / count * 1000:.1f} ms",
+        f"{pages:,}",
+        f"{pages / count:.0f}",
+        f"{locks:,}",
+        f"{locks / count:.1f}",
+        f"{memory:.1f}",
+        f"{memory / count:.2f}",
+    ]
+
+
+def contexts(dsn: str, count: int) -> Iterator[list[str]]:
+    """The largest memory contexts of a backend that served so many queues, a queue."""
+    with connect(dsn) as connection:
+        serve(connection, count)
+        for name, size, number in connection.execute(CONTEXTS.encode()).fetchall():
+            yield [name, f"{size / count / 1024:,.0f}", f"{number / count:.1f}"]
 
 
 def serve(connection: psycopg.Connection[Any], count: int) -> None:

@@ -215,7 +215,9 @@ def _explain_database(error: psycopg.Error) -> Explanation | None:
     match error:
         case psycopg.errors.InsufficientPrivilege():
             return Explanation(
-                first_line, "connect as the owner of the trunq schema, or ask them for the right"
+                first_line,
+                "connect as the owner of the trunq schema (a member of that role with NOINHERIT says SET ROLE"
+                " first), or ask them for the right",
             )
         case psycopg.errors.ReadOnlySqlTransaction():
             return Explanation("this database is read-only (a standby, or set so)", "connect to the primary")

@@ -45,6 +45,18 @@ begin
   end if;
 end $$;"""
 
+_REACH: Final = """do $$
+declare
+  v_owner text := (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'trunq');
+begin
+  -- A member of the owner that does not inherit its rights may not even look.
+  if v_owner is null or has_schema_privilege('trunq', 'usage') then
+    return;
+  end if;
+  if pg_has_role(v_owner, 'member') then
+    perform set_config('role', v_owner, true);
+  end if;
+end $$;"""
 _AS_OWNER: Final = "select trunq._become_owner();"
 
 _NO_CHANGES: Final = "select set_config('trunq.changes', '[]', true);"
@@ -110,6 +122,12 @@ def _install(connection: Connection) -> Change:
         raise SchemaError(str(error.diag.message_primary), error.diag.message_hint) from error
     # Whoever waits here finds the work done: the statements below see what was committed meanwhile.
     connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
+    with _restoring(connection, "role"):
+        _run(connection, _REACH)
+        return _bring_up_to_date(connection)
+
+
+def _bring_up_to_date(connection: Connection) -> Change:
     before = version(connection)
     if (before or 0) > newest():
         raise _newer(before or 0)
@@ -175,6 +193,7 @@ def render(since: int = 0) -> str:
         "begin;",
         _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
+        _REACH,
         _guard(since),
         *([_AS_OWNER, _KEEP_CHANGES] if since else [_NO_CHANGES]),
     ]

@@ -146,3 +146,48 @@ def test_a_subscription_made_in_the_middle_of_a_lease_is_found(connect: Connect)
     session.execute(MADE_MEANWHILE)
     session.execute("set statement_timeout = '10s'")
     assert lease(session, "orders", subscription="s").ids == [id]
+
+
+@pytest.mark.parametrize("function", ["empty_queue", "drop_queue"])
+@pytest.mark.parametrize("busy", ["tick", "unsubscribe"])
+def test_whoever_stands_in_the_way_of_a_queue_for_oneself_is_named_and_then_it_goes_on(
+    connect: Connect, function: str, busy: str
+) -> None:
+    """Each holds something else: the lock of the ticks, the row of a subscription."""
+    session, other = connect(), connect(autocommit=False)
+    ask(session, "create_queue", queue="orders")
+    ask(session, "publish", queue="orders", delay="1 hour")
+    arguments: dict[str, Any] = {"force": True} if busy == "tick" else {"subscription": "default"}
+    ask(other, busy, queue="orders", **arguments)
+    named: dict[str, Any] = {"queue": "orders"} | ({"force": True} if function == "drop_queue" else {})
+    with refused("TQ009", "orders", "pg_stat_activity"):
+        ask(session, function, **named)
+    other.commit()
+    ask(session, function, **named)
+    assert fetch(session, "select count(*) from trunq.delayed") == 0
+
+
+@pytest.mark.parametrize("name", ["orders_id_idx", "orders_txid_id_idx"])
+def test_a_queue_cannot_have_the_name_of_an_index_of_another_that_is_being_made(
+    connect: Connect, meanwhile: Any, name: str
+) -> None:
+    session, maker = connect(), connect(autocommit=False)
+    ask(maker, "create_queue", queue="orders")
+    late = meanwhile(ask, session, "create_queue", queue=name)
+    wait_until_blocked(connect(), session)
+    maker.commit()
+    with refused("TQ004", name, "choose another name"):
+        late.result(10)
+    with refused("TQ004", name, "choose another name"):
+        ask(session, "create_queue", queue=name)
+    assert [row.queue for row in call(session, "list_queues")] == ["orders"]
+
+
+def test_a_queue_cannot_have_the_name_of_a_table_or_type_of_the_user(connect: Connect) -> None:
+    session = connect()
+    session.execute("create table trunq_data.orders_lease ()")
+    session.execute("create domain trunq_log.prices as text")
+    for name in ("orders", "prices"):
+        with refused("TQ004", name, "choose another name"):
+            ask(session, "create_queue", queue=name)
+    assert call(session, "list_queues") == []

@@ -2,80 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from trunq import embedded, install
-from trunq.embedded import Embedded
+from standby import Pair, one, primary_and_standby
+from trunq import embedded
 from trunq.spark.errors import DataLoss, NeedsPrimary
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import BatchReader
 from trunq.spark.source.stream import StreamReader
-from waiting import wait_until
-
-
-@dataclass
-class Pair:
-    """A primary with the queue `q`, and its standby."""
-
-    primary: Embedded
-    standby: Embedded
-
-    @property
-    def either(self) -> str:
-        """The address of whichever of the two takes writes."""
-        hosts = ",".join(str(conninfo_to_dict(server.dsn)["host"]) for server in (self.primary, self.standby))
-        return make_conninfo(self.primary.dsn, host=hosts, target_session_attrs="read-write")
-
-    def caught_up(self) -> None:
-        """Wait until the standby has replayed all of the primary."""
-        end = one(self.primary.dsn, "select pg_current_wal_flush_lsn()::text")
-        wait_until(lambda: one(self.standby.dsn, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", end))
-
-    def sever(self) -> None:
-        """The standby receives nothing more."""
-        with psycopg.connect(self.standby.dsn, autocommit=True) as connection:
-            connection.execute("alter system set primary_conninfo = ''")
-            connection.execute("select pg_reload_conf()")
-        wait_until(lambda: one(self.standby.dsn, "select count(*) = 0 from pg_stat_wal_receiver"))
-
-    def fail_over(self) -> None:
-        """The primary dies, the standby takes its place."""
-        self.primary.kill()
-        assert one(self.standby.dsn, "select pg_promote()")
-
-
-def one(dsn: str, query: str, *values: Any) -> Any:
-    """The first value of the first row."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        row = connection.execute(query, values).fetchone()
-    assert row is not None
-    return row[0]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    directory = Path(tempfile.mkdtemp(prefix="trunq-standby-"))
-    try:
-        with embedded.start() as primary:
-            install.install(primary.dsn)
-            one(primary.dsn, "select trunq.create_queue('q')")
-            copy = primary.directory / "copy"
-            primary._run("pg_basebackup", "-d", primary.dsn, "-D", str(copy), "-R", "--checkpoint=fast")
-            copy.rename(directory / "data")
-            with embedded.start(directory) as standby:
-                yield Pair(primary, standby)
-    finally:
-        shutil.rmtree(directory)
+    with primary_and_standby(embedded.majors()[0]) as pair:
+        yield pair
 
 
 def publish(dsn: str, count: int) -> int:

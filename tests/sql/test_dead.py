@@ -105,20 +105,26 @@ def test_the_dead_of_several_subscriptions_are_listed_together_newest_first(work
 
 
 @pytest.mark.parametrize("verb", ["retry", "reject"])
-def test_columns_of_the_user_survive_sessions_that_write_dates_otherwise(work: Engine, verb: str) -> None:
-    work.run("alter table {log} add during tstzrange, add wait interval")
-    work.run("insert into {log} (during, wait) values (%s, %s)", "[2026-01-02,2026-04-03)", "-1 day +2 hours")
+def test_columns_of_the_user_survive_sessions_that_write_values_otherwise(work: Engine, verb: str) -> None:
+    work.run("alter table {log} add during tstzrange, add wait interval, add share float8, add price money")
+    work.run(
+        "insert into {log} (during, wait, share, price) values (%s, %s, %s, '1234.56')",
+        "[2026-01-02,2026-04-03)",
+        "-1 day +2 hours",
+        0.1 + 0.2,
+    )
     held = work.lease()
-    work.run("set DateStyle = 'SQL, DMY'")
-    work.run("set IntervalStyle = sql_standard")
+    odd = {"DateStyle": "SQL, DMY", "IntervalStyle": "sql_standard", "extra_float_digits": "0"}
+    for name, value in odd.items():
+        work.run(f"set {name} = '{value}'")
     work.answer(verb, held, **({"delays": ["1 hour"]} if verb == "retry" else {}))
-    work.run("set DateStyle = 'ISO, MDY'")
-    work.run("set IntervalStyle = postgres")
+    for name in odd:
+        work.run(f"reset {name}")
     with work.clock("2 hours"):
         assert work.ask("promote" if verb == "retry" else "requeue") == 1
     assert work.fetch("select count(*) from {log}") == 2
-    assert work.fetch("select count(distinct (during, wait)) from {log}") == 1
-    work.run("reset DateStyle")
+    assert work.fetch("select count(distinct (during, wait, share, price)) from {log}") == 1
+    assert work.fetch("select max(share) from {log}") == 0.1 + 0.2
 
 
 def test_views_do_not_mind_how_a_session_writes_dates(work: Engine) -> None:

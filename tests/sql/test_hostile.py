@@ -65,6 +65,19 @@ def test_each_function_pins_its_search_path_or_names_the_schema_of_all_it_calls(
             assert called <= aliases, signature
 
 
+def test_whoever_reads_what_postgres_writes_of_a_function_has_it_written_in_one_way(
+    session: Connection,
+) -> None:
+    """With quote_all_identifiers on, "search_path" would not be the setting search_path any more."""
+    rows = session.execute(
+        "select p.oid::regprocedure::text, coalesce(array_to_string(p.proconfig, ' '), '') from pg_proc p"
+        " where p.pronamespace in ('trunq'::regnamespace, 'trunq_queue'::regnamespace)"
+        r" and p.prosrc ~ 'pg_get_(functiondef|expr|function_)|regprocedure'"
+    ).fetchall()
+    assert len(rows) >= 6
+    assert [name for name, settings in rows if "quote_all_identifiers=off" not in settings] == []
+
+
 @pytest.mark.parametrize("path", ["public, pg_catalog", "public"])
 def test_hostile_overloads_are_never_run(connect: Connect, path: str) -> None:
     """All of them raise, so anything that ran one would fail."""

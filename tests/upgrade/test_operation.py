@@ -77,6 +77,37 @@ def test_what_a_member_of_the_owner_makes_belongs_to_the_owner(
         assert superuser.execute(OWNERS.encode()).fetchall() == [(owner.info.user,)]
 
 
+def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest(
+    roles: tuple[str, str, str],
+) -> None:
+    owner_dsn, member_dsn, _ = roles
+    install.install(owner_dsn)
+    with (
+        psycopg.connect(owner_dsn, user="postgres", autocommit=True) as superuser,
+        psycopg.connect(owner_dsn, autocommit=True) as owner,
+        psycopg.connect(member_dsn, autocommit=True) as member,
+    ):
+        names = owner.info.user, member.info.user
+        superuser.execute(
+            "revoke {0} from {1}; alter role {1} noinherit; grant {0} to {1}".format(*names).encode()
+        )
+        with refused("42501", "schema trunq"):
+            ask(member, "create_queue", queue="orders")
+        owner.execute(OUTDATED.encode())
+        assert install.upgrade(member).functions
+        owner.execute(OUTDATED.encode())
+        member.execute(install.render(since=install.newest()).encode())
+        assert install.upgrade(member).functions is False
+        assert fetch(member, "select current_user") == member.info.user
+        member.execute(f"set role {names[0]}".encode())
+        ask(member, "create_queue", queue="orders")
+        member.execute("reset role")
+        owner.execute(f"grant usage on schema trunq to {names[1]}".encode())
+        ask(member, "create_queue", queue="more")
+        assert fetch(member, "select current_user") == member.info.user
+        assert owner.execute(OWNERS.encode()).fetchall() == [(names[0],)]
+
+
 def test_in_a_transaction_of_a_member_the_role_is_as_before(roles: tuple[str, str, str]) -> None:
     owner_dsn, member_dsn, _ = roles
     install.install(owner_dsn)
@@ -184,14 +215,22 @@ def test_others_wait_for_an_open_create_queue_only_so_long_and_hear_why(connect:
     assert ask(session, "create_queue", queue="more") is True
 
 
+@pytest.mark.parametrize("quoted", ["off", "on"])
 def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
-    database: str, connect: Connect
+    database: str, connect: Connect, quoted: str
 ) -> None:
+    session = connect()
+    name = conninfo_to_dict(database)["dbname"]
+    session.execute(f"alter database {name} set quote_all_identifiers = {quoted}".encode())
     session = connect()
     ask(session, "create_queue", queue="orders")
     publish_ = "trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz)"
     own = "trunq_queue.orders_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz)"
-    state = "select prosecdef, proconfig::text, proacl::text from pg_proc where oid = %s::regprocedure"
+    # A list is kept as it was written: "pg_catalog" is pg_catalog.
+    state = (
+        "select prosecdef, replace(proconfig::text, '\\\"', ''), proacl::text"
+        " from pg_proc where oid = %s::regprocedure"
+    )
     for function in (publish_, own):
         session.execute(
             f"""alter function {function} security definer;
@@ -200,7 +239,9 @@ def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
             revoke execute on function {function} from public;""".encode()
         )
     changed = [session.execute(state, (function,)).fetchone() for function in (publish_, own)]
-    assert all(row and row[0] and "a b" in row[1] and "statement_timeout=3s" in row[1] for row in changed)
+    assert all(
+        row and row[0] and "a b, pg_temp" in row[1] and "statement_timeout=3s" in row[1] for row in changed
+    )
     ask(session, "create_queue", queue="more")
     ask(session, "drop_queue", queue="more")
     for upgrade in (
@@ -213,6 +254,17 @@ def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
         assert [session.execute(state, (function,)).fetchone() for function in (publish_, own)] == changed
     assert ask(session, "publish", queue="orders")
     assert fetch(session, f"select prosecdef from pg_proc where oid = '{own}'::regprocedure") is True
+
+
+def test_nothing_counts_as_changed_because_another_session_quotes_names(new_database: Any) -> None:
+    """Settings that an older release gave would come back."""
+    empty = new_database("template1")
+    with psycopg.connect(empty, autocommit=True, options="-c quote_all_identifiers=on") as session:
+        install.install(session)
+        ask(session, "create_queue", queue="orders")
+        for quoted in ("on", "off"):
+            session.execute(f"set quote_all_identifiers = {quoted}".encode())
+            assert fetch(session, "select trunq._find_changes()") == []
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

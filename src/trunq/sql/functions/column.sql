@@ -24,7 +24,7 @@ comment on function trunq._extra_columns(trunq.queue, text) is
   'The columns that the user added to a log, to be put behind a list of columns: ", a, b", or nothing.';
 
 create or replace function trunq._extra_values(p_queue trunq.queue) returns text
-language sql stable set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
   select coalesce(string_agg(
     -- A column added since the message was put off has its default, as in the rows that were there.
     format(', case when g.extra ? %1$L then e.%1$I else %2$s end', a.attname, coalesce(pg_get_expr(f.adbin, f.adrelid), 'null')),

@@ -52,7 +52,7 @@ Raises: TQ001.
 Locks: the rows it deletes.';
 
 create or replace function trunq.requeue(p_queue text, p_subscription text default null, p_ids bigint[] default null) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set DateStyle = 'ISO, YMD' set IntervalStyle = postgres as $$
+language plpgsql set search_path = pg_catalog, pg_temp set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C' as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);

@@ -3,7 +3,7 @@
 -- each promotion starts at the last due time promoted: under a pinned horizon it would otherwise walk its dead rows.
 
 create or replace function trunq.promote(p_queue text, p_max integer default 1000) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set DateStyle = 'ISO, YMD' set IntervalStyle = postgres
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 -- One plan: planning again would probe the index at its end, through all its dead entries.
 set plan_cache_mode = force_generic_plan as $$
 declare

@@ -46,38 +46,33 @@ comment on function trunq._go_inside(boolean) is 'Around an insert into a log of
 create or replace function trunq._change_gate(
   p_queue text, p_kinds text[], p_max_waiting bigint, p_max_per_transaction integer, p_announce boolean, p_close boolean
 ) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_role text := trunq._become_owner();
+  v_role text;
 begin
   perform trunq._require_read_committed('set_publishing');
-  -- As drop_queue: behind one open publisher all others would queue up after us.
-  for v_try in 1..10 loop
-    begin
-      update trunq.queue q set
-        kinds = case when p_kinds is null then q.kinds else nullif(p_kinds, '{}') end,
-        max_waiting = case when p_max_waiting is null then q.max_waiting else nullif(p_max_waiting, 0) end,
-        max_per_transaction = case when p_max_per_transaction is null then q.max_per_transaction else nullif(p_max_per_transaction, 0) end,
-        announces = coalesce(p_announce, q.announces),
-        is_closed = coalesce(p_close, q.is_closed)
-      where q.queue_id = v_queue.queue_id returning * into v_queue;
-      if not found then
-        perform trunq._find_queue(p_queue);
-      end if;
-      perform trunq._define_gate(v_queue);
-      exit;
-    exception when lock_not_available then
-      if v_try = 10 then
-        perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
-          'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
-      end if;
-      perform pg_sleep(0.05);
-    end;
-  end loop;
+  v_role := trunq._become_owner();
+  perform trunq._in_turns(p_queue, format('select 0 from trunq._apply_gate($1, %L, %L, %L, %L, %L)',
+    p_kinds, p_max_waiting, p_max_per_transaction, p_announce, p_close));
   perform set_config('role', v_role, true);
 end $$;
 comment on function trunq._change_gate(text, text[], bigint, integer, boolean, boolean) is 'set_publishing, close_queue and open_queue: null leaves a rule as it is.';
+
+create or replace function trunq._apply_gate(
+  p_queue trunq.queue, p_kinds text[], p_max_waiting bigint, p_max_per_transaction integer, p_announce boolean, p_close boolean
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  update trunq.queue q set
+    kinds = case when p_kinds is null then q.kinds else nullif(p_kinds, '{}') end,
+    max_waiting = case when p_max_waiting is null then q.max_waiting else nullif(p_max_waiting, 0) end,
+    max_per_transaction = case when p_max_per_transaction is null then q.max_per_transaction else nullif(p_max_per_transaction, 0) end,
+    announces = coalesce(p_announce, q.announces),
+    is_closed = coalesce(p_close, q.is_closed)
+  where q.queue_id = p_queue.queue_id returning * into p_queue;
+  perform trunq._define_gate(p_queue);
+end $$;
+comment on function trunq._apply_gate(trunq.queue, text[], bigint, integer, boolean, boolean) is 'One turn of _change_gate, under the lock of the queue.';
 
 create or replace function trunq._define_gate(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

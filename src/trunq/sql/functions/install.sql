@@ -1,8 +1,10 @@
 -- What install and upgrade (install.py) do in the database, besides running the files of migrations, functions and queue.
 --
 -- All that trunq makes belongs to the owner of the schema trunq, whichever member of that role makes it: so the owner can use, drop and
--- upgrade it. CREATE OR REPLACE keeps the owner and the grants of a function, but takes back its SECURITY DEFINER and settings such as
--- search_path: an upgrade notes what was changed about them by hand, and changes it again.
+-- upgrade it. A member that does not inherit the owner's rights (NOINHERIT) may call nothing in the schema: it sets the role first, or
+-- is granted usage; an install sets the role for it. CREATE OR REPLACE keeps the owner and the grants of a function, but takes back its SECURITY DEFINER and settings such as
+-- search_path: an upgrade notes what was changed about them by hand, and changes it again. What is compared is text that Postgres
+-- writes: so whatever reads a definition, a signature or an expression turns quote_all_identifiers off.
 --
 -- Publishers feel nothing of an upgrade: replacing a function locks no table, and a trigger that is right is left alone.
 
@@ -28,11 +30,11 @@ begin
     format('do this as "%s", or as a member of that role', v_owner));
 end $$;
 comment on function trunq._become_owner() is
-  'Goes on as the owner of trunq, to the end of the transaction.
+  'Goes on as the owner of trunq, to the end of the transaction; for those who may use the schema trunq and are members of that role.
 Returns: what to set the setting role to, to go back.';
 
 create or replace function trunq._refresh_queues() returns integer
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_queue trunq.queue;
   v_logs text;
@@ -60,7 +62,7 @@ Returns: how many queues there are.
 Locks: creating and dropping queues; logs without their trigger, failing (55P03) rather than waiting for one.';
 
 create or replace function trunq._settings(p_function oid) returns text[]
-language sql stable set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
   select array_remove(array[case when p.prosecdef then 'SECURITY DEFINER' end], null) || array(
     select m[1] from regexp_matches(split_part(pg_get_functiondef(p.oid), E'\nAS $', 1), '^ (SET .*)$', 'gn') m)
   from pg_proc p where p.oid = p_function
@@ -68,7 +70,7 @@ $$;
 comment on function trunq._settings(oid) is 'SECURITY DEFINER and the settings of a function, as clauses of ALTER FUNCTION.';
 
 create or replace function trunq._note_settings() returns void
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
   delete from trunq.function;
   insert into trunq.function (signature, settings)
   select p.oid::regprocedure::text, trunq._settings(p.oid)
@@ -78,7 +80,7 @@ $$;
 comment on function trunq._note_settings() is 'Notes the settings of all functions, as the files have just given them.';
 
 create or replace function trunq._find_changes() returns jsonb
-language sql stable set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
   with present as (
     select f.signature, f.settings given from trunq.function f
     union all
@@ -93,7 +95,7 @@ $$;
 comment on function trunq._find_changes() is 'What somebody changed about SECURITY DEFINER and the settings of our functions, those of queues too.';
 
 create or replace function trunq._change_again(p_changes jsonb) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_change record;
 begin
@@ -106,7 +108,7 @@ end $$;
 comment on function trunq._change_again(jsonb) is 'Changes again, after an upgrade, what _find_changes found before it.';
 
 create or replace function trunq._restore_rows() returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_log record;
   v_ring text[];

@@ -37,7 +37,7 @@ comment on function trunq.extend(text, text, bigint, bigint, interval) is
   'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
 Returns: the new end.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
-Locks: the lease; the subscription too when the lease gets shorter or is a batch.';
+Locks: the lease; before it the subscription, when the lease gets shorter or is a batch.';
 
 create or replace function trunq._check_lease(p_max_messages integer, p_lease_time interval) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

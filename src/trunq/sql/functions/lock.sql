@@ -1,8 +1,13 @@
 -- Names of what the SQL otherwise writes as numbers and letters: classes of advisory locks, limits, outcomes. All are immutable,
 -- so Postgres puts the value in their place when it plans a statement.
 --
--- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form). A
--- transaction takes them in the order queue, queues, subscription, lease; several leases in order of lease_id.
+-- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form).
+--
+-- Every function takes locks in one order, and so does a transaction that calls several: install, queues or queue, tick,
+-- subscription, lease (several in order of lease_id), then rows, of trunq.mark last. A transaction that leases, answers and
+-- extends leases first. Whoever goes through many at a time (the reaper, rotation) waits for none of them: it tries, and leaves
+-- out what another holds. What needs a table exclusively (drop_queue, empty_queue, an upgrade) waits for less than a second
+-- and gives back all it has.
 
 create or replace function trunq._lock_class(p_what text) returns integer
 language sql immutable parallel safe as $$

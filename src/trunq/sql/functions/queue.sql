@@ -30,7 +30,10 @@ begin
   v_role := trunq._become_owner();
   begin
     v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription);
-  exception when lock_not_available then
+  exception when duplicate_table or duplicate_object or unique_violation then
+    perform trunq._fail('TQ004', format('"%s" cannot be the name of a queue: a table, index, sequence or type behind it would have the name of one that is there', p_queue),
+      'choose another name; \d trunq_log.* and \d trunq_data.* in psql show those taken, such as the indexes <queue>_id_idx');
+  when lock_not_available then
     perform trunq._fail('TQ009',
       format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for %s', p_queue, current_setting('lock_timeout')),
       'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again; create queues in short transactions');
@@ -42,9 +45,9 @@ begin
   return v_is_made;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[]) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; with p_kinds a queue that takes only these; for the owner of trunq, whom all of it will belong to, or a member of that role.
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; with p_kinds a queue that takes only these; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first).
 Returns: true when it was made, false when it was there.
-Raises: TQ004, TQ005; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
+Raises: TQ004, also when the name is that of an index of another queue; TQ005; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
 
 create or replace function trunq._create_queue(
@@ -90,48 +93,67 @@ $$;
 comment on function trunq._start_queue(integer, boolean) is 'Gives a new queue its first tick and, unless told otherwise, its subscription "default".';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
-declare
-  v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', v_queue.log_table, v_queue.lease_table, v_queue.receipt_table);
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._require_read_committed('drop_queue');
-  -- Behind one open publisher all others would queue up after the DROP: wait in short turns, letting them pass.
-  for v_try in 1..10 loop
-    begin
-      perform pg_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id);
-      perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
-      perform trunq._find_queue(p_queue);
-      if not p_force then
-        perform trunq._check_unused(v_queue);
-      end if;
-      execute format('lock table %s in access exclusive mode', v_tables);
-      if not p_force then
-        -- Again: whoever stood in the way may have published.
-        perform trunq._check_unused(v_queue);
-      end if;
-      perform trunq._drop_functions(v_queue);
-      execute format('drop table %s', v_tables);
-      -- A delayed publish holds its sequence to the end of its transaction.
-      execute format('drop sequence trunq_data.%I, trunq_data.%I', v_queue.message_sequence, v_queue.lease_sequence);
-      exit;
-    exception when lock_not_available then
-      if v_try = 10 then
-        perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
-          'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
-      end if;
-      perform pg_sleep(0.05);
-    end;
-  end loop;
-  delete from trunq.delayed d where d.queue_id = v_queue.queue_id;
-  delete from trunq.dead d where d.queue_id = v_queue.queue_id;
-  delete from trunq.duty_failure f where f.queue = p_queue;
-  delete from trunq.queue q where q.queue_id = v_queue.queue_id;
+  perform trunq._in_turns(p_queue, format('select 0 from trunq._drop_queue($1, %L)', p_force));
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
   'Drops a queue with all its messages.
 Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default" or unfinished messages, unless forced, or while an open transaction uses it.
 Locks: its tables, exclusively, waiting 200 ms at a time.';
+
+create or replace function trunq._drop_queue(p_queue trunq.queue, p_force boolean) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table);
+begin
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
+  if not p_force then
+    perform trunq._check_unused(p_queue);
+  end if;
+  execute format('lock table %s in access exclusive mode', v_tables);
+  if not p_force then
+    -- Again: whoever stood in the way may have published.
+    perform trunq._check_unused(p_queue);
+  end if;
+  perform trunq._drop_functions(p_queue);
+  execute format('drop table %s', v_tables);
+  -- A delayed publish holds its sequence to the end of its transaction.
+  execute format('drop sequence trunq_data.%I, trunq_data.%I', p_queue.message_sequence, p_queue.lease_sequence);
+  delete from trunq.delayed d where d.queue_id = p_queue.queue_id;
+  delete from trunq.dead d where d.queue_id = p_queue.queue_id;
+  delete from trunq.duty_failure f where f.queue = p_queue.name;
+  delete from trunq.queue q where q.queue_id = p_queue.queue_id;
+end $$;
+comment on function trunq._drop_queue(trunq.queue, boolean) is 'One turn of drop_queue, under the lock of the queue.';
+
+create or replace function trunq._in_turns(p_queue text, p_statement text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
+declare
+  v_queue trunq.queue;
+  v_done bigint;
+begin
+  -- Behind one open transaction all others would queue up: wait in short turns, letting them pass.
+  for v_try in 1..10 loop
+    v_queue := trunq._find_queue(p_queue);
+    begin
+      perform pg_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id);
+      -- It may have been dropped, and made again, meanwhile.
+      if (trunq._find_queue(p_queue)).queue_id = v_queue.queue_id then
+        execute p_statement into v_done using v_queue;
+        return v_done;
+      end if;
+    exception when lock_not_available then
+      perform pg_sleep(0.05);
+    end;
+  end loop;
+  perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
+    'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
+end $$;
+comment on function trunq._in_turns(text, text) is
+  'Runs what needs a queue ($1) for itself, and gives every lock back when it would have to wait longer than 200 ms for one of them.
+Returns: what the statement does; TQ009 when ten turns were not enough.';
 
 create or replace function trunq._check_unused(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -266,7 +288,7 @@ comment on function trunq._segment_name(trunq.queue, text, integer) is 'The tabl
 
 create or replace function trunq._define_queue(p_queue trunq.queue) returns void
 -- Functions in SQL may name others that come after them.
-language plpgsql set search_path = pg_catalog, pg_temp set check_function_bodies = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set check_function_bodies = off as $$
 declare
   v_function record;
 begin
@@ -313,7 +335,7 @@ $$;
 comment on function trunq._for_queue(trunq.queue, text) is 'SQL about the specimen, said of a queue.';
 
 create or replace function trunq._drop_functions(p_queue trunq.queue) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_function record;
 begin

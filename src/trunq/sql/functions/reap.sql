@@ -56,11 +56,7 @@ begin
     v_messages := v_messages + v_ended.messages;
     -- Written seldom, and not at all where nobody leases; a mark too early only costs another look.
     if v_mark < v_sub.at or v_mark > v_from + interval '2 seconds' and v_is_busy then
-      insert into trunq.mark (queue_id, subscription_id, duty, at, last_id)
-      values (v_queue.queue_id, v_sub.subscription_id, 'reap', v_mark, v_newest)
-      on conflict (queue_id, subscription_id, duty) do update set last_id = excluded.last_id,
-        -- Set back meanwhile, by extend: it stays so.
-        at = case when mark.at is distinct from v_sub.at then least(mark.at, excluded.at) else excluded.at end;
+      perform trunq._note_reaped(v_queue.queue_id, v_sub.subscription_id, v_sub.at, v_mark, v_newest);
     end if;
   end loop;
   return v_total;
@@ -69,7 +65,7 @@ comment on function trunq.reap(text) is
   'Ends leases whose time ran out, at most 100 a call, and no further one after 1,000 messages. Warns of a lease that it could not end.
 Returns: how many.
 Raises: TQ001, TQ007.
-Locks: each lease it ends; a subscription for the moment in which it reads the clock.';
+Locks: each lease it ends, and the mark of its subscription; a subscription for the moment in which it reads the clock. It waits for none of them.';
 
 create or replace function trunq.reclaim(p_queue text, p_subscription text, p_worker text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -118,6 +114,22 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._reaped(trunq.queue, integer) is
   'How far the reaper looked: what expires later, or is newer, may still be held.';
+
+create or replace function trunq._note_reaped(
+  p_queue_id integer, p_subscription_id integer, p_before timestamptz, p_mark timestamptz, p_newest bigint
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$
+begin
+  insert into trunq.mark (queue_id, subscription_id, duty, at, last_id)
+  values (p_queue_id, p_subscription_id, 'reap', p_mark, p_newest)
+  on conflict (queue_id, subscription_id, duty) do update set last_id = excluded.last_id,
+    -- Set back meanwhile, by extend: it stays so.
+    at = case when mark.at is distinct from p_before then least(mark.at, excluded.at) else excluded.at end;
+exception when lock_not_available then
+  null;  -- an open transaction made a lease shorter, and may wait for a lease that ends here
+end $$;
+comment on function trunq._note_reaped(integer, integer, timestamptz, timestamptz, bigint) is
+  'Moves the mark of the reaper, unless somebody holds it: a mark too early only costs another look.';
 
 create or replace function trunq._open_leases(
   p_queue trunq.queue, p_subscription_id integer, p_from timestamptz, p_to timestamptz, p_newest bigint, p_worker text, p_limit integer

@@ -116,8 +116,8 @@ create or replace function trunq_queue._specimen_give_back(
 ) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
--- Columns of the user go through jsonb, ranges among them as text: the session that reads it may write dates otherwise.
-set DateStyle = 'ISO, YMD' set IntervalStyle = postgres
+-- Columns of the user go through jsonb, ranges among them as text: the session that reads it may write dates, numbers and money otherwise.
+set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 -- Each message is one probe of the log's index; arrays of ids are matched by hash.
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
 as $$

@@ -199,14 +199,22 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription := trunq._subscription('_specimen', p_subscription);
   v_lease record;
+  v_lease_time interval;
+  v_is_ordered boolean;
   v_until timestamptz;
 begin
   perform trunq._require_read_committed('extend');
   perform trunq._check_interval('the time of a lease', p_lease_time, '0');
+  v_lease_time := coalesce(p_lease_time, v_sub.lease_time);
+  -- The subscription's lock comes before the lease's (functions/lock.sql): whether it is needed is asked before either.
+  v_is_ordered := v_sub.mode = 'exclusive' or coalesce(trunq.clock() + v_lease_time < (
+    select l.expires_at from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id), false);
+  if v_is_ordered then
+    perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
+  end if;
   perform pg_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(v_sub.queue_id, p_lease_id));
   if v_sub.mode = 'exclusive' then
     -- A batch that ran out is not reaped but taken over, under the subscription's lock, by a newer lease.
-    perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
     select b.lease_id, b.finished into v_lease from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
     if v_lease.finished or v_lease.lease_id <> p_lease_id then
       perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
@@ -218,12 +226,14 @@ begin
   if (v_lease.token = p_token) is not true or v_lease.reaped_at is not null then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
   end if;
-  v_until := trunq.clock() + coalesce(p_lease_time, v_sub.lease_time);
+  v_until := trunq.clock() + v_lease_time;
   if v_until < v_lease.expires_at and v_sub.mode = 'shared' then
+    if not v_is_ordered then
+      -- Another call extended it further meanwhile: as if that one had come after this.
+      return v_lease.expires_at;
+    end if;
     -- The reaper goes by expiry and never looks behind its mark. An earlier expiry may appear only as a new lease does, and,
     -- since the clock may have gone back, not behind the mark.
-    perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
-    v_until := trunq.clock() + coalesce(p_lease_time, v_sub.lease_time);
     insert into trunq.mark (queue_id, subscription_id, duty, at) values (v_sub.queue_id, v_sub.subscription_id, 'reap', 'epoch')
     on conflict (queue_id, subscription_id, duty) do update set at = least(mark.at, v_until - interval '1 microsecond');
   end if;
@@ -234,7 +244,7 @@ comment on function trunq_queue._specimen_extend(text, bigint, bigint, interval)
   'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
 Returns: the new end.
 Raises: TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
-Locks: the lease; the subscription too when the lease gets shorter or is a batch.';
+Locks: the lease; before it the subscription, when the lease gets shorter or is a batch.';
 
 create or replace function trunq_queue._specimen_position(
   p_subscription_id integer,
