@@ -121,11 +121,11 @@ def test_warnings_name_each_kind_that_nobody_handles(work: Engine) -> None:
     work.answer("release", held, errors=[WHY] * 6)
     warned = [(row.subscription, row.warning, row.hint) for row in work.call("list_warnings")]
     where = f'in subscription "default" of queue "{work.queue}"'
-    way = "messages wait; start a worker with a handler for them, or one with --unknown-kinds reject"
+    way = "start a worker with a handler for that, or one with --unknown-kinds reject"
     assert sorted(warned) == [
-        ("default", f"no handler for kind letter {where}", f"3 {way}"),
-        ("default", f"no handler for kind parcel {where}", f"2 {way}"),
-        ("default", f"no handler for messages without a kind {where}", f"1 {way}"),
+        ("default", f"no handler for kind letter {where}", f"3 messages wait; {way}"),
+        ("default", f"no handler for kind parcel {where}", f"2 messages wait; {way}"),
+        ("default", f"no handler for messages without a kind {where}", f"1 message waits; {way}"),
     ]
     come(work, timedelta(seconds=2))
     work.drain()

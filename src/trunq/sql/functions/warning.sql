@@ -36,8 +36,8 @@ begin
     return query
       select v.name, v.subscription,
         format('no handler for %s in subscription "%s" of queue "%s"', coalesce('kind ' || u.kind, 'messages without a kind'), v.subscription, v.name),
-        format('%s messages wait; start a worker with a handler for them, or one with --unknown-kinds reject',
-          case when u.number > 1000 then 'more than 1,000' else u.number::text end)
+        format('%s; start a worker with a handler for that, or one with --unknown-kinds reject',
+          case when u.number = 1 then '1 message waits' when u.number > 1000 then 'more than 1,000 messages wait' else u.number || ' messages wait' end)
       from trunq._unhandled(v.subscription_id) u;
   end loop;
 end $$;
