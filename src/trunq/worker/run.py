@@ -194,10 +194,7 @@ class Run:
             await self._drain(slots)
             self._pulse.end()
         except asyncio.CancelledError:
-            log.warning(
-                "ended at once: %s handlers were cut off; their messages come back when their leases end",
-                self._backlog.busy,
-            )
+            log.warning("ended at once: %s", _cut_off(self._backlog.busy))
             raise
         finally:
             await self._close(slots)
@@ -365,6 +362,12 @@ class Run:
             self._statistics.unhandled += 0 if left else delayed
             return left
         return ready + leased + delayed
+
+
+def _cut_off(running: int) -> str:
+    if running == 1:
+        return "1 handler was cut off; its message comes back when its lease ends"
+    return f"{running} handlers were cut off; their messages come back when their leases end"
 
 
 async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:

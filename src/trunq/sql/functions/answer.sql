@@ -86,20 +86,23 @@ Locks: the lease.';
 create or replace function trunq.list_fates(p_queue text, p_subscription text, p_ids bigint[])
 returns table (id bigint, wait interval, reason text)
 language plpgsql set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan as $$
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
+  -- Asked for their order too: without statistics all indexes look alike, and another one would read all that is delayed.
   return query
-    select u.id, e.wait, e.reason from unnest(p_ids) u(id) cross join lateral (
-      select d.due_at - v_now wait, null::text reason from trunq.delayed d
-      where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id = u.id
+    select u.id, e.due_at - v_now, e.reason from unnest(p_ids) u(id) cross join lateral (
+      (select d.id, d.due_at, null::text reason from trunq.delayed d
+       where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id >= u.id
+       order by d.queue_id, d.subscription_id, d.id limit 1)
       union all
-      select null, d.reason from trunq.dead d
-      where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id = u.id
-      offset 0) e;
+      (select d.id, null, d.reason from trunq.dead d
+       where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id >= u.id
+       order by d.queue_id, d.subscription_id, d.id limit 1)) e
+    where e.id = u.id;
 end $$;
 comment on function trunq.list_fates(text, text, bigint[]) is
   'What became of messages that a subscription gave back, asked in the same transaction: wait, the time until each runs again, or reason, why it is dead.
