@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from trunq.cli import option
+from trunq.cli.failure import Mistake
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
@@ -71,7 +72,9 @@ def log_to_stderr(
 
 
 def _json() -> logging.Formatter:
-    from pythonjsonlogger.json import JsonFormatter  # noqa: PLC0415  # few ask for it
-
+    try:
+        from pythonjsonlogger.json import JsonFormatter  # noqa: PLC0415  # few ask for it
+    except ModuleNotFoundError:
+        raise Mistake("Logs as JSON need python-json-logger: pip install 'trunq[cli]'.") from None
     names = {"levelname": "level", "name": "logger", "exc_info": "traceback"}
     return JsonFormatter("%(levelname)s %(name)s %(message)s", rename_fields=names, timestamp="time")
