@@ -31,7 +31,7 @@ def test_a_new_queue_has_the_shared_subscription_default(session: Connection, qu
         "exponential",
         timedelta(seconds=1),
     )
-    assert (row.backoff_cap, row.keep_results) == (timedelta(hours=1), True)
+    assert (row.backoff_cap, row.keep_results) == (timedelta(hours=6), True)
     assert row.jitter == pytest.approx(0.1)
 
 
