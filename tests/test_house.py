@@ -99,6 +99,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "list_queues": record.Queue,
         "list_subscriptions": record.Subscription,
         "list_warnings": record.Warned,
+        "list_fates": record.Fate,
         "list_dead": record.DeadMessage,
         "list_ticks": record.Tick,
         "next_batch": record.Batch,

@@ -54,10 +54,18 @@ class Warned(NamedTuple):
     hint: str
 
 
+class Fate(NamedTuple):
+    """A row of `list_fates`: a message runs again after `wait`, or is dead for a `reason`."""
+
+    id: int
+    wait: timedelta | None
+    reason: str | None
+
+
 class DeadMessage(NamedTuple):
     """A row of `list_dead`. `reason` is rejected, max_attempts or lease_expired; `errors` has one entry an
-    attempt:
-    {"attempt": 1, "at": "...", "worker": "...", "error": "..."}."""
+    attempt, {"attempt": 1, "at": "...", "worker": "...", "error": "..."}, and one with "times" for so many
+    times in a row that it was put off."""
 
     dead_id: int
     subscription: str

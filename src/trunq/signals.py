@@ -10,7 +10,8 @@ import importlib.util
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 log = logging.getLogger("trunq")
@@ -19,9 +20,11 @@ _STUBBORN: Final = 2.0
 """Seconds in which what is cancelled should end."""
 
 
-def run_with_signals(main: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:
+def run_with_signals(
+    main: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], grace: float | None = None
+) -> None:
     """Run `main` to its end. The first SIGTERM or SIGINT calls `stop`, the second cancels `main` and exits
-    with 128 + its number.
+    with 128 + its number. `grace` seconds after the first the process ends, with status 70, whatever runs.
     """
     loop_factory = None
     if importlib.util.find_spec("uvloop") is not None:
@@ -37,6 +40,7 @@ def run_with_signals(main: Callable[[], Coroutine[Any, Any, None]], stop: Callab
         def hear(number: signal.Signals) -> None:
             signals.append(number)
             if len(signals) == 1:
+                start_watchdog()
                 stop()
             elif task is not None:
                 task.cancel()
@@ -50,11 +54,26 @@ def run_with_signals(main: Callable[[], Coroutine[Any, Any, None]], stop: Callab
         finally:
             await _end_without({each for each in asyncio.all_tasks() if each is not task})
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
+    with _watchdog(grace) as start_watchdog, asyncio.Runner(loop_factory=loop_factory) as runner:
         try:
             runner.run(run())
         except asyncio.CancelledError:
             raise SystemExit(128 + signals[-1]) from None
+
+
+@contextlib.contextmanager
+def _watchdog(grace: float | None) -> Iterator[Callable[[], None]]:
+    """Gives what starts it; it ends the process when `grace` seconds after that this is not over."""
+    if grace is None:
+        yield lambda: None
+        return
+    # A thread: what refuses to end may well be what the event loop runs.
+    timer = threading.Timer(grace, _end_now, [grace])
+    timer.daemon = True
+    try:
+        yield timer.start
+    finally:
+        timer.cancel()
 
 
 async def _end_without(tasks: set[asyncio.Task[Any]]) -> None:
@@ -62,6 +81,12 @@ async def _end_without(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks and (left := (await asyncio.wait(tasks, timeout=_STUBBORN))[1]):
-        log.error("ending without %s, which refuse to", ", ".join(task.get_name() for task in left))
+        log.error("ended without %s, which refuse to", ", ".join(task.get_name() for task in left))
         logging.shutdown()
         os._exit(70)
+
+
+def _end_now(grace: float) -> None:
+    log.error("ended: the %g s of grace are over, and something refuses to end", grace)
+    logging.shutdown()
+    os._exit(70)

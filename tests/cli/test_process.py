@@ -61,7 +61,7 @@ def test_a_worker_serves_the_application_until_it_is_told_to_end(
     out, err = worker.communicate(timeout=20)
     assert worker.returncode == 0, err
     assert json.loads(out)["handled"] == 3
-    assert "office:post serves mail; kinds: letter." in err
+    assert "clerk serves mail; kinds: letter;" in err
     assert {message.worker for message in client.list_messages("mail")} == {"clerk"}
 
 

@@ -79,6 +79,7 @@ def use_messages(client: Any, queue: str, round: int) -> None:
     assert client.retry(again, error="again") == 1
     assert client.reject(never, "never") == 1
     assert client.release(back) == 1
+    assert {fate.reason for fate in client.list_fates(queue, "default", [never.id])} == {"rejected"}
     assert client.ack(last) == 1
     assert client.show_message(queue, done.id)[0].payload == texts[0]
     assert {dead.payload for dead in client.list_dead(queue)} == {texts[1], texts[2]}

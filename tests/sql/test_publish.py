@@ -35,7 +35,7 @@ def test_a_message_arrives_as_it_was_published(session: Connection, queue: str) 
     }
     id = ask(session, "publish", queue=queue, **given)
     (message,) = lease(session, queue).messages
-    assert (message.id, message.attempt, message.max_attempts, message.priority) == (id, 1, 5, 0)
+    assert (message.id, message.attempt, message.max_attempts, message.priority) == (id, 1, 20, 0)
     assert {name: getattr(message, name) for name in given} == given
     assert abs(message.created_at - datetime.now(UTC)) < timedelta(minutes=1)
 

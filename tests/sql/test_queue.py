@@ -25,13 +25,13 @@ def test_a_queue_is_made_once(session: Connection) -> None:
 
 def test_a_new_queue_has_the_shared_subscription_default(session: Connection, queue: str) -> None:
     (row,) = call(session, "list_subscriptions", queue=queue)
-    assert (row.subscription, row.mode, row.max_attempts) == ("default", "shared", 5)
+    assert (row.subscription, row.mode, row.max_attempts) == ("default", "shared", 20)
     assert (row.lease_time, row.backoff, row.backoff_base) == (
         timedelta(minutes=1),
         "exponential",
         timedelta(seconds=1),
     )
-    assert (row.backoff_cap, row.keep_results) == (timedelta(hours=1), True)
+    assert (row.backoff_cap, row.keep_results) == (timedelta(hours=6), True)
     assert row.jitter == pytest.approx(0.1)
 
 

@@ -126,21 +126,6 @@ async def test_what_a_handler_raises_is_retried_and_kept_with_type_text_and_plac
     assert worker.statistics.failed == 3
 
 
-async def test_an_unknown_kind_is_an_error_that_names_it(queue: Queue) -> None:
-    queue.policy(max_attempts=1)
-    queue.publish("telegram")
-    queue.publish(None)
-    worker = queue.worker()
-
-    @worker.handler("letter")
-    async def letter(message: Message) -> None: ...
-
-    await drain(worker)
-    errors = {dead.kind: dead.errors[-1]["error"] for dead in queue.dead()}
-    assert "no handler for a message of kind 'telegram'; this worker has: letter" in errors["telegram"]
-    assert "no handler for a message of no kind" in errors[None]
-
-
 async def test_the_default_handler_takes_every_other_kind(queue: Queue) -> None:
     queue.publish("letter")
     queue.publish("telegram")

@@ -415,7 +415,7 @@ async def test_an_outage_is_one_line_in_the_log(
         queue.publish()
         await async_wait_until(lambda: queue.is_done() and connected(queue) == 4)
         said = lines()[before:]
-    assert [line.partition(", it was away")[0] for line in said] == ["the database is back"] * 2
+    assert [line.partition(", the database was away")[0] for line in said] == ["connected again"] * 2
 
 
 def connected(queue: Queue) -> int:

@@ -101,7 +101,10 @@ async def test_a_slot_whose_handlers_always_hang_is_said_to_be_lost(
 
 PROGRAM = """
 import asyncio, os, sys, threading, time
-from trunq.worker import Worker
+from trunq import signals
+from trunq.worker import Worker, run
+# The grace alone bounds the end.
+signals._STUBBORN = run._STUBBORN = 600
 worker = Worker("q", dsn=sys.argv[1], concurrency=1, lead=False, grace=float(sys.argv[2]))
 
 @worker.handler("sync")
@@ -123,12 +126,20 @@ async def hang_on(message):
         except asyncio.CancelledError:
             pass
 
+@worker.handler("blocking")
+async def block(message):
+    os.write(1, b"started\\n")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        threading.Event().wait()
+
 worker.run()
 print("over", flush=True)
 """
 
 
-@pytest.mark.parametrize(("kind", "code"), [("sync", 0), ("async", 0), ("stubborn", 70)])
+@pytest.mark.parametrize(("kind", "code"), [("sync", 0), ("async", 0), ("stubborn", 70), ("blocking", 70)])
 def test_a_worker_ends_within_its_grace_whatever_hangs(
     queue: Queue, tmp_path: Path, kind: str, code: int
 ) -> None:
@@ -153,6 +164,8 @@ def test_a_worker_ends_within_its_grace_whatever_hangs(
         message = queue.message(id)
         assert message.state in {"ready", "retrying"}
         assert message.attempts[-1]["error"].startswith("TimeoutError: its worker was stopped")
+    else:
+        assert "the 1 s of grace are over" in output
 
 
 class Large:
@@ -278,31 +291,6 @@ async def test_run_in_a_running_loop_says_what_to_do(queue: Queue) -> None:
 
     with pytest.raises(RuntimeError, match=r"await worker.run_async\(\)"):
         worker.run()
-
-
-async def test_the_first_failure_of_a_kind_is_logged_in_full_and_the_others_are_counted(
-    queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue.policy(max_attempts=1)
-    queue.publish("value", count=200)
-    queue.publish("key", count=100)
-    worker = queue.worker()
-
-    @worker.handler("value")
-    async def value(message: Message) -> None:
-        raise ValueError(message.id)
-
-    @worker.handler("key")
-    def key(message: Message) -> None:
-        raise KeyError(message.id)
-
-    async with running(worker):
-        await async_wait_until(queue.is_done, 30)
-    assert caplog.text.count("Traceback") == 2
-    assert caplog.text.count("failed") == 4
-    assert "199 more of kind value in q failed like message" in caplog.text
-    assert "99 more of kind key in q failed like message" in caplog.text
-    assert len(queue.dead()) > 0
 
 
 async def test_a_retry_that_is_no_length_of_time_fails_its_message_alone(queue: Queue) -> None:

@@ -10,6 +10,7 @@ from psycopg import AsyncConnection
 from trunq._async.access import AsyncAccess
 from trunq.call import Call
 from trunq.held import Held, Leased, for_each
+from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
 from trunq.wire.scalar import Interval
 
@@ -185,7 +186,12 @@ class AsyncAnswers(AsyncAccess):
 
     @overload
     async def release(
-        self, messages: Leased, /, *, connection: AsyncConnection[Any] | None = None
+        self,
+        messages: Leased,
+        /,
+        *,
+        error: str | None = None,
+        connection: AsyncConnection[Any] | None = None,
     ) -> int: ...
 
     @overload
@@ -196,6 +202,7 @@ class AsyncAnswers(AsyncAccess):
         lease_id: int,
         token: int,
         ids: Iterable[int],
+        errors: Sequence[str | None] | str | None = None,
         *,
         connection: AsyncConnection[Any] | None = None,
     ) -> int: ...
@@ -207,12 +214,35 @@ class AsyncAnswers(AsyncAccess):
         lease_id: int | None = None,
         token: int | None = None,
         ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
         *,
+        error: str | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> int:
-        """Messages were not started: they go back at once, the attempt does not count. Returns how many."""
+        """Messages were not started: they go back, the attempt does not count. Returns how many.
+
+        At once; with an error, which says why you cannot start them, after a delay that grows each time, from
+        a second to 5 minutes.
+        """
         held = Held.of(queue, subscription, lease_id, token, ids)
-        return await self._answer(connection, "release", held, {})
+        arguments = {"errors": text_array("errors", for_each(error if errors is None else errors, held))}
+        return await self._answer(connection, "release", held, arguments)
+
+    async def list_fates(
+        self,
+        queue: str,
+        subscription: str,
+        ids: Iterable[int],
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> list[Fate]:
+        """What became of messages that were not acked: when each runs again, or why it is dead.
+
+        Ask in the transaction of the answer. One that runs again at once is not among them.
+        """
+        return await self._records(
+            connection, Fate, "list_fates", queue=queue, subscription=subscription, ids=bigint_array(ids)
+        )
 
     async def _answer(
         self, connection: AsyncConnection[Any] | None, function: str, held: Held, arguments: dict[str, Any]

@@ -12,6 +12,7 @@ from psycopg import Connection
 from trunq._sync.access import Access
 from trunq.call import Call
 from trunq.held import Held, Leased, for_each
+from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
 from trunq.wire.scalar import Interval
 
@@ -186,7 +187,14 @@ class Answers(Access):
         return self._answer(connection, "reject", held, arguments)
 
     @overload
-    def release(self, messages: Leased, /, *, connection: Connection[Any] | None = None) -> int: ...
+    def release(
+        self,
+        messages: Leased,
+        /,
+        *,
+        error: str | None = None,
+        connection: Connection[Any] | None = None,
+    ) -> int: ...
 
     @overload
     def release(
@@ -196,6 +204,7 @@ class Answers(Access):
         lease_id: int,
         token: int,
         ids: Iterable[int],
+        errors: Sequence[str | None] | str | None = None,
         *,
         connection: Connection[Any] | None = None,
     ) -> int: ...
@@ -207,12 +216,35 @@ class Answers(Access):
         lease_id: int | None = None,
         token: int | None = None,
         ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
         *,
+        error: str | None = None,
         connection: Connection[Any] | None = None,
     ) -> int:
-        """Messages were not started: they go back at once, the attempt does not count. Returns how many."""
+        """Messages were not started: they go back, the attempt does not count. Returns how many.
+
+        At once; with an error, which says why you cannot start them, after a delay that grows each time, from
+        a second to 5 minutes.
+        """
         held = Held.of(queue, subscription, lease_id, token, ids)
-        return self._answer(connection, "release", held, {})
+        arguments = {"errors": text_array("errors", for_each(error if errors is None else errors, held))}
+        return self._answer(connection, "release", held, arguments)
+
+    def list_fates(
+        self,
+        queue: str,
+        subscription: str,
+        ids: Iterable[int],
+        *,
+        connection: Connection[Any] | None = None,
+    ) -> list[Fate]:
+        """What became of messages that were not acked: when each runs again, or why it is dead.
+
+        Ask in the transaction of the answer. One that runs again at once is not among them.
+        """
+        return self._records(
+            connection, Fate, "list_fates", queue=queue, subscription=subscription, ids=bigint_array(ids)
+        )
 
     def _answer(
         self, connection: Connection[Any] | None, function: str, held: Held, arguments: dict[str, Any]

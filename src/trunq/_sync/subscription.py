@@ -38,9 +38,9 @@ class Subscriptions(Access):
         """Create a subscription, or change the policies given of one that is there (then False).
 
         It sees every message whose transaction was not finished at this moment; with `start` earliest also
-        those that are still kept. A message is tried `max_attempts` times (5; 0: for ever), each under a
+        those that are still kept. A message is tried `max_attempts` times (20; 0: for ever), each under a
         lease of `lease_time` (60 s). The delay before attempt n+1 is `backoff_base` (1 s), times n when
-        `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (1 h), less a random part
+        `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (6 h), less a random part
         of it, up to the share `jitter` (0.1). What handlers return is kept if `keep_results`.
         Dead messages are kept for `dead_retention` (0, the default: until they are purged).
         """

@@ -8,7 +8,7 @@ import typer
 
 from trunq.cli import option
 from trunq.cli.database import address
-from trunq.cli.logs import log_to_stderr
+from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import err, write_json
 from trunq.leader import Leader
 
@@ -25,6 +25,9 @@ def leader(
     ] = None,
     dsn: option.Dsn = None,
     embedded: option.Embedded = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    verbose: Verbose = False,
     json: Annotated[
         bool, typer.Option("--json", metavar=option.FLAG, help="Print what was done as JSON at the end.")
     ] = False,
@@ -35,7 +38,7 @@ def leader(
     ticks and empties old segments. Workers do this by themselves; run a leader where none are running, or
     to keep it apart from them.
     """
-    log_to_stderr()
+    log_to_stderr(log_level, log_format, is_verbose=verbose)
     with address(dsn, embedded) as database:
         elected = Leader(database, name)
         if embedded is not None:

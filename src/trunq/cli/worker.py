@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from trunq.cli import option
 from trunq.cli.database import address
 from trunq.cli.failure import Mistake
-from trunq.cli.logs import log_to_stderr
-from trunq.cli.output import err, write_json
-from trunq.worker import Worker
+from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
+from trunq.cli.output import write_json
+from trunq.worker import UnknownKinds, Worker
+
+log = logging.getLogger("trunq.worker")
 
 EXAMPLES = (
     "# shop.py has: worker = Worker('orders') and functions with @worker.handler('kind')",
@@ -24,9 +27,14 @@ EXAMPLES = (
     "trunq worker shop:worker --concurrency 50 --name shop-1",
     "# In Kubernetes: it has ended before the pod is killed",
     "trunq worker shop:worker --grace 25s",
-    "# Until nothing is left, as a batch job",
+    "# Until nothing is left, as a batch job; status 3 when messages died, or have no handler",
     "trunq worker shop:worker --until-empty",
+    "# For a collector of logs",
+    "trunq worker shop:worker --log-format json",
 )
+
+UNFINISHED: Final = 3
+"""Exit status of a worker that found nothing left, while some messages had not succeeded."""
 
 
 def worker(
@@ -77,8 +85,18 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    unknown_kinds: Annotated[
+        UnknownKinds | None,
+        typer.Option(
+            "--unknown-kinds",
+            help="Messages whose kind has no handler wait for a worker that has one, or are rejected.",
+        ),
+    ] = None,
     dsn: option.Dsn = None,
     embedded: option.Embedded = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    verbose: Verbose = False,
     json: Annotated[
         bool, typer.Option("--json", metavar=option.FLAG, help="Print what was done as JSON at the end.")
     ] = False,
@@ -88,6 +106,9 @@ def worker(
     SIGTERM or Ctrl-C lets it finish what runs and give back what has not started; a second one ends it at
     once. Start as many as you like, on any machine. Options given here overrule those of the Worker in your
     code.
+
+    It says what did not succeed, a line each: attempt, kind, time of the next try, error. With --until-empty
+    it ends with status 3 when messages died, or wait for want of a handler.
     """
     found = load(app)
     given = {
@@ -97,12 +118,13 @@ def worker(
         "grace": grace,
         "max_connections": max_connections,
         "lead": lead,
+        "unknown_kinds": unknown_kinds,
     }
     for attribute, value in given.items():
         if value is not None:
             setattr(found, attribute, value)
     found.until_empty = found.until_empty or until_empty
-    log_to_stderr()
+    log_to_stderr(log_level, log_format, is_verbose=verbose)
     if found.dsn is not None and dsn is None and embedded is None:
         _run(found, app, json)
         return
@@ -111,18 +133,32 @@ def worker(
 
 
 def _run(found: Worker, app: str, json: bool) -> None:
-    queues, kinds = ", ".join(found.queues), ", ".join(found.kinds) or "none"
-    err.print(f"[bold]{app}[/bold] serves {queues}; kinds: {kinds}. Ctrl-C ends it.")
     try:
         found.run()
     except ValueError as error:
         raise Mistake(f"{app} cannot run: {error}.") from None
-    statistics = asdict(found.statistics)
+    statistics = found.statistics
     if json:
-        write_json(statistics)
-    else:
-        done = (f"{count:,} {name.replace('_', ' ')}" for name, count in statistics.items() if count)
-        err.print(", ".join(done) or "Nothing was done.")
+        write_json(asdict(statistics))
+    if found.until_empty and statistics.dead + statistics.unhandled > 0:
+        _tell_unfinished(found)
+        raise typer.Exit(UNFINISHED)
+
+
+def _tell_unfinished(found: Worker) -> None:
+    queues, statistics = " or ".join(found.queues), found.statistics
+    if dead := statistics.dead:
+        log.error(
+            "%s %s: trunq dead list %s shows why",
+            f"{dead:,}",
+            "message died" if dead == 1 else "messages died",
+            queues,
+        )
+    if waiting := statistics.unhandled:
+        who = "message waits" if waiting == 1 else "messages wait"
+        log.error(
+            "%s %s for a worker with a handler: trunq status %s names the kinds", f"{waiting:,}", who, queues
+        )
 
 
 def load(app: str) -> Worker:

@@ -42,4 +42,4 @@ class Outage:
         now = monotonic()
         if self.is_on and opened_at >= self._began:
             self.is_on, self._ended = False, now
-            log.warning("the database is back, it was away for %.1f s: %s", now - self._began, self._why)
+            log.warning("connected again, the database was away for %.1f s: %s", now - self._began, self._why)

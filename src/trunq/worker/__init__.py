@@ -15,7 +15,8 @@ handler with a parameter `connection` gets a transaction: its writes and the ack
     fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
     backlog    leased, not started
     slot       runs handlers (thread, transaction: those that are not plain coroutines)
-    failure    what the log says of those that fail
+    outcome    what the log says of those that did not succeed
+    pulse      what it says of the work as a whole
     answer     sends answers in groups
     heartbeat  extends the leases of what still runs
     run        the order of life of all these
@@ -33,9 +34,9 @@ from trunq.leader import own_name
 from trunq.signals import run_with_signals
 from trunq.worker.lease import Statistics
 from trunq.worker.registry import Function, Registry
-from trunq.worker.run import Options, Run
+from trunq.worker.run import Options, Run, UnknownKinds
 
-__all__ = ["Statistics", "Worker"]
+__all__ = ["Statistics", "UnknownKinds", "Worker"]
 
 Seconds = float | timedelta
 
@@ -55,7 +56,9 @@ class Worker:
     connections to the database; when not given, each handler in a transaction can have one, besides one each
     for leases, answers, the bell and the leader; the log says at the start how many that is. `lead=False`
     keeps it from standing for election as leader. With `until_empty`, it ends when nothing of its
-    subscription is waiting, running or delayed any more. Times are seconds or timedelta.
+    subscription is waiting, running or delayed any more, except for want of a handler. A message whose kind
+    has no handler waits for a worker that has one, which counts no attempt; with `unknown_kinds="reject"` it
+    is dead. Times are seconds or timedelta.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Worker:
         notify: bool | None = None,
         lead: bool = True,
         until_empty: bool = False,
+        unknown_kinds: UnknownKinds = "wait",
     ) -> None:
         self.queues = queues
         self.subscription = subscription
@@ -89,6 +93,7 @@ class Worker:
         self.notify = notify
         self.lead = lead
         self.until_empty = until_empty
+        self.unknown_kinds = unknown_kinds
         self.statistics = Statistics()
         self._registry = Registry()
         self._run: Run | None = None
@@ -127,7 +132,7 @@ class Worker:
         """
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("an event loop is running here: await worker.run_async()")
-        run_with_signals(self.run_async, self.stop)
+        run_with_signals(self.run_async, self.stop, _seconds(self.grace, "grace"))
 
     async def run_async(self) -> None:
         """`run` on the event loop you have, without signals; `stop` ends it, cancelling ends it at once."""
@@ -156,6 +161,8 @@ class Worker:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
         if self.prefetch is not None and self.prefetch < 0:
             raise ValueError(f"prefetch cannot be negative, not {self.prefetch}")
+        if self.unknown_kinds not in ("wait", "reject"):
+            raise ValueError(f"unknown_kinds is 'wait' or 'reject', not {self.unknown_kinds!r}")
         poll = _seconds(self.poll, "poll")
         return Options(
             queues=tuple(dict.fromkeys(self.queues)),
@@ -173,6 +180,7 @@ class Worker:
             notify=self.notify,
             lead=self.lead,
             until_empty=self.until_empty,
+            unknown_kinds=self.unknown_kinds,
         )
 
 

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Final
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor
 
 from trunq._async.execute import send, value
 from trunq._sync.execute import value as sync_value
@@ -25,7 +25,8 @@ from trunq.call import Call
 from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.errors import LeaseLost, translate
-from trunq.message import Reject, Retry
+from trunq.message import Message, Reject, Retry
+from trunq.record import Fate
 from trunq.wire.array import (
     bigint_array,
     encoded_jsonb_array,
@@ -33,8 +34,9 @@ from trunq.wire.array import (
     real_array,
     text_array,
 )
-from trunq.worker.lease import Lease, Rejected, Retried, Statistics
-from trunq.worker.result import cut
+from trunq.worker.lease import Lease, PutOff, Rejected, Retried, Statistics
+from trunq.worker.outcome import PUT_OFF, Outcomes, Subject
+from trunq.worker.result import cut, describe
 
 log = logging.getLogger("trunq.worker")
 
@@ -50,15 +52,28 @@ MOST_UNSENT: Final = 20_000
 
 @dataclass(slots=True)
 class Group:
-    """Answers of one kind under one lease, and the call that carries them."""
+    """Answers of one kind under one lease, the call that carries them, and what makes such a group.
+
+    Behind answers that are not acks goes a question in the same transaction: what became of the messages?
+    """
 
     lease: Lease
     call: Call
     answers: list[Any] = field(default_factory=list)
+    make: Callable[[Lease, list[Any]], Group] | None = None
+    question: Call | None = None
+    _fates: AsyncCursor[tuple[Any, ...]] | None = None
 
-    async def send(self, connection: AsyncConnection[Any]) -> Any:
-        """Send them; the cursor holds what the database returned."""
-        return await send(connection, self.call)
+    async def send(self, connection: AsyncConnection[Any]) -> None:
+        """Send them."""
+        await send(connection, self.call)
+        if self.question is not None:
+            self._fates = await send(connection, self.question)
+
+    async def fates(self) -> dict[int, tuple[timedelta | None, str | None]]:
+        """By message: the wait until it runs again, or why it is dead; none for those that run at once."""
+        rows = [] if self._fates is None else await self._fates.fetchall()
+        return {id: (wait, reason) for id, wait, reason in rows}
 
 
 class Outbox:
@@ -68,11 +83,13 @@ class Outbox:
         self,
         link: Link,
         statistics: Statistics,
+        outcomes: Outcomes,
         lost: Callable[[Lease], None],
         renewed: Callable[[Lease], None],
     ) -> None:
         self._link = link
         self._statistics = statistics
+        self._outcomes = outcomes
         self._lost = lost
         self._renewed = renewed
         self._unsent: list[Lease] = []
@@ -92,27 +109,38 @@ class Outbox:
             lease.acked.append((id, took, result))
             self._statistics.handled += 1
 
-    def answer(self, lease: Lease, id: int, took: float, answer: Retry | Reject) -> None:
+    def answer(self, lease: Lease, message: Message, took: float, answer: Retry | Reject) -> None:
         """The handler said what is to become of the message."""
+        id, subject = message.id, Subject.of(message)
         # Made before it counts: what cannot be sent must not be taken twice.
         if isinstance(answer, Retry):
             delay = answer.after
             seconds = delay if delay is None or isinstance(delay, int | float) else delay.total_seconds()
-            retried = Retried(id, took, _clean(answer.error), seconds)
+            note = self._outcomes.answered(subject, "runs again", answer.error)
+            retried = Retried(id, took, note, _clean(answer.error), seconds)
             if self._take(lease):
                 lease.retried.append(retried)
                 self._statistics.retried += 1
         else:
-            rejected = Rejected(id, took, _clean(answer.reason) or "")
+            note = self._outcomes.answered(subject, "is rejected", answer.reason)
+            rejected = Rejected(id, took, note, _clean(answer.reason) or "")
             if self._take(lease):
                 lease.rejected.append(rejected)
                 self._statistics.rejected += 1
 
-    def fail(self, lease: Lease, id: int, took: float, error: str) -> None:
+    def fail(self, lease: Lease, message: Message, took: float, error: BaseException) -> None:
         """The handler raised: the policy decides."""
         if self._take(lease):
-            lease.retried.append(Retried(id, took, _clean(error), None))
+            note = self._outcomes.failed(message, error)
+            lease.retried.append(Retried(message.id, took, note, _clean(describe(error)), None))
             self._statistics.failed += 1
+
+    def put_off(self, lease: Lease, message: Message, why: str) -> None:
+        """This worker cannot start the message; another may, or its own next version."""
+        if self._take(lease):
+            note = self._outcomes.answered(Subject.of(message), PUT_OFF, why)
+            lease.put_off.append(PutOff(message.id, note, _clean(why) or ""))
+            self._statistics.put_off += 1
 
     def release(self, lease: Lease, ids: list[int]) -> None:
         """Messages that were not started go back."""
@@ -194,6 +222,9 @@ class Outbox:
             await self._link.close()
             for group in groups:
                 await self._send_alone(group)
+        else:
+            for group in groups:
+                await self._tell(group)
         for lease in extensions:
             lease.is_extending = False
             if not lease.is_lost:
@@ -215,7 +246,7 @@ class Outbox:
         return count, groups
 
     async def _send_together(self, connection: AsyncConnection[Any], groups: list[Group]) -> None:
-        if len(groups) == 1:
+        if len(groups) == 1 and groups[0].question is None:
             await groups[0].send(connection)
             return
         async with connection.pipeline():
@@ -227,22 +258,36 @@ class Outbox:
             await self._link.run(group.send)
         except psycopg.Error as error:
             await self._refused(group, error)
+        else:
+            await self._tell(group)
+
+    async def _tell(self, group: Group) -> None:
+        """Say what became of messages that were not acked."""
+        if group.question is None:
+            return
+        fates = await group.fates()
+        for answer in group.answers:
+            wait, reason = fates.get(answer.id, (None, None))
+            self._statistics.dead += reason is not None
+            self._outcomes.say(answer.note, wait, reason)
 
     async def _refused(self, group: Group, error: psycopg.Error) -> None:
         ours, function = translate(error), group.call.function
         if isinstance(ours, LeaseLost):
             self._lose(group.lease, len(group.answers))
-        elif len(group.answers) > 1:
+        elif len(group.answers) > 1 and group.make is not None:
             # One of them is not to the database's taste (a result that is RawJson and not JSON): find it.
             for answer in group.answers:
-                await self._send_alone(_BY_FUNCTION[function](group.lease, [answer]))
+                await self._send_alone(group.make(group.lease, [answer]))
         elif function in _FAILING and not _was_refused(group.answers[0]):
             what, counter = _FAILING[function]
             answered = group.answers[0]
             setattr(self._statistics, counter, getattr(self._statistics, counter) - 1)
             self._statistics.failed += 1
-            answer = Retried(answered[0], answered[1], f"{_REFUSED} {what}: {first_line(error)}", None)
-            await self._send_alone(_retry(group.lease, [answer]))
+            why = f"{_REFUSED} {what}: {first_line(error)}"
+            subject = Subject(group.lease.queue, answered[0]) if function == "ack" else answered.note.subject
+            note = self._outcomes.answered(subject, "failed", why)
+            await self._send_alone(_retry(group.lease, [Retried(answered[0], answered[1], note, why, None)]))
         else:
             log.error(
                 "the database refused an answer: %s",
@@ -308,18 +353,22 @@ def _groups(lease: Lease) -> list[Group]:
     if lease.released:
         released, lease.released = lease.released, []
         groups.append(_release(lease, released))
+    if lease.put_off:
+        put_off, lease.put_off = lease.put_off, []
+        groups.append(_put_off(lease, put_off))
     return groups
 
 
 def _ack(lease: Lease, answers: list[Any]) -> Group:
     ids, took, results = zip(*answers, strict=True)
     given = None if results.count(None) == len(results) else encoded_jsonb_array(results)
-    return _group(lease, answers, "ack", ids, results=given, took=real_array(took))
+    return _group(_ack, lease, answers, "ack", ids, results=given, took=real_array(took))
 
 
 def _retry(lease: Lease, answers: list[Retried]) -> Group:
-    ids, took, errors, delays = zip(*answers, strict=True)
+    ids, took, _, errors, delays = zip(*answers, strict=True)
     return _group(
+        _retry,
         lease,
         answers,
         "retry",
@@ -327,34 +376,48 @@ def _retry(lease: Lease, answers: list[Retried]) -> Group:
         errors=text_array("errors", errors),
         delays=interval_array("delays", delays),
         took=real_array(took),
+        is_asked=True,
     )
 
 
 def _reject(lease: Lease, answers: list[Rejected]) -> Group:
-    ids, took, reasons = zip(*answers, strict=True)
+    ids, took, _, reasons = zip(*answers, strict=True)
     errors = text_array("errors", reasons)
-    return _group(lease, answers, "reject", ids, errors=errors, took=real_array(took))
+    return _group(_reject, lease, answers, "reject", ids, errors=errors, took=real_array(took), is_asked=True)
+
+
+def _put_off(lease: Lease, answers: list[PutOff]) -> Group:
+    ids, _, reasons = zip(*answers, strict=True)
+    errors = text_array("errors", reasons)
+    return _group(_put_off, lease, answers, "release", ids, errors=errors, is_asked=True)
 
 
 def _release(lease: Lease, ids: list[int]) -> Group:
-    return _group(lease, ids, "release", ids)
+    return _group(_release, lease, ids, "release", ids)
 
 
-def _group(lease: Lease, answers: list[Any], function: str, ids: Iterable[int], **arguments: Any) -> Group:
-    return Group(lease, Call(function, {**lease.names, "ids": bigint_array(ids), **arguments}), answers)
+def _group(
+    make: Callable[[Lease, list[Any]], Group],
+    lease: Lease,
+    answers: list[Any],
+    function: str,
+    ids: Iterable[int],
+    *,
+    is_asked: bool = False,
+    **arguments: Any,
+) -> Group:
+    group = Group(
+        lease, Call(function, {**lease.names, "ids": bigint_array(ids), **arguments}), answers, make
+    )
+    if is_asked:
+        source = {"queue": lease.queue, "subscription": lease.subscription}
+        group.question = Call("list_fates", {**source, "ids": bigint_array(ids)}, Fate._fields)
+    return group
 
 
 def _extension(lease: Lease) -> Group:
     lease_time = timedelta(seconds=lease.lease_time)
     return Group(lease, Call("extend", {**lease.names, "lease_time": lease_time}))
-
-
-_BY_FUNCTION: Final[dict[str, Callable[[Lease, list[Any]], Group]]] = {
-    "ack": _ack,
-    "retry": _retry,
-    "reject": _reject,
-    "release": _release,
-}
 
 
 def _clean(text: str | None) -> str | None:

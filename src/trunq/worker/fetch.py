@@ -138,7 +138,11 @@ class Fetcher:
     def _room(self) -> int:
         backlog, statistics = self._backlog, self._statistics
         ahead = self.ahead.count(
-            statistics.handled + statistics.failed + statistics.retried + statistics.rejected
+            statistics.handled
+            + statistics.failed
+            + statistics.retried
+            + statistics.rejected
+            + statistics.put_off
         )
         backlog.low = ahead // 2
         if len(backlog.waiting) > backlog.low or self._outbox.unsent > MOST_UNSENT:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trunq.message import Message
+from trunq.worker.outcome import Note
 
 Acked = tuple[int, float, bytes | None]
 """A handled message: its id, the seconds it took, its result as JSON. A bare tuple: there are many."""
@@ -16,6 +17,7 @@ class Retried(NamedTuple):
 
     id: int
     took: float
+    note: Note
     error: str | None
     delay: float | None
 
@@ -25,7 +27,16 @@ class Rejected(NamedTuple):
 
     id: int
     took: float
+    note: Note
     reason: str
+
+
+class PutOff(NamedTuple):
+    """A message that was not started, because this worker cannot."""
+
+    id: int
+    note: Note
+    why: str
 
 
 class Lease:
@@ -47,6 +58,7 @@ class Lease:
         "lease_time",
         "leased_at",
         "parked",
+        "put_off",
         "queue",
         "rejected",
         "released",
@@ -83,6 +95,7 @@ class Lease:
         self.retried: list[Retried] = []
         self.rejected: list[Rejected] = []
         self.released: list[int] = []
+        self.put_off: list[PutOff] = []
         self.parked: list[Message] = []
         """Messages that were not started because the lease had run out by then."""
 
@@ -104,14 +117,18 @@ class Lease:
     @property
     def unsent(self) -> int:
         """Answers that wait to be sent."""
-        return len(self.acked) + len(self.retried) + len(self.rejected) + len(self.released)
+        return sum(map(len, self._answers))
+
+    @property
+    def _answers(self) -> tuple[list[Any], ...]:
+        return self.acked, self.retried, self.rejected, self.released, self.put_off
 
     def lose(self) -> None:
         """The database said it is lost: nothing of it starts any more, and no answer of it counts."""
         self.is_lost = True
         self.ends = float("-inf")
         self.parked.clear()
-        for answers in (self.acked, self.retried, self.rejected, self.released):
+        for answers in self._answers:
             answers.clear()
 
     def __repr__(self) -> str:
@@ -149,8 +166,10 @@ class Source:
 class Statistics:
     """What a worker has done since it started, in messages.
 
-    `failed` raised, `lost` were given to someone else before their answer counted. `looks` are calls of
-    `lease`, `empty_looks` those in vain.
+    `failed` raised, `put_off` have a kind without a handler, `lost` were given to someone else before their
+    answer counted. `dead` are those of the failed, retried and rejected that the database gave up. `looks`
+    are calls of `lease`, `empty_looks` those in vain. `unhandled` waited for want of a handler when
+    `until_empty` ended the worker.
     """
 
     leased: int = 0
@@ -158,6 +177,9 @@ class Statistics:
     retried: int = 0
     rejected: int = 0
     failed: int = 0
+    put_off: int = 0
+    dead: int = 0
+    unhandled: int = 0
     released: int = 0
     lost: int = 0
     looks: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 from typing import Any, Final
 
 from trunq.errors import InvalidArgument
@@ -10,6 +11,8 @@ from trunq.wire.json import json_bytes
 
 _TAIL: Final = 2
 _LONGEST: Final = 2000
+_LINE: Final = 300
+_NOT_THE_USERS: Final = frozenset({"trunq", "psycopg", "psycopg_pool", "asyncio", "threading", "contextlib"})
 _FRAMES: Final = 30
 _CAUSES: Final = 5
 
@@ -29,9 +32,41 @@ def describe(error: BaseException) -> str:
     """An error for the message's history: type and text, then the end of the traceback."""
     said = text_of(error)
     head = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)[-_TAIL:]
+    frames = traceback.extract_tb(users_frames(error))[-_TAIL:]
     places = [f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
     return "\n".join([head, *places])
+
+
+def headline(said: BaseException | str) -> str:
+    """An error, or a text, in one line."""
+    if isinstance(said, BaseException):
+        text = text_of(said)
+        said = f"{type(said).__name__}: {text}" if text else type(said).__name__
+    return cut(" ".join(cut(said, 2 * _LINE).split()), _LINE)
+
+
+def users_frames(error: BaseException) -> TracebackType | None:
+    """The traceback of an error without the frames of those who called the handler, or were called by it: us,
+    psycopg and the event loop. All of it, when nothing else is left.
+    """
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS:
+            frames.append(trace)
+        trace = trace.tb_next
+    shown: TracebackType | None = None
+    for each in reversed(frames):
+        shown = TracebackType(shown, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return shown or error.__traceback__
+
+
+def last_line_of(error: BaseException) -> tuple[str, int]:
+    """File and line where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)
 
 
 def text_of(error: BaseException) -> str:
@@ -59,7 +94,7 @@ def traceback_of(error: BaseException) -> str:
     """The traceback of an error that says too much, as text, with that of its causes."""
     parts = []
     for each in _with_causes(error):
-        frames = "".join(traceback.format_tb(each.__traceback__)[-_FRAMES:])
+        frames = "".join(traceback.format_tb(users_frames(each))[-_FRAMES:])
         parts.append(f"Traceback (most recent call last):\n{frames}{type(each).__name__}: {text_of(each)}")
     return "\n\n".join(reversed(parts))
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from time import monotonic
+from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import AsyncConnection
@@ -18,15 +19,17 @@ from trunq.connection.link import Link
 from trunq.connection.outage import Outage
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
 from trunq.leader import Leader
+from trunq.message import Reject
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
-from trunq.worker.failure import Failures
 from trunq.worker.fetch import Fetcher
 from trunq.worker.heartbeat import Heartbeat
 from trunq.worker.lease import Lease, Source, Statistics
+from trunq.worker.outcome import Outcomes
+from trunq.worker.pulse import Pulse
 from trunq.worker.registry import Registry
-from trunq.worker.slot import Slot
+from trunq.worker.slot import NoHandler, Slot
 from trunq.worker.transaction import Transactions
 
 log = logging.getLogger("trunq.worker")
@@ -35,12 +38,18 @@ _POLICY_EVERY: Final = 60.0
 """Seconds between looks at the subscriptions' policy, which may be changed while we run."""
 
 _FOR_HANDLERS: Final = 0.8
-"""This share of the grace is for handlers, the rest for their answers."""
+"""This share of the grace is for handlers."""
+_FOR_ANSWERS: Final = 0.9
+"""Until then is the time of their answers; the rest is for the end."""
 _STUBBORN: Final = 5.0
-"""Seconds in which what is cancelled should end."""
+"""Seconds in which what is cancelled should end, when no grace bounds them."""
+_KINDS_SAID: Final = 10
 
 _POLICY: Final = ("subscription", "mode", "lease_time")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
+
+
+UnknownKinds = Literal["wait", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class Options:
     notify: bool | None
     lead: bool
     until_empty: bool
+    unknown_kinds: UnknownKinds
 
 
 def connections(options: Options, registry: Registry) -> tuple[int, int]:
@@ -97,12 +107,15 @@ class Run:
         self._backlog = Backlog()
         self.max_connections, share = connections(options, registry)
         self._transactions = Transactions(options.dsn, title, share)
-        self._failures = Failures()
+        self._outcomes = Outcomes()
+        self._pulse = Pulse(statistics, self._backlog, self._outcomes)
+        self._registry = registry
         self._leader = Leader(options.dsn, options.identity, outage=outage) if options.lead else None
         self._bell = Bell(self._listening, self._sources, self._backlog.changed, options.notify)
         self._outbox = Outbox(
             self._answers,
             statistics,
+            self._outcomes,
             self._lost,
             self._renewed,
         )
@@ -113,8 +126,9 @@ class Run:
                 registry,
                 self._outbox,
                 self._transactions,
-                self._failures,
+                Reject if options.unknown_kinds == "reject" else NoHandler,
                 options.reserve,
+                options.identity,
             )
             for number in range(options.concurrency)
         ]
@@ -137,13 +151,22 @@ class Run:
         )
         self._background: set[asyncio.Task[None]] = set()
         self._overdue = asyncio.Event()
+        self._ends_at: float | None = None
 
     def stop(self) -> None:
         """Lease no more, give back what has not started, finish what runs, as far as the grace lasts."""
-        if (grace := self._options.grace) is not None and not self._fetcher.is_stopped:
+        if self._fetcher.is_stopped:
+            return
+        grace, running = self._options.grace, self._backlog.busy
+        have = "" if grace is None else f", {grace:g} s at most"
+        who = "1 handler still runs" if running == 1 else f"{running} handlers still run"
+        still = f": {who}{have}, Ctrl-C again ends {'it' if running == 1 else 'them'}" if running else ""
+        log.info("stopping%s", still, extra={"running": running})
+        if grace is not None:
             loop = asyncio.get_running_loop()
+            self._ends_at = monotonic() + grace
             loop.call_later(grace * _FOR_HANDLERS, self._give_up)
-            loop.call_later(grace, self._overdue.set)
+            loop.call_later(grace * _FOR_ANSWERS, self._overdue.set)
         self._fetcher.stop()
 
     def _give_up(self) -> None:
@@ -159,14 +182,7 @@ class Run:
         slots: set[asyncio.Task[None]] = set()
         try:
             await self._open()
-            about = {"worker": self._options.identity, "queues": self._options.queues}
-            log.info(
-                "serving %s as %s, with %s connections at most",
-                ", ".join(self._options.queues),
-                self._options.identity,
-                self.max_connections,
-                extra=about,
-            )
+            self._say_start()
             self._start_background()
             slots = {asyncio.create_task(slot.run()) for slot in self._slots}
             try:
@@ -177,10 +193,26 @@ class Run:
                     await self._drain({slot for slot in slots if not slot.done()})
                 raise
             await self._drain(slots)
-            self._failures.say_rest()
-            log.info("ended: %s", self._statistics, extra=about)
+            self._pulse.end()
+        except asyncio.CancelledError:
+            log.warning("ended at once: %s", _cut_off(self._backlog.busy))
+            raise
         finally:
             await self._close(slots)
+
+    def _say_start(self) -> None:
+        options, kinds = self._options, self._registry.kinds
+        more = f" and {len(kinds) - _KINDS_SAID} more" if len(kinds) > _KINDS_SAID else ""
+        log.info(
+            "%s serves %s; kinds: %s%s; %s handlers at a time, with %s connections at most; Ctrl-C ends it",
+            options.identity,
+            ", ".join(options.queues),
+            ", ".join(kinds[:_KINDS_SAID]),
+            more,
+            options.concurrency,
+            self.max_connections,
+            extra={"worker": options.identity, "queues": options.queues},
+        )
 
     def _lost(self, lease: Lease) -> None:
         self._heartbeat.lost(lease)
@@ -239,6 +271,7 @@ class Run:
             self._bell.run(),
             self._heartbeat.run(self._outbox),
             self._keep_following(),
+            self._pulse.run(),
         ]
         if self._leader is not None:
             works.append(self._leader.run_async())
@@ -296,15 +329,20 @@ class Run:
             slot.close()
         if self._leader is not None:
             self._leader.stop()
-        await _end(*slots, *self._background)
+        await self._end_in_time(slots)
         await self._transactions.close()
         for link in (self._leases, self._answers):
             await link.close()
         await self._bell.close()
 
+    async def _end_in_time(self, slots: set[asyncio.Task[None]]) -> None:
+        """A handler may refuse to end: half of what is left of the grace is for closing the connections."""
+        left = _STUBBORN if self._ends_at is None else (self._ends_at - monotonic()) / 2
+        await _end(*slots, *self._background, within=max(0.0, left))
+
     async def _is_empty(self) -> bool:
         async def left(connection: AsyncConnection[Any]) -> int:
-            total = 0
+            total = self._statistics.unhandled = 0
             async with connection.transaction():
                 # One snapshot for all counts: a delayed message that becomes a ready one between two of them
                 # would be seen in neither place.
@@ -312,10 +350,27 @@ class Run:
                 for source in self._sources:
                     call = Call("status", {"queue": source.queue}, _LEFT)
                     for name, *counts in await execute(connection, call):
-                        total += sum(counts) if name == source.subscription else 0
+                        if name == source.subscription:
+                            total += await self._left(connection, source, *counts)
             return total
 
         return await self._leases.run(left) == 0
+
+    async def _left(
+        self, connection: AsyncConnection[Any], source: Source, ready: int, leased: int, delayed: int
+    ) -> int:
+        """What is left to do: not what waits for a worker that has a handler for it."""
+        if ready + leased == 0 and delayed > 0 and self._statistics.put_off > 0:
+            left = int(await value(connection, Call("_has_delayed", source.names)))
+            self._statistics.unhandled += 0 if left else delayed
+            return left
+        return ready + leased + delayed
+
+
+def _cut_off(running: int) -> str:
+    if running == 1:
+        return "1 handler was cut off; its message comes back when its lease ends"
+    return f"{running} handlers were cut off; their messages come back when their leases end"
 
 
 async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -325,12 +380,12 @@ async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
         task.result()
 
 
-async def _end(*tasks: asyncio.Task[None]) -> None:
+async def _end(*tasks: asyncio.Task[None], within: float = _STUBBORN) -> None:
     """Cancel tasks and wait until they have ended, however; not for ever, for a handler may refuse to."""
     for task in tasks:
         task.cancel()
     if tasks:
-        done, _ = await asyncio.wait(tasks, timeout=_STUBBORN)
+        done, _ = await asyncio.wait(tasks, timeout=within)
         for task in done:
             if not task.cancelled():
                 task.exception()

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trunq.message import Message, Reject, Retry
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
-from trunq.worker.failure import Failures, about
 from trunq.worker.lease import Lease
+from trunq.worker.outcome import Subject
 from trunq.worker.registry import Handler, Registry
-from trunq.worker.result import describe, encode
+from trunq.worker.result import encode
 from trunq.worker.thread import Thread
 from trunq.worker.transaction import COMMITTED, AckRefused, Transactions
 
@@ -34,8 +35,10 @@ _MOST_LEFT: Final = 3
 """Threads that a slot leaves behind with handlers that hang. Each takes memory, and perhaps a connection."""
 
 
-class UnknownKind(Exception):
-    """No handler is registered for the kind of a message."""
+class NoHandler(NamedTuple):
+    """No handler is registered for the kind of a message; `why` says so."""
+
+    why: str
 
 
 class Slot:
@@ -48,16 +51,18 @@ class Slot:
         registry: Registry,
         outbox: Outbox,
         transactions: Transactions,
-        failures: Failures,
+        no_handler: Callable[[str], Any],
         reserve: float | None,
+        worker: str,
     ) -> None:
         self._number = number
         self._backlog = backlog
         self._registry = registry
         self._outbox = outbox
         self._transactions = transactions
-        self._failures = failures
+        self._no_handler = no_handler
         self._reserve = reserve
+        self._worker = worker
         self._thread: Thread | None = None
         self._left: list[Thread] = []
         """Threads with handlers that hang, left to themselves."""
@@ -78,6 +83,7 @@ class Slot:
         backlog, outbox = self._backlog, self._outbox
         waiting, changed = backlog.waiting, backlog.changed
         handlers, default = self._registry.handlers, self._registry.default
+        is_verbose = log.isEnabledFor(logging.DEBUG)
         turn = monotonic()
         while True:
             while not waiting:
@@ -101,7 +107,7 @@ class Slot:
                 else:
                     result = await self._handle(handler, lease, message)
                 ended = monotonic()
-                if result is None:
+                if result is None and not is_verbose:
                     outbox.ack(lease, message.id, ended - started)
                 else:
                     self._answer(lease, message, ended - started, result)
@@ -157,7 +163,7 @@ class Slot:
     async def _handle(self, handler: Handler | None, lease: Lease, message: Message) -> Any:
         """Call a handler that needs a thread, a transaction or a time limit."""
         if handler is None:
-            raise UnknownKind(self._unknown(message))
+            return self._no_handler(self._unknown(message))
         if not handler.is_async:
             return await self._run_in_thread(handler, lease, message)
         if handler.connection is not None:
@@ -219,10 +225,14 @@ class Slot:
         self._task.cancel()
 
     def _answer(self, lease: Lease, message: Message, took: float, result: Any) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            _say_done(message, took, result)
         if result is COMMITTED:
             self._outbox.committed(lease)
         elif isinstance(result, Retry | Reject):
-            self._outbox.answer(lease, message.id, took, result)
+            self._outbox.answer(lease, message, took, result)
+        elif isinstance(result, NoHandler):
+            self._outbox.put_off(lease, message, result.why)
         else:
             self._outbox.ack(lease, message.id, took, encode(result))
 
@@ -234,20 +244,34 @@ class Slot:
             error = self._verdict
         if lease.is_lost or isinstance(error, AckRefused):
             log.warning(
-                "message %s of %s was lost while it ran", message.id, message.queue, extra=about(message)
+                "message %s of %s was lost while it ran",
+                message.id,
+                message.queue,
+                extra=Subject.of(message).about,
             )
             self._outbox.forget(lease)
             return
-        self._failures.note(message, error, is_traced=not isinstance(error, UnknownKind))
-        self._outbox.fail(lease, message.id, took, describe(error))
+        self._outbox.fail(lease, message, took, error)
 
     def _unknown(self, message: Message) -> str:
         known = ", ".join(self._registry.kinds) or "none"
-        kind = "no kind" if message.kind is None else f"kind {message.kind!r}"
-        return f"no handler for a message of {kind}; this worker has: {known}"
+        what = "messages without a kind" if message.kind is None else f"kind {message.kind}"
+        return f"no handler for {what} at worker {self._worker}, which has: {known}"
 
     def _limit(self, lease: Lease) -> float | None:
         return None if self._reserve is None else lease.lease_time - self._reserve
+
+
+def _say_done(message: Message, took: float, result: Any) -> None:
+    if not isinstance(result, Retry | Reject | NoHandler):
+        subject = Subject.of(message)
+        log.debug(
+            "%s done%s, in %.3g ms",
+            subject,
+            subject.details,
+            took * 1000,
+            extra={**subject.about, "outcome": "done", "took": took},
+        )
 
 
 def _late(limit: float) -> TimeoutError:

@@ -166,3 +166,14 @@ def test_a_message_is_acked_in_the_transaction_of_its_effects(database: str) -> 
                 client.ack(one, connection=connection)
                 raise ZeroDivisionError
         assert states(client) == ["leased"] * 3
+
+
+def test_what_is_released_with_an_error_waits_and_its_fate_says_how_long(database: str) -> None:
+    with Client(database) as client:
+        one, two, three = prepared(client)
+        assert client.release([one, two], error="no handler for kind letter") == 2
+        hold = ("orders", "default", three.lease_id, three.token)
+        assert client.release(*hold, [three.id], [None]) == 1
+        fates = client.list_fates("orders", "default", [one.id, two.id, three.id])
+        assert [(fate.id, fate.reason) for fate in fates] == [(one.id, None), (two.id, None)]
+        assert all(fate.wait is not None and 0 < fate.wait.total_seconds() <= 1 for fate in fates)

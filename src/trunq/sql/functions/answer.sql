@@ -71,16 +71,43 @@ create or replace function trunq.release(
   p_subscription text,
   p_lease_id bigint,
   p_token bigint,
-  p_ids bigint[]
+  p_ids bigint[],
+  p_errors text[] default null
 ) returns integer
 language sql volatile as $$
-  select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', null, null, null, null)
+  select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', p_errors, null, null, null)
 $$;
-comment on function trunq.release(text, text, bigint, bigint, bigint[]) is
-  'Gives back messages of a lease that were not started: handed out again at once, the attempt not counted.
+comment on function trunq.release(text, text, bigint, bigint, bigint[], text[]) is
+  'Gives back messages of a lease that were not started, the attempt not counted: handed out again at once; with an error (no handler for this kind, say) after a delay that grows from time to time, up to 5 minutes.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
+
+create or replace function trunq.list_fates(p_queue text, p_subscription text, p_ids bigint[])
+returns table (id bigint, wait interval, reason text)
+language plpgsql set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_now timestamptz := trunq.clock();
+begin
+  -- Asked for their order too: without statistics all indexes look alike, and another one would read all that is delayed.
+  return query
+    select u.id, e.due_at - v_now, e.reason from unnest(p_ids) u(id) cross join lateral (
+      (select d.id, d.due_at, null::text reason from trunq.delayed d
+       where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id >= u.id
+       order by d.queue_id, d.subscription_id, d.id limit 1)
+      union all
+      (select d.id, null, d.reason from trunq.dead d
+       where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id >= u.id
+       order by d.queue_id, d.subscription_id, d.id limit 1)) e
+    where e.id = u.id;
+end $$;
+comment on function trunq.list_fates(text, text, bigint[]) is
+  'What became of messages that a subscription gave back, asked in the same transaction: wait, the time until each runs again, or reason, why it is dead.
+Returns: no row for a message that runs again at once, or is neither delayed nor dead.
+Raises: TQ001, TQ002.';
 
 create or replace function trunq._answer(
   p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
@@ -130,3 +157,21 @@ language sql immutable as $$
   from (select coalesce(p_errors, '[]') || pg_catalog.jsonb_build_object('attempt', p_attempt, 'at', p_at, 'worker', p_worker, 'error', pg_catalog.left(p_error, trunq._limit('error_characters')))) x(e)
 $$;
 comment on function trunq._add_error(jsonb, integer, timestamptz, text, text) is 'The errors of a message, with one more.';
+
+create or replace function trunq._add_put_off(p_errors jsonb, p_attempt integer, p_at timestamptz, p_worker text, p_error text) returns jsonb
+language sql immutable as $$
+  -- One entry however often: this may go on for ever, and must not push out the errors of attempts.
+  select pg_catalog.jsonb_set(
+    trunq._add_error(case when p_errors -> -1 ? 'times' then p_errors - -1 else p_errors end, p_attempt, p_at, p_worker, p_error),
+    '{-1,times}', pg_catalog.to_jsonb(coalesce((p_errors -> -1 ->> 'times')::bigint, 0) + 1))
+$$;
+comment on function trunq._add_put_off(jsonb, integer, timestamptz, text, text) is
+  'The errors of a message that a worker could not start, with this one, which says how many times in a row.';
+
+create or replace function trunq._put_off(p_errors jsonb) returns interval
+language sql volatile as $$
+  -- 5 minutes at most: whoever deploys the handler should not wait longer. Scattered, so that many do not return at once.
+  select pg_catalog.make_interval(secs => least(300, pg_catalog.power(2::double precision, least((p_errors -> -1 ->> 'times')::bigint - 1, 30)))
+    * (1 - 0.2 * pg_catalog.random()))
+$$;
+comment on function trunq._put_off(jsonb) is 'How long a message waits that a worker could not start: 1, 2, 4 seconds and so on, up to 5 minutes, less a random share.';

@@ -82,6 +82,18 @@ Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
 
+create or replace function trunq._has_delayed(p_queue text, p_subscription text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+begin
+  return exists (
+    select from trunq.delayed d
+    where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
+      and (d.errors -> -1 ? 'times') is not true);
+end $$;
+comment on function trunq._has_delayed(text, text) is 'Whether a delayed message of a subscription waits for its time, and not for a worker that has a handler for its kind.';
+
 create or replace function trunq._promote_apart(
   p_queue trunq.queue, p_statement text, p_from timestamptz, p_from_id bigint, p_now timestamptz, p_max integer,
   out count integer, out last timestamptz, out last_id bigint

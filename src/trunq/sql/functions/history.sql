@@ -365,7 +365,7 @@ begin
         when 'retrying' then $15
         when 'scheduled' then true
         when 'done' then t.outcome = 'a' and (t.is_first or $15)
-        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = jsonb_array_length(t.errors) end is true)
+        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = (select count(*) from jsonb_array_elements(t.errors) e where not e ? 'times') end is true)
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
     trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)',

@@ -16,12 +16,57 @@ begin
   return query
     select q.name, null::text, w.warning, w.hint from trunq.queue q cross join lateral trunq._warn_unreachable(q) w
     where p_queue is null or q.name = p_queue order by q.name;
+  return query select * from trunq._warn_unhandled(p_queue);
   return query select * from trunq._warn_unread(p_queue);
 end $$;
 comment on function trunq.list_warnings(text) is
-  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, subscriptions that nobody reads from and that hold messages for longer than the retention.
+  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, kinds that no worker has a handler for, subscriptions that nobody reads from and that hold messages for longer than the retention.
 Returns: one row a warning, with the way out; subscription null: it is about the queue.
 Raises: TQ001.';
+
+create or replace function trunq._warn_unhandled(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v record;
+begin
+  for v in
+    select q.name, s.name subscription, s.subscription_id from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
+    where (p_queue is null or q.name = p_queue) and s.mode = 'shared' order by q.name, s.name
+  loop
+    return query
+      select v.name, v.subscription,
+        format('no handler for %s in subscription "%s" of queue "%s"', coalesce('kind ' || u.kind, 'messages without a kind'), v.subscription, v.name),
+        format('%s; start a worker with a handler for that, or one with --unknown-kinds reject',
+          case when u.number = 1 then '1 message waits' when u.number > 1000 then 'more than 1,000 messages wait' else u.number || ' messages wait' end)
+      from trunq._unhandled(v.subscription_id) u;
+  end loop;
+end $$;
+comment on function trunq._warn_unhandled(text) is 'Kinds that workers put off because they have no handler for them, the first 20 of each subscription.';
+
+create or replace function trunq._unhandled(p_subscription_id integer) returns table (kind text, number bigint)
+language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+  -- From one kind to the next by the index, past however many messages of each.
+  with recursive known as (
+    (select d.kind, 1 n from trunq.delayed d
+     where d.subscription_id = p_subscription_id and d.errors -> -1 ? 'times' order by d.kind limit 1)
+    union all
+    select (
+      select d.kind from trunq.delayed d
+      where d.subscription_id = p_subscription_id and d.errors -> -1 ? 'times' and d.kind > k.kind order by d.kind limit 1), k.n + 1
+    from known k where k.kind is not null and k.n <= 20)
+  select k.kind, (
+    select count(*) from (
+      select from trunq.delayed d
+      where d.subscription_id = p_subscription_id and d.errors -> -1 ? 'times' and d.kind = k.kind limit 1001) o)
+  from known k where k.kind is not null and k.n <= 20
+  union all
+  select null, n.number from (
+    select count(*) number from (
+      select from trunq.delayed d
+      where d.subscription_id = p_subscription_id and d.errors -> -1 ? 'times' and d.kind is null limit 1001) o) n
+  where n.number > 0
+$$;
+comment on function trunq._unhandled(integer) is 'How many messages of each kind wait for a worker that has a handler for it: exact up to 1,000.';
 
 create or replace function trunq._warn_unread(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$

@@ -105,7 +105,8 @@ create table trunq.subscription (
   start pg_snapshot not null,
   start_tick_id bigint
     constraint exclusive_starts_at_a_tick check ((mode = 'exclusive') = (start_tick_id is not null)),
-  max_attempts integer default 5
+  -- 19 delays: the last attempt is a day or more after the first, whatever the jitter (docs/retry.md).
+  max_attempts integer default 20
     constraint max_attempts_is_positive check (max_attempts > 0),
   lease_time interval not null default '60 seconds'
     constraint lease_time_is_positive check (lease_time > '0'),
@@ -113,7 +114,7 @@ create table trunq.subscription (
     constraint backoff_is_known check (backoff in ('constant', 'linear', 'exponential')),
   backoff_base interval not null default '1 second'
     constraint backoff_base_is_not_negative check (backoff_base >= '0'),
-  backoff_cap interval not null default '1 hour'
+  backoff_cap interval not null default '6 hours'
     constraint backoff_cap_is_not_negative check (backoff_cap >= '0'),
   jitter real not null default 0.1
     constraint jitter_is_a_share check (jitter between 0 and 1),
@@ -161,6 +162,8 @@ create table trunq.delayed (
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
 create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
 create index delayed_subscription on trunq.delayed (subscription_id);
+-- Messages that no worker has a handler for; mostly there are none.
+create index delayed_unhandled on trunq.delayed (subscription_id, kind) where errors -> -1 ? 'times';
 -- The line of suspects, who come back one after the other.
 create index delayed_suspect on trunq.delayed (subscription_id, due_at) where expiries > 1;
 -- It has no key: one message is here once for each subscription, or for all of them.

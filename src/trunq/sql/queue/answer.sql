@@ -140,13 +140,14 @@ begin
   ),
   message as materialized (
     select m.*, given.delay,
-      case when p_outcome = 'l' or p_blame = 'spared' then m.errors else
-        trunq._add_error(m.errors, m.attempt, p_now, p_worker, given.error) end all_errors,
+      case when p_outcome = 'l' and given.error is not null then trunq._add_put_off(m.errors, m.attempt, p_now, p_worker, given.error)
+        when p_outcome = 'l' or p_blame = 'spared' then m.errors
+        else trunq._add_error(m.errors, m.attempt, p_now, p_worker, given.error) end all_errors,
       case when p_outcome = 'j' then 'rejected'
         when p_outcome = 'r' and m.attempt >= v_sub.max_attempts then 'max_attempts'
         when p_outcome = 'x' and m.attempt >= v_sub.max_attempts and (p_blame = 'sole' or v_sub.max_attempts = 1) then 'lease_expired' end reason,
       case p_outcome when 'x' then least(coalesce(m.expiries, 0) + 1, 2)::smallint when 'l' then m.expiries end next_expiries,
-      given.at
+      p_outcome = 'l' and given.error is not null is_put_off, given.at
     from given join place on place.id = given.id
     cross join lateral (
       select g.id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.expiries,
@@ -164,6 +165,7 @@ begin
         when m.reason is not null then '0'
         when p_outcome = 'r' then coalesce(m.delay,
           trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap, v_sub.jitter, m.attempt))
+        when m.is_put_off then trunq._put_off(m.all_errors)
         when line.place is not null then trunq._line_up(p_subscription_id, p_now, line.place)
         when p_outcome = 'x' then p_scatter * (0.1 + 0.9 * random())
         else '0' end wait,
@@ -236,12 +238,14 @@ Returns: how many messages this call answered.
 Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
 
-create or replace function trunq_queue._specimen_release(p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[]) returns integer
+create or replace function trunq_queue._specimen_release(
+  p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_errors text[] default null
+) returns integer
 language sql volatile as $$
-  select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'l', null, null, null, null)
+  select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'l', p_errors, null, null, null)
 $$;
-comment on function trunq_queue._specimen_release(text, bigint, bigint, bigint[]) is
-  'Gives back messages of a lease that were not started: handed out again at once, the attempt not counted.
+comment on function trunq_queue._specimen_release(text, bigint, bigint, bigint[], text[]) is
+  'Gives back messages of a lease that were not started, the attempt not counted: handed out again at once; with an error (no handler for this kind, say) after a delay that grows from time to time, up to 5 minutes.
 Returns: how many messages this call answered.
 Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
