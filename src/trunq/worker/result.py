@@ -6,6 +6,7 @@ import traceback
 from typing import Any, Final
 
 from trunq.errors import InvalidArgument
+from trunq.message import Reject, Retry
 from trunq.wire.json import json_bytes
 
 _TAIL: Final = 2
@@ -32,6 +33,15 @@ def describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-_TAIL:]
     places = [f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
     return "\n".join([head, *places])
+
+
+def raised_answer(error: Retry | Reject) -> Retry | Reject:
+    """A handler's answer that it raised; a Retry without a text of its own has that of its cause."""
+    # One that is made once and raised again and again would keep the frames of all times.
+    error.__traceback__ = None
+    if isinstance(error, Retry) and error.error is None and error.__cause__ is not None:
+        return Retry(error.after, describe(error.__cause__))
+    return error
 
 
 def text_of(error: BaseException) -> str:

@@ -240,7 +240,8 @@ class Run:
             self._keep_following(),
         ]
         if self._leader is not None:
-            works.append(self._leader.run_async())
+            # A worker that handles messages does not end because there was no connection left for the leader.
+            works.append(self._leader.run_async(is_patient=True))
         self._background = {asyncio.create_task(work) for work in works}
 
     async def _watch(

@@ -19,7 +19,7 @@ from trunq.worker.backlog import Backlog
 from trunq.worker.failure import Failures, about
 from trunq.worker.lease import Lease
 from trunq.worker.registry import Handler, Registry
-from trunq.worker.result import describe, encode
+from trunq.worker.result import describe, encode, raised_answer
 from trunq.worker.thread import Thread
 from trunq.worker.transaction import COMMITTED, AckRefused, Transactions
 
@@ -238,6 +238,13 @@ class Slot:
             )
             self._outbox.forget(lease)
             return
+        if isinstance(error, Retry | Reject):
+            try:
+                self._answer(lease, message, took, raised_answer(error))
+                return
+            except Exception as broken:
+                # A class of the handler's own, without what an answer has.
+                error = broken
         self._failures.note(message, error, is_traced=not isinstance(error, UnknownKind))
         self._outbox.fail(lease, message.id, took, describe(error))
 
