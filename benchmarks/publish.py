@@ -106,7 +106,7 @@ def many(options: Options, dsn: str, connection: psycopg.Connection[Any], chunk:
 
         def publish_many() -> None:
             for _ in range(0, messages, chunk):
-                client.publish_many(QUEUE, payloads, kinds=KIND)
+                client.publish_many(QUEUE, payloads, kind=KIND)
 
         works: dict[str, Callable[[], None]] = {
             "bare COPY": partial(copy_in, connection, "bare", messages, chunk),

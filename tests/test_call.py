@@ -15,7 +15,8 @@ from trunq import Client, InvalidName, QueueNotFound, SchemaMissing, call
 from trunq._sync.execute import execute
 from trunq.call import Call, explained
 from trunq.connection.address import complete
-from trunq.leader.duty import duties_of
+from trunq.leader import duty
+from trunq.record import Duty
 from trunq.verb import VERBS
 
 
@@ -131,12 +132,8 @@ def test_an_address_keeps_what_it_says_itself() -> None:
 
 
 def test_a_duty_is_called_for_a_queue_or_for_none() -> None:
-    rows = [
-        ("reap", True, timedelta(seconds=1), 1, 4, timedelta(seconds=1)),
-        ("fire", False, timedelta(seconds=2), None, None, None),
-    ]
-    each, once = duties_of(rows)
-    assert each.call("orders").values == ["reap", "orders"]
-    assert once.call(None).values == ["fire"]
-    assert (once.every, once.again_from) == (2.0, None)
-    assert (each.interval(2.0), each.interval(60.0), once.interval(None)) == (0.5, 1.0, 2.0)
+    each = Duty("reap", True, timedelta(seconds=1), 1, 4, timedelta(seconds=1))
+    once = Duty("fire", False, timedelta(seconds=2), None, None, None)
+    assert duty.call(each, "orders").values == ["reap", "orders"]
+    assert duty.call(once, None).values == ["fire"]
+    assert (duty.pause(each, 2.0), duty.pause(each, 60.0), duty.pause(once, None)) == (0.5, 1.0, 2.0)

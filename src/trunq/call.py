@@ -62,7 +62,8 @@ class Call:
         self.function = function
         self.values = values
         self.is_raw = raw
-        own = queue if is_of_a_queue else None
+        # Of text that is an Enum as well, the text.
+        own = str.__str__(queue) if is_of_a_queue else None
         self.statement, self.prepare = _statement(function, own, tuple(names), columns)
 
 

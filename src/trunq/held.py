@@ -63,3 +63,11 @@ class Held(NamedTuple):
 def for_each(value: Any, held: Held) -> Any:
     """A text or a number that stands for each of the messages, as a list; a list as it is."""
     return [value] * len(held.ids) if isinstance(value, str | int | float) else value
+
+
+def only_one(name: str, value: Any, other: str, given: Any) -> None:
+    """Refuse two arguments that say the same: one of them would be lost."""
+    if value is not None and given is not None:
+        raise InvalidArgument(
+            f"{name} and {other} are both given", f"{name} is for all, {other} one for each"
+        )

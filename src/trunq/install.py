@@ -158,9 +158,6 @@ def _apply(connection: Connection, before: int, copied: int) -> None:
     _run(connection, _finish())
 
 
-upgrade = install
-
-
 def version(where: str | Connection) -> int | None:
     """Number of the newest migration the database has had; None when trunq is not in it."""
     with _transaction(where) as connection:

@@ -133,30 +133,47 @@ class Message:
         return f"<Message {self.id} of {place} kind={self.kind!r} key={self.key!r} attempt={self.attempt}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """A handler's answer: again, later. `after` (seconds or timedelta) stands in for the policy's delay."""
+@dataclass(unsafe_hash=True)
+class Retry(Exception):
+    """A handler's answer, returned or raised: again, later.
+
+    `after` (seconds or timedelta) stands in for the policy's delay, `error` says why. Raised `from` another
+    exception, it is that one's text unless given.
+    """
 
     after: timedelta | float | None = None
     error: str | None = None
 
     def __post_init__(self) -> None:
-        _require_text("error", self.error)
-        delay = interval("after", self.after)
+        if self.error is not None:
+            _require_text("error", self.error)
+        try:
+            delay = interval("after", self.after)
+        except TypeError as error:
+            raise InvalidArgument(str(error), "Retry(after=60, error='why')") from error
         if delay is not None and delay < timedelta(0):
             raise InvalidArgument(f"after cannot be negative, not {self.after}")
+        # What an exception is pickled and copied by.
+        self.args = (self.after, self.error)
+
+    def __str__(self) -> str:
+        return self.error or ("try again" if self.after is None else f"try again after {self.after}")
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """A handler's answer: never again. The message is kept as dead, with this reason."""
+@dataclass(unsafe_hash=True)
+class Reject(Exception):
+    """A handler's answer, returned or raised: never again. The message is kept as dead, with this reason."""
 
     reason: str
 
     def __post_init__(self) -> None:
         _require_text("reason", self.reason)
+        self.args = (self.reason,)
+
+    def __str__(self) -> str:
+        return self.reason
 
 
-def _require_text(name: str, value: str | None) -> None:
-    if value is not None and not isinstance(value, str):
+def _require_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
         raise InvalidArgument(f"{name} is text, not {type(value).__name__}", f"give str({name})")

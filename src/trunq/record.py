@@ -168,7 +168,12 @@ class Status(NamedTuple):
 
 
 class Duty(NamedTuple):
-    """A row of `list_duties`. One that did `again_from` or more is called again at once."""
+    """A row of `list_duties`: a duty, and how often it is called.
+
+    One that is not `per_queue` is called once for all queues. One that did `again_from` or more is called
+    again at once; one that returned null, because somebody was in the way, `again_after`. It is called at
+    least `times_a_span` while one segment of a queue is written to.
+    """
 
     duty: str
     per_queue: bool

@@ -130,7 +130,7 @@ def test_a_message_tells_its_story(trunq: Shell, client: Client) -> None:
 
 def test_dead_messages_are_listed_requeued_and_purged(trunq: Shell, client: Client) -> None:
     client.create_queue("mail")
-    ids = client.publish_many("mail", [1, 2, 3], kinds="welcome")
+    ids = client.publish_many("mail", [1, 2, 3], kind="welcome")
     held = client.lease("mail", "default", "postman", 3)
     client.reject("mail", "default", held[0].lease_id, held[0].token, ids, errors=["moved"] * 3)
     listed = trunq("dead", "list", "mail").said
@@ -149,7 +149,7 @@ def test_dead_messages_are_listed_requeued_and_purged(trunq: Shell, client: Clie
 def test_a_table_in_a_pipe_is_never_cut(trunq: Shell, client: Client) -> None:
     client.create_queue("mail")
     ids = client.publish_many(
-        "mail", [1], kinds="a_kind_with_quite_a_long_name", keys="a_key_of_some_length_too"
+        "mail", [1], kind="a_kind_with_quite_a_long_name", key="a_key_of_some_length_too"
     )
     held = client.lease("mail", "default", "postman", 1)
     reason = "an error that goes on " * 10

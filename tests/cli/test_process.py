@@ -53,7 +53,7 @@ def done(client: Client) -> int:
 def test_a_worker_serves_the_application_until_it_is_told_to_end(
     office: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
 ) -> None:
-    client.publish_many("mail", [1, 2, 3], kinds="letter")
+    client.publish_many("mail", [1, 2, 3], kind="letter")
     worker = start("worker", "office:post", "--name", "clerk", "--json", directory=office, TRUNQ_DSN=database)
     processes.append(worker)
     wait_until(lambda: done(client) == 3, what="three letters delivered")
@@ -156,3 +156,9 @@ def test_output_that_nobody_reads_any_more_ends_a_command_without_a_traceback(
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_the_command_is_a_module_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trunq", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Usage: trunq" in done.stdout) == (0, True), done.stderr

@@ -16,8 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from conftest import Connect
 from trunq import AsyncClient, Client, ClientClosed, InvalidArgument
-from waiting import wait_until
+from waiting import async_wait_until, wait_until
 
 CLIENTS = "from pg_stat_activity where application_name = 'trunq' and datname = current_database()"
 
@@ -131,6 +132,70 @@ async def test_an_async_call_on_a_client_that_is_closed_meanwhile_raises_our_err
         await closing
     assert await client.version()
     await client.close()
+
+
+def opening(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a client is looking at the schema, before it opens its pool."""
+    (count,) = connection.execute(
+        f"select count(*) {CLIENTS} and wait_event_type = 'Lock'".encode()
+    ).fetchone() or (0,)
+    return bool(count)
+
+
+def test_a_client_that_is_closed_while_its_first_call_connects_keeps_no_connection(
+    database: str, connection: psycopg.Connection[Any], connect: Connect
+) -> None:
+    client = Client(database)
+    holding = connect(autocommit=False)
+    holding.execute("lock table trunq.migration")
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(client.clock) for _ in range(2)]
+        wait_until(lambda: opening(connection))
+        client.close()
+        holding.rollback()
+        for call in calls:
+            with pytest.raises(ClientClosed):
+                call.result(10)
+    wait_until(lambda: connection.execute(f"select count(*) {CLIENTS}".encode()).fetchone() == (0,))
+    assert client.version()
+    client.close()
+
+
+async def test_an_async_client_that_is_closed_while_its_first_call_connects_keeps_no_connection(
+    database: str, connection: psycopg.Connection[Any], connect: Connect
+) -> None:
+    client = AsyncClient(database)
+    holding = connect(autocommit=False)
+    holding.execute("lock table trunq.migration")
+    calls = [asyncio.create_task(client.clock()) for _ in range(2)]
+    await async_wait_until(lambda: opening(connection))
+    await client.close()
+    holding.rollback()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [ClientClosed] * 2
+    await async_wait_until(
+        lambda: connection.execute(f"select count(*) {CLIENTS}".encode()).fetchone() == (0,)
+    )
+    assert await client.version()
+    await client.close()
+
+
+def test_a_close_in_the_wrong_event_loop_leaves_the_pool_as_it_was(
+    database: str, connection: psycopg.Connection[Any]
+) -> None:
+    client = AsyncClient(database, max_connections=1)
+
+    async def use() -> None:
+        pids = f"select pid {CLIENTS}".encode()
+        await client.version()
+        before = connection.execute(pids).fetchall()
+        with pytest.raises(InvalidArgument, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, client.close())
+        await client.version()
+        assert connection.execute(pids).fetchall() == before
+        await client.close()
+
+    asyncio.run(use())
 
 
 async def test_many_calls_while_a_client_is_closed_end_with_an_answer_or_our_error(database: str) -> None:

@@ -21,4 +21,6 @@ def environment(database: str) -> dict[str, str]:
         **{variable: str(parts[part]) for variable, part in names.items()},
         "TRUNQ_DSN": database,
         "PATH": programs,
+        # As an installed trunq does by its entry point; this one may not be installed, or an older one.
+        "PYTEST_PLUGINS": "pytest_trunq",
     }

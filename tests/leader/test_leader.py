@@ -304,3 +304,26 @@ async def test_a_time_out_of_the_role_does_not_stop_its_leader(queue: Queue) -> 
     leader = Leader(queue.dsn)
     async with leading(leader):
         await async_wait_until(lambda: leader.performed.calls.get("reap", 0) >= 2)
+
+
+async def test_one_is_stopped_from_another_thread(queue: Queue) -> None:
+    first, second = Leader(queue.dsn, "first"), Leader(queue.dsn, "second", lease_time=3600.0)
+    async with leading(first):
+        await async_wait_until(lambda: first.term)
+        async with leading(second) as (task,):
+            # Asleep for twenty minutes: nothing but the stop itself can wake it.
+            await async_wait_until(lambda: second._stopped._waiters)
+            # An event loop in debug mode refuses what another thread must not do.
+            asyncio.get_running_loop().set_debug(True)
+            await asyncio.to_thread(second.stop)
+            async with asyncio.timeout(PATIENCE):
+                await task
+            assert task.done()
+
+
+async def test_one_that_is_stopped_before_it_runs_does_not_lead(queue: Queue) -> None:
+    leader = Leader(queue.dsn)
+    await asyncio.to_thread(leader.stop)
+    async with asyncio.timeout(PATIENCE):
+        await leader.run_async()
+    assert queue.connection.execute("select count(*) from trunq.leader where term > 0").fetchone() == (0,)

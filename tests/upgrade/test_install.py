@@ -64,7 +64,7 @@ def test_an_install_is_recorded_migration_by_migration(empty: str) -> None:
 def test_a_second_install_changes_nothing(empty: str) -> None:
     install.install(empty)
     before = contents(empty)
-    assert install.upgrade(empty) == install.Change(install.newest(), install.newest(), functions=False)
+    assert install.install(empty) == install.Change(install.newest(), install.newest(), functions=False)
     assert contents(empty) == before
 
 
@@ -109,7 +109,7 @@ def test_functions_that_changed_are_applied_again(database: str, connect: Connec
     )
     connection.execute("drop function trunq_queue.orders_wake() cascade")
     connection.execute("comment on schema trunq_data is 'functions of an older release'")
-    assert install.upgrade(database) == install.Change(install.newest(), install.newest(), functions=True)
+    assert install.install(database) == install.Change(install.newest(), install.newest(), functions=True)
     assert [row for row in contents(database) if row[0] == "function"] == [
         row for row in before if row[0] == "function"
     ]
@@ -155,7 +155,7 @@ def test_a_newer_database_is_refused_and_left_alone(database: str, connect: Conn
     connect().execute("insert into trunq.migration (number, name) values (9999, 'future')")
     before = contents(database)
     with pytest.raises(SchemaNewer, match="9999"):
-        install.upgrade(database)
+        install.install(database)
     with pytest.raises(SchemaNewer):
         install.check(database)
     assert contents(database) == before
@@ -171,7 +171,7 @@ def test_an_older_or_missing_schema_says_which_command_helps(
     monkeypatch.setattr(install, "migrations", lambda: newer)
     with pytest.raises(SchemaOlder, match="trunq db upgrade"):
         install.check(database)
-    assert install.upgrade(database).after == install.version(database) == len(newer)
+    assert install.install(database).after == install.version(database) == len(newer)
 
 
 def test_it_works_whatever_the_search_path_and_isolation(empty: str) -> None:

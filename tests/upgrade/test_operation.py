@@ -67,10 +67,10 @@ def test_what_a_member_of_the_owner_makes_belongs_to_the_owner(
         assert drain(owner, "orders") == ids
         member.execute(OUTDATED.encode())
         member.execute("drop trigger wake on trunq_log.orders")
-        assert install.upgrade(member).functions
+        assert install.install(member).functions
         assert fetch(member, "select current_user") == member.info.user
         owner.execute(OUTDATED.encode())
-        assert install.upgrade(owner).functions
+        assert install.install(owner).functions
         assert owner.execute(OWNERS.encode()).fetchall() == [(owner.info.user,)]
         ask(owner, "drop_queue", queue="orders")
         ask(superuser, "create_queue", queue="more")
@@ -116,7 +116,7 @@ def test_in_a_transaction_of_a_member_the_role_is_as_before(roles: tuple[str, st
         assert fetch(member, "select current_user") == member.info.user
         member.execute(OUTDATED.encode())
         member.execute("set local lock_timeout = '7s'")
-        install.upgrade(member)
+        install.install(member)
         assert fetch(member, "select current_user") == member.info.user
         assert fetch(member, "select current_setting('lock_timeout')") == "7s"
         assert fetch(member, "select current_setting('check_function_bodies')") == "on"
@@ -147,7 +147,7 @@ def test_an_upgrade_beside_an_old_open_publisher_waits_for_nobody_and_nobody_for
         ask(session, "create_queue", queue=queue)
     first = publish(old, "one")
     session.execute(OUTDATED.encode())
-    assert install.upgrade(upgrader).functions
+    assert install.install(upgrader).functions
     # The upgrade has not committed yet.
     wait_for_nobody(session)
     wait_for_nobody(old)
@@ -194,10 +194,10 @@ def test_an_upgrade_gives_up_with_a_sentence_while_a_transaction_makes_a_queue(
     ask(maker, "create_queue", queue="orders")
     monkeypatch.setattr(install, "_PATIENCE", 2)
     with pytest.raises(SchemaError, match="open transaction") as caught:
-        install.upgrade(database)
+        install.install(database)
     assert "pg_stat_activity" in str(caught.value)
     maker.commit()
-    assert install.upgrade(database).functions
+    assert install.install(database).functions
 
 
 def test_others_wait_for_an_open_create_queue_only_so_long_and_hear_why(connect: Connect) -> None:
@@ -245,12 +245,12 @@ def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
     ask(session, "create_queue", queue="more")
     ask(session, "drop_queue", queue="more")
     for upgrade in (
-        lambda: install.upgrade(database),
+        lambda: install.install(database),
         lambda: session.execute(install.render(since=install.newest()).encode()),
     ):
         session.execute(OUTDATED.encode())
         upgrade()
-        assert install.upgrade(database).functions is False
+        assert install.install(database).functions is False
         assert [session.execute(state, (function,)).fetchone() for function in (publish_, own)] == changed
     assert ask(session, "publish", queue="orders")
     assert fetch(session, f"select prosecdef from pg_proc where oid = '{own}'::regprocedure") is True

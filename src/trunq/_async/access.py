@@ -11,6 +11,7 @@ from psycopg import AsyncConnection
 from trunq._async.connection import AsyncConnections
 from trunq._async.execute import execute, execute_all, value
 from trunq.call import Call, explained
+from trunq.connection.given import require_connection
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -25,6 +26,7 @@ class AsyncAccess(AsyncConnections):
         call = Call(function, arguments)
         with explained:
             if connection is not None:
+                require_connection(connection, AsyncConnection)
                 return await value(connection, call)
             async with self._borrow() as own:
                 return await value(own, call)
@@ -45,6 +47,7 @@ class AsyncAccess(AsyncConnections):
         """The rows of a call, on the caller's connection or one of our own."""
         with explained:
             if connection is not None:
+                require_connection(connection, AsyncConnection)
                 return await execute(connection, call)
             async with self._borrow() as own:
                 return await execute(own, call)
@@ -63,6 +66,7 @@ class AsyncAccess(AsyncConnections):
         calls = chain([first], (Call(function, {**arguments, **part()}) for part in parts[1:]))
         with explained:
             if connection is not None:
+                require_connection(connection, AsyncConnection)
                 return await execute_all(connection, calls)
             async with self._borrow() as own:
                 return await execute_all(own, calls)

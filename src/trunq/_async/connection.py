@@ -8,13 +8,14 @@ import sys
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self
 
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg.pq import TransactionStatus
-from psycopg_pool import PoolClosed
+from psycopg_pool import AsyncConnectionPool, PoolClosed
 
 from trunq import install
 from trunq._async.pool import AsyncPool, configure, open_pool
@@ -35,8 +36,12 @@ class AsyncConnections:
         self._conninfo: str | None = None
         if database is None or isinstance(database, str):
             self._conninfo = complete(address(database), "trunq")
-        else:
+        elif isinstance(database, AsyncConnectionPool):
             self._pool = database
+        else:
+            raise InvalidArgument(
+                f"database is an address or a psycopg AsyncConnectionPool, not {type(database).__name__}"
+            )
         self._max_connections = max_connections
         self._timeout = timeout
         self._process = os.getpid()
@@ -52,6 +57,9 @@ class AsyncConnections:
             self._pool = None
         self._is_ready = False
         self._is_closing = False
+        self._closings = 0
+        self._swapping = Lock()
+        """Held while the pool is put in its place, or taken from it."""
         self._first_use = asyncio.Lock()
         self._home = AsyncHome()
 
@@ -84,15 +92,21 @@ class AsyncConnections:
 
         Calls that still wait for a connection raise ClientClosed.
         """
-        pool, self._is_ready = self._pool, False
-        if self._conninfo is None or pool is None:
+        if self._conninfo is None:
+            self._is_ready = False
             return
-        if self._home.move():
-            self._forget(pool)
+        is_left = self._pool is not None and self._home.move()
+        with self._swapping:
+            # A call that is opening the pool meanwhile sees by this number that it is not wanted any more.
+            self._closings += 1
+            pool, self._pool, self._is_ready = self._pool, None, False
+        if pool is None:
+            return
+        if is_left:
+            self._home.leave(pool)
             return
         self._is_closing = True
         try:
-            self._pool = None
             await pool.close()
         finally:
             self._is_closing = False
@@ -166,6 +180,7 @@ class AsyncConnections:
 
     async def _make_ready(self) -> None:
         """Look once whether the database can be reached and fits, and open the pool."""
+        closings = self._closings
         if self._is_closing:
             raise ClientClosed(_CLOSED)
         if self._home.move() and self._conninfo is not None:
@@ -175,6 +190,8 @@ class AsyncConnections:
         async with self._first_use:
             if self._is_ready:
                 return
+            if self._closings != closings:
+                raise ClientClosed(_CLOSED)
             if self._conninfo is None:
                 assert self._pool is not None
                 async with self._pool.connection() as connection:
@@ -182,6 +199,7 @@ class AsyncConnections:
                     probed = await (await connection.execute(PROBE)).fetchone()
                     self._is_pooled = probed is not None and is_pooled(connection, probed)
                     await check_schema(connection)
+                self._is_ready = True
             else:
                 # By a connection of its own: its error says why, a pool's says only that it took too long.
                 first = await self.connect()
@@ -193,11 +211,17 @@ class AsyncConnections:
                 try:
                     # Else this call would have it open a second one, still connecting when the loop may end.
                     await pool.wait(self._timeout)
+                    self._settle(pool, closings)
                 except BaseException:
                     await pool.close()
                     raise
-                self._pool = pool
-            self._is_ready = True
+
+    def _settle(self, pool: AsyncPool, closings: int) -> None:
+        """Take a new pool, unless the client was closed while it was opened."""
+        with self._swapping:
+            if self._closings != closings:
+                raise ClientClosed(_CLOSED)
+            self._pool, self._is_ready = pool, True
 
     def _forget(self, pool: AsyncPool) -> None:
         """Let go of a pool whose event loop is closed."""

@@ -11,7 +11,6 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
-from trunq.connection.fork import require_own
 from trunq.connection.session import looks_pooled
 from trunq.errors import InvalidArgument
 from trunq.wire.array import adapt_arrays
@@ -20,7 +19,6 @@ from trunq.wire.scalar import adapt_raw
 
 async def send(connection: AsyncConnection[Any], call: Call) -> AsyncCursor[tuple[Any, ...]]:
     """Execute a call; the cursor has its rows. In a pipeline they are still to come."""
-    require_own(connection)
     # A cursor of this class whatever the connection makes by default: it may be somebody else's.
     cursor = AsyncCursor(connection, row_factory=tuple_row)
     is_binary = call.is_raw

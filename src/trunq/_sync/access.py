@@ -13,6 +13,7 @@ from psycopg import Connection
 from trunq._sync.connection import Connections
 from trunq._sync.execute import execute, execute_all, value
 from trunq.call import Call, explained
+from trunq.connection.given import require_connection
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -25,6 +26,7 @@ class Access(Connections):
         call = Call(function, arguments)
         with explained:
             if connection is not None:
+                require_connection(connection, Connection)
                 return value(connection, call)
             with self._borrow() as own:
                 return value(own, call)
@@ -45,6 +47,7 @@ class Access(Connections):
         """The rows of a call, on the caller's connection or one of our own."""
         with explained:
             if connection is not None:
+                require_connection(connection, Connection)
                 return execute(connection, call)
             with self._borrow() as own:
                 return execute(own, call)
@@ -63,6 +66,7 @@ class Access(Connections):
         calls = chain([first], (Call(function, {**arguments, **part()}) for part in parts[1:]))
         with explained:
             if connection is not None:
+                require_connection(connection, Connection)
                 return execute_all(connection, calls)
             with self._borrow() as own:
                 return execute_all(own, calls)

@@ -11,7 +11,7 @@ from psycopg import Connection
 
 from trunq._sync.access import Access
 from trunq.call import Call
-from trunq.held import Held, Leased, for_each
+from trunq.held import Held, Leased, for_each, only_one
 from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
 from trunq.wire.scalar import Interval
@@ -74,7 +74,8 @@ class Answers(Access):
         are in the order of the messages; `result` is one for each of them.
         """
         held = Held.of(queue, subscription, lease_id, token, ids)
-        if results is None and result is not None:
+        only_one("result", result, "results", results)
+        if result is not None:
             results = [result] * len(held.ids)
         arguments = {
             "results": jsonb_array("results", results),
@@ -130,6 +131,8 @@ class Answers(Access):
         like `delays` and `took`, one for each id. A delay of None is by the subscription's policy.
         """
         held = Held.of(queue, subscription, lease_id, token, ids)
+        only_one("after", after, "delays", delays)
+        only_one("error", error, "errors", errors)
         if after is not None:
             delays = [after] * len(held.ids)
         arguments = {
@@ -178,7 +181,8 @@ class Answers(Access):
     ) -> int:
         """Messages will never succeed: they become dead, for this reason. Returns how many."""
         if not isinstance(queue, str):
-            errors, subscription = subscription, None
+            only_one("reason", subscription, "errors", errors)
+            errors, subscription = errors if subscription is None else subscription, None
         held = Held.of(queue, subscription, lease_id, token, ids)
         arguments = {
             "errors": text_array("errors", for_each(errors, held)),
@@ -227,6 +231,7 @@ class Answers(Access):
         a second to 5 minutes.
         """
         held = Held.of(queue, subscription, lease_id, token, ids)
+        only_one("error", error, "errors", errors)
         arguments = {"errors": text_array("errors", for_each(error if errors is None else errors, held))}
         return self._answer(connection, "release", held, arguments)
 

@@ -10,13 +10,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self
 
 import psycopg
 from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
-from psycopg_pool import PoolClosed
+from psycopg_pool import ConnectionPool, PoolClosed
 
 from trunq import install
 from trunq._sync.pool import Pool, configure, open_pool
@@ -37,8 +38,12 @@ class Connections:
         self._conninfo: str | None = None
         if database is None or isinstance(database, str):
             self._conninfo = complete(address(database), "trunq")
-        else:
+        elif isinstance(database, ConnectionPool):
             self._pool = database
+        else:
+            raise InvalidArgument(
+                f"database is an address or a psycopg ConnectionPool, not {type(database).__name__}"
+            )
         self._max_connections = max_connections
         self._timeout = timeout
         self._process = os.getpid()
@@ -54,6 +59,9 @@ class Connections:
             self._pool = None
         self._is_ready = False
         self._is_closing = False
+        self._closings = 0
+        self._swapping = Lock()
+        """Held while the pool is put in its place, or taken from it."""
         self._first_use = threading.Lock()
         self._home = Home()
 
@@ -86,15 +94,21 @@ class Connections:
 
         Calls that still wait for a connection raise ClientClosed.
         """
-        pool, self._is_ready = self._pool, False
-        if self._conninfo is None or pool is None:
+        if self._conninfo is None:
+            self._is_ready = False
             return
-        if self._home.move():
-            self._forget(pool)
+        is_left = self._pool is not None and self._home.move()
+        with self._swapping:
+            # A call that is opening the pool meanwhile sees by this number that it is not wanted any more.
+            self._closings += 1
+            pool, self._pool, self._is_ready = self._pool, None, False
+        if pool is None:
+            return
+        if is_left:
+            self._home.leave(pool)
             return
         self._is_closing = True
         try:
-            self._pool = None
             pool.close()
         finally:
             self._is_closing = False
@@ -168,6 +182,7 @@ class Connections:
 
     def _make_ready(self) -> None:
         """Look once whether the database can be reached and fits, and open the pool."""
+        closings = self._closings
         if self._is_closing:
             raise ClientClosed(_CLOSED)
         if self._home.move() and self._conninfo is not None:
@@ -177,6 +192,8 @@ class Connections:
         with self._first_use:
             if self._is_ready:
                 return
+            if self._closings != closings:
+                raise ClientClosed(_CLOSED)
             if self._conninfo is None:
                 assert self._pool is not None
                 with self._pool.connection() as connection:
@@ -184,6 +201,7 @@ class Connections:
                     probed = (connection.execute(PROBE)).fetchone()
                     self._is_pooled = probed is not None and is_pooled(connection, probed)
                     check_schema(connection)
+                self._is_ready = True
             else:
                 # By a connection of its own: its error says why, a pool's says only that it took too long.
                 first = self.connect()
@@ -195,11 +213,17 @@ class Connections:
                 try:
                     # Else this call would have it open a second one, still connecting when the loop may end.
                     pool.wait(self._timeout)
+                    self._settle(pool, closings)
                 except BaseException:
                     pool.close()
                     raise
-                self._pool = pool
-            self._is_ready = True
+
+    def _settle(self, pool: Pool, closings: int) -> None:
+        """Take a new pool, unless the client was closed while it was opened."""
+        with self._swapping:
+            if self._closings != closings:
+                raise ClientClosed(_CLOSED)
+            self._pool, self._is_ready = pool, True
 
     def _forget(self, pool: Pool) -> None:
         """Let go of a pool whose event loop is closed."""

@@ -13,7 +13,6 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
-from trunq.connection.fork import require_own
 from trunq.connection.session import looks_pooled
 from trunq.errors import InvalidArgument
 from trunq.wire.array import adapt_arrays
@@ -22,7 +21,6 @@ from trunq.wire.scalar import adapt_raw
 
 def send(connection: Connection[Any], call: Call) -> Cursor[tuple[Any, ...]]:
     """Execute a call; the cursor has its rows. In a pipeline they are still to come."""
-    require_own(connection)
     # A cursor of this class whatever the connection makes by default: it may be somebody else's.
     cursor = Cursor(connection, row_factory=tuple_row)
     is_binary = call.is_raw

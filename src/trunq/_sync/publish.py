@@ -17,13 +17,13 @@ from psycopg.rows import tuple_row
 
 from trunq._sync.access import Access
 from trunq._sync.execute import check_encoding, is_idle
-from trunq.call import Call, unreadable
-from trunq.connection.fork import require_own
-from trunq.errors import translated
+from trunq.call import Call, explained
+from trunq.connection.given import require_connection
+from trunq.errors import InvalidArgument
 from trunq.wire.copy import COLUMNS, PART, Columns, line
-from trunq.wire.json import json_text
+from trunq.wire.json import headers_text, json_text
 from trunq.wire.name import check_name
-from trunq.wire.scalar import Interval, interval, moment
+from trunq.wire.scalar import Interval, Label, content, interval, moment
 
 
 class Publishing(Access):
@@ -34,8 +34,8 @@ class Publishing(Access):
         queue: str,
         payload: Any = None,
         *,
-        kind: str | None = None,
-        key: str | None = None,
+        kind: Label | None = None,
+        key: Label | None = None,
         headers: Any = None,
         body: bytes | None = None,
         priority: int | None = None,
@@ -45,9 +45,15 @@ class Publishing(Access):
     ) -> int:
         """Publish a message and return its id, which it keeps through every retry.
 
-        `payload` is anything JSON, or RawJson; `body` is for bytes that are not. With `delay` or `due_at`
-        it is leased no sooner. Raises MessageTooLarge above 16 MB.
+        `payload` is anything JSON, or RawJson; `body` is for bytes that are not; `headers` are an object
+        beside them. `kind` and `key` may be numbers, UUIDs or Enums: they become text. With `delay` or
+        `due_at` it is leased no sooner. Raises MessageTooLarge above 16 MB, InvalidArgument for a message
+        with nothing in it.
         """
+        if payload is None and kind is None and key is None and headers is None and body is None:
+            raise InvalidArgument(
+                "this message has neither a payload nor a kind", "give publish what a handler is to be told"
+            )
         message_id: int = self._value(
             connection,
             "publish",
@@ -55,8 +61,8 @@ class Publishing(Access):
             payload=json_text("payload", payload),
             kind=kind,
             key=key,
-            headers=json_text("headers", headers),
-            body=body,
+            headers=headers_text(headers),
+            body=content("body", body),
             priority=priority,
             delay=interval("delay", delay),
             due_at=moment("due_at", due_at),
@@ -68,19 +74,22 @@ class Publishing(Access):
         queue: str,
         payloads: Iterable[Any] | None = None,
         *,
-        kinds: Sequence[str | None] | str | None = None,
-        keys: Sequence[str | None] | str | None = None,
-        headers: Sequence[Any] | Mapping[str, Any] | None = None,
-        bodies: Sequence[bytes | None] | None = None,
+        kinds: Iterable[Label | None] | None = None,
+        keys: Iterable[Label | None] | None = None,
+        headers: Any = None,
+        bodies: Iterable[bytes | None] | None = None,
         delay: Interval | None = None,
         due_at: datetime | None = None,
+        kind: Label | None = None,
+        key: Label | None = None,
         connection: Connection[Any] | None = None,
     ) -> list[int]:
         """Publish many messages at once and return their ids, in the order given.
 
-        `payloads`, or `bodies`, say how many there are. Of the others, a list is as long, and a list of
-        one, or one value, stands for all. It is all of them or none. Some thousands at a time are quickest:
-        more than 500 go by COPY, with ids drawn before. `copy` takes a stream, and gives no ids.
+        `payloads`, or `bodies`, say how many there are. Of the others, a list is as long, or one that
+        stands for all; `headers` may also be one object for all. `kind` and `key` are for the messages that
+        have none of their own in `kinds` and `keys`. It is all of them or none. Some thousands at a time are
+        quickest: more than 500 go by COPY, with ids drawn before. `copy` takes a stream, and gives no ids.
         """
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
@@ -92,7 +101,7 @@ class Publishing(Access):
             "delay": interval("delay", delay),
             "due_at": moment("due_at", due_at),
         }
-        columns = Columns(payloads or [None], kinds, keys, headers, bodies)
+        columns = Columns(payloads or [None], kinds, keys, headers, bodies, kind, key)
         if columns.count > PART and columns.fit and delay is None and due_at is None:
             copied = self._copy_many(connection, queue, columns)
             if copied is not None:
@@ -115,6 +124,8 @@ class Publishing(Access):
         self, connection: Connection[Any] | None, queue: str, columns: Columns
     ) -> list[int] | None:
         """The ids; None in a pipeline, where Postgres has no COPY, and for a role that may not write ids."""
+        if connection is not None:
+            require_connection(connection, Connection)
         with self._borrow() if connection is None else nullcontext(connection) as own:
             if own.pgconn.pipeline_status != PipelineStatus.OFF:
                 return None
@@ -129,7 +140,8 @@ class Publishing(Access):
                     lines = iter(list(lines))
                 with _copying(own, queue, columns.names) as copy:
                     for text in lines:
-                        copy.write(text)
+                        with explained:
+                            copy.write(text)
         return ids
 
     @contextmanager
@@ -143,6 +155,8 @@ class Publishing(Access):
                     orders.write(row, kind="order")
         """
         check_name("queue", queue)
+        if connection is not None:
+            require_connection(connection, Connection)
         with (
             self._borrow() if connection is None else nullcontext(connection) as own,
             _copying(own, queue, COLUMNS) as copy,
@@ -157,17 +171,21 @@ def _copying(connection: Connection[Any], queue: str, columns: Sequence[str]) ->
     statement = sql.SQL("copy {} ({}) from stdin").format(
         sql.Identifier("trunq_log", queue), sql.SQL(", ").join(map(sql.Identifier, columns))
     )
-    require_own(connection)
     check_encoding(connection)
+    of_the_block: BaseException | None = None
     try:
-        with translated:
-            with (
-                Cursor(connection, row_factory=tuple_row) as cursor,
-                cursor.copy(statement) as copy,
-            ):
+        with Cursor(connection, row_factory=tuple_row) as cursor, cursor.copy(statement) as copy:
+            try:
                 yield copy
-    except psycopg.DataError as error:
-        raise unreadable(error) from error
+            except BaseException as error:
+                of_the_block = error
+                raise
+    except psycopg.Error as error:
+        # What the caller's own statements raise is none of ours to translate.
+        if error is of_the_block:
+            raise
+        with explained:
+            raise
 
 
 class CopyWriter:
@@ -182,8 +200,8 @@ class CopyWriter:
         self,
         payload: Any = None,
         *,
-        kind: str | None = None,
-        key: str | None = None,
+        kind: Label | None = None,
+        key: Label | None = None,
         headers: Any = None,
         body: bytes | None = None,
     ) -> None:
@@ -198,4 +216,5 @@ class CopyWriter:
     def flush(self) -> None:
         """Send what has been gathered; the end of the block does so too."""
         lines, self._lines, self._size = self._lines, [], 0
-        self._copy.write(b"".join(lines))
+        with explained:
+            self._copy.write(b"".join(lines))

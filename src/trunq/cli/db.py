@@ -45,7 +45,7 @@ def upgrade(dsn: option.Dsn = None, embedded: option.Embedded = None, json: opti
     with address(dsn, embedded) as database:
         if installer.version(database) is None:
             installer.compare(None)
-        _tell(installer.upgrade(database), json)
+        _tell(installer.install(database), json)
 
 
 @option.verb(app, "version", "trunq db version", "trunq db version --json | jq .database")

@@ -84,8 +84,8 @@ def publish(
             ids += trunq.publish_many(
                 queue,
                 group,
-                kinds=kind,
-                keys=key,
+                kind=kind,
+                key=key,
                 headers=headers,
                 delay=delay,
                 due_at=due_at,

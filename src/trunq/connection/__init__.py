@@ -7,5 +7,6 @@ fork       what a forked child must leave alone
 session    what is done with a connection once it is there
 backoff    which errors are worth another try, and when
 outage     what is said of a database that is away
+given      what a caller passes as connection=
 link       one connection that comes back
 """

@@ -28,7 +28,8 @@ from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.connection.outage import Outage
 from trunq.errors import translated
-from trunq.leader.duty import LIST, Duty, duties_of
+from trunq.leader.duty import LIST, call, pause
+from trunq.record import Duty
 from trunq.signals import run_with_signals
 
 log = logging.getLogger("trunq.leader")
@@ -61,8 +62,8 @@ class Performed:
 
     def count(self, duty: Duty, done: int) -> None:
         """One call more."""
-        self.calls[duty.name] = self.calls.get(duty.name, 0) + 1
-        self.done[duty.name] = self.done.get(duty.name, 0) + done
+        self.calls[duty.duty] = self.calls.get(duty.duty, 0) + 1
+        self.done[duty.duty] = self.done.get(duty.duty, 0) + done
 
 
 class Leader:
@@ -83,6 +84,8 @@ class Leader:
         self._duties: tuple[Duty, ...] = ()
         self._link = Link(dsn, f"trunq leader {self.name}", _SETTINGS, outage=outage)
         self._stopped = asyncio.Event()
+        self._is_stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._renew_at = 0.0
         self._due: dict[tuple[Duty, str | None], float] = {}
         self._failures: dict[tuple[str, str | None], tuple[str, float]] = {}
@@ -96,15 +99,34 @@ class Leader:
         run_with_signals(self.run_async, self.stop)
 
     def stop(self) -> None:
-        """Resign after the duty at hand."""
+        """Resign after the duty at hand. From any thread."""
+        # In this order: `run_async` sets the loop and then looks at this, so that one of them sees the other.
+        self._is_stopping = True
+        if (loop := self._loop) is None:
+            return
+        if loop is asyncio._get_running_loop():
+            self._end()
+        else:
+            # The loop may be closed meanwhile: then it has ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
         self._stopped.set()
         self._link.hurry()
 
-    async def run_async(self) -> None:
-        """Run until `stop` is called or the task is cancelled."""
+    async def run_async(self, *, is_patient: bool = False) -> None:
+        """Run until `stop` is called or the task is cancelled.
+
+        Raises psycopg.OperationalError when there is no database to begin with, unless it `is_patient`.
+        """
+        self._loop = asyncio.get_running_loop()
+        if self._is_stopping:
+            self._end()
         try:
             with translated:
-                await self._link.open()
+                if not is_patient:
+                    await self._link.open()
                 while not self._stopped.is_set():
                     await self._stand()
                     if self.term is None:
@@ -118,6 +140,7 @@ class Leader:
             if not self._stopped.is_set():
                 raise
         finally:
+            self._loop = None
             await self._resign()
             await self._link.close()
 
@@ -138,7 +161,8 @@ class Leader:
             )
             self._due = {}
             if term is not None:
-                self._duties = duties_of(await self._link.run(lambda connection: execute(connection, LIST)))
+                rows = await self._link.run(lambda connection: execute(connection, LIST))
+                self._duties = tuple(map(Duty._make, rows))
 
     async def _elect(self, connection: AsyncConnection[Any]) -> int | None:
         arguments = {"name": self.name, "lease_time": timedelta(seconds=self.lease_time)}
@@ -154,7 +178,7 @@ class Leader:
         for duty, queue in pairs:
             if self._due[duty, queue] > monotonic():
                 continue
-            self._due[duty, queue] = monotonic() + duty.interval(None if queue is None else spans[queue])
+            self._due[duty, queue] = monotonic() + pause(duty, None if queue is None else spans[queue])
             await self._perform_one(duty, queue)
             await self._stand()
             if self.term is None or self._stopped.is_set():
@@ -178,7 +202,7 @@ class Leader:
 
     async def _perform_one(self, duty: Duty, queue: str | None) -> None:
         async def perform(connection: AsyncConnection[Any]) -> tuple[int | None, str | None]:
-            ((done, error),) = await execute(connection, duty.call(queue))
+            ((done, error),) = await execute(connection, call(duty, queue))
             return done, error
 
         try:
@@ -189,7 +213,7 @@ class Leader:
                     return
                 self.performed.count(duty, done or 0)
                 if done is None and duty.again_after is not None:
-                    again = monotonic() + duty.again_after
+                    again = monotonic() + duty.again_after.total_seconds()
                     self._due[duty, queue] = min(self._due[duty, queue], again)
                 if duty.again_from is None or (done or 0) < duty.again_from:
                     return
@@ -199,16 +223,16 @@ class Leader:
 
     def _log_failure(self, duty: Duty, queue: str | None, why: str) -> None:
         """Log a failure when it is a new one, then once a minute."""
-        before, logged_at = self._failures.get((duty.name, queue), ("", 0.0))
+        before, logged_at = self._failures.get((duty.duty, queue), ("", 0.0))
         if why == before and monotonic() < logged_at + _SAY_AGAIN:
             return
-        self._failures[duty.name, queue] = (why, monotonic())
+        self._failures[duty.duty, queue] = (why, monotonic())
         log.error(
             "duty %s%s failed: %s",
-            duty.name,
+            duty.duty,
             "" if queue is None else f" of queue {queue}",
             why,
-            extra={"duty": duty.name, "queue": queue},
+            extra={"duty": duty.duty, "queue": queue},
         )
 
     def _rest(self) -> float:

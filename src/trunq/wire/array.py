@@ -7,7 +7,7 @@ psycopg's own dumper of lists looks at each element several times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from struct import Struct
 from typing import Any, Final
@@ -16,8 +16,8 @@ import psycopg
 from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
 
-from trunq.wire.json import json_bytes
-from trunq.wire.scalar import Interval, interval, plain
+from trunq.wire.json import headers_bytes, json_bytes
+from trunq.wire.scalar import Interval, Label, content, interval, label, text
 
 
 class Array:
@@ -98,6 +98,12 @@ def jsonb_array(name: str, values: Sequence[Any] | None, first: int = 0) -> Json
     return encoded_jsonb_array([json_bytes(name, value, place) for place, value in enumerate(values, first)])
 
 
+def headers_array(name: str, values: Sequence[Any], first: int = 0) -> JsonbArray:
+    """A jsonb[] of headers; `first` as for `jsonb_array`."""
+    raws = [headers_bytes(name, value, place) for place, value in enumerate(values, first)]
+    return encoded_jsonb_array(raws)
+
+
 def encoded_jsonb_array(raws: Sequence[bytes | None]) -> JsonbArray:
     """A jsonb[] of what is encoded already."""
     parts: list[bytes] = []
@@ -107,31 +113,41 @@ def encoded_jsonb_array(raws: Sequence[bytes | None]) -> JsonbArray:
     return JsonbArray(_array(3802, len(raws), parts))
 
 
-def text_array(name: str, values: Sequence[str | None] | None, first: int = 0) -> TextArray | None:
-    """A text[]; `first` as for `jsonb_array`."""
+def text_array(name: str, values: Sequence[str | None] | None) -> TextArray | None:
+    """A text[]"""
     if values is None:
         return None
-    return TextArray(_array(25, len(values), _parts(elements(name, values, str, str.encode, first))))
+    return TextArray(_array(25, len(values), _parts(_texts(name, values))))
 
 
-def bytea_array(name: str, values: Sequence[bytes | None] | None, first: int = 0) -> ByteaArray | None:
+def label_array(name: str, values: Sequence[Label | None], first: int = 0) -> TextArray:
+    """A text[] of kinds or keys; `first` as for `jsonb_array`."""
+    return TextArray(_array(25, len(values), _parts(labels(name, values, first))))
+
+
+def bytea_array(name: str, values: Sequence[bytes | None], first: int = 0) -> ByteaArray:
     """A bytea[]; `first` as for `jsonb_array`."""
-    if values is None:
-        return None
-    return ByteaArray(_array(17, len(values), _parts(elements(name, values, bytes, bytes, first))))
+    return ByteaArray(_array(17, len(values), _parts(contents(name, values, first))))
 
 
-def elements(
-    name: str, values: Sequence[Any], kind: type, encode: Callable[[Any], bytes], first: int
-) -> Iterator[bytes | None]:
-    """The elements of a list as they are stored; `first` as for `jsonb_array`."""
+def labels(name: str, values: Sequence[Label | None], first: int) -> Iterator[bytes | None]:
+    """Kinds or keys as they are stored; `first` as for `jsonb_array`."""
     for position, value in enumerate(values, first):
-        if value is None:
-            yield None
-        elif isinstance(value, kind):
-            yield encode(plain(f"{name}[{position}]", value))
-        else:
-            raise TypeError(f"{name}[{position}] is a {kind.__name__} or None, not {type(value).__name__}")
+        said = label(f"{name}[{position}]", value)
+        yield None if said is None else said.encode()
+
+
+def contents(name: str, values: Sequence[bytes | None], first: int) -> Iterator[bytes | None]:
+    """Bodies as they are stored; `first` as for `jsonb_array`."""
+    for position, value in enumerate(values, first):
+        yield content(f"{name}[{position}]", value)
+
+
+def _texts(name: str, values: Sequence[str | None]) -> Iterator[bytes | None]:
+    for position, value in enumerate(values):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name}[{position}] is a str or None, not {type(value).__name__}")
+        yield None if value is None else text(f"{name}[{position}]", value).encode()
 
 
 def _parts(raws: Iterable[bytes | None]) -> list[bytes]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
-from trunq.wire.array import Array, bytea_array, elements, jsonb_array, text_array
-from trunq.wire.json import json_bytes
+from trunq.errors import InvalidArgument
+from trunq.wire.array import Array, bytea_array, contents, headers_array, jsonb_array, label_array, labels
+from trunq.wire.json import headers_bytes, json_bytes
+from trunq.wire.scalar import Label, content, label
 
 PART: Final = 500
 """Messages sent at a time: with 5,000 the server takes half as long again for each, out of its caches."""
@@ -18,27 +20,26 @@ COLUMNS: Final = ("kind", "key", "payload", "headers", "body")
 
 
 class Columns:
-    """Columns of messages. What is one, or a list of one, stands for all."""
+    """Columns of messages. A list of one stands for all; `kind` and `key` for those that have none."""
 
     def __init__(
         self,
         payloads: Sequence[Any],
-        kinds: Sequence[str | None] | str | None,
-        keys: Sequence[str | None] | str | None,
-        headers: Sequence[Any] | Mapping[str, Any] | None,
-        bodies: Sequence[bytes | None] | None,
+        kinds: Iterable[Label | None] | None = None,
+        keys: Iterable[Label | None] | None = None,
+        headers: Any = None,
+        bodies: Iterable[bytes | None] | None = None,
+        kind: Label | None = None,
+        key: Label | None = None,
     ) -> None:
-        given: dict[str, Any] = {
+        given = {
             "payloads": payloads,
-            "kinds": [kinds] if isinstance(kinds, str) else kinds,
-            "keys": [keys] if isinstance(keys, str) else keys,
-            "headers": [headers] if isinstance(headers, Mapping) else headers,
-            "bodies": bodies,
+            "kinds": _or_all("kinds", kinds, "kind", kind),
+            "keys": _or_all("keys", keys, "key", key),
+            "headers": headers if headers is None or isinstance(headers, list | tuple) else [headers],
+            "bodies": None if bodies is None else _listed("bodies", bodies),
         }
         self._given = {name: values for name, values in given.items() if values is not None}
-        for name, values in self._given.items():
-            if isinstance(values, str | bytes):
-                raise TypeError(f"{name} is a list of values, not {type(values).__name__}")
         lengths = {1, *map(len, self._given.values())}
         self.count = max(lengths)
         """How many messages there are."""
@@ -83,6 +84,26 @@ class Columns:
         return _fields(list(_COLUMNS[name].encode(name, self._given[name][first:last], first)))
 
 
+def _or_all(
+    name: str, values: Iterable[Label | None] | None, one: str, for_all: Label | None
+) -> Sequence[Label | None] | None:
+    """What each message has of its own, else what is for all."""
+    if values is None:
+        return None if for_all is None else [for_all]
+    values = _listed(name, values, f"{one}= is one for all")
+    if for_all is None:
+        return values
+    return [for_all if value is None else value for value in values]
+
+
+def _listed(name: str, values: Iterable[Any], hint: str | None = None) -> Sequence[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidArgument(
+            f"{name} is a list with one value for each message, not {type(values).__name__}", hint
+        )
+    return values if isinstance(values, Sequence) else list(values)
+
+
 class _Column(NamedTuple):
     column: str
     array: Callable[[str, Any, int], Array | None]
@@ -93,37 +114,46 @@ def _documents(name: str, values: Sequence[Any], first: int) -> Iterator[bytes |
     return map(json_bytes, repeat(name), values, count(first))
 
 
-def _texts(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
-    return elements(name, values, str, str.encode, first)
+def _headers(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
+    return map(headers_bytes, repeat(name), values, count(first))
 
 
-def _contents(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
-    return elements(name, values, bytes, _hex, first)
+def _hexes(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
+    return (None if value is None else _hex(value) for value in contents(name, values, first))
 
 
 _COLUMNS: Final = {
     "payloads": _Column("payload", jsonb_array, _documents),
-    "kinds": _Column("kind", text_array, _texts),
-    "keys": _Column("key", text_array, _texts),
-    "headers": _Column("headers", jsonb_array, _documents),
-    "bodies": _Column("body", bytea_array, _contents),
+    "kinds": _Column("kind", label_array, labels),
+    "keys": _Column("key", label_array, labels),
+    "headers": _Column("headers", headers_array, _headers),
+    "bodies": _Column("body", bytea_array, _hexes),
 }
 
 
-def line(payload: Any, kind: str | None, key: str | None, headers: Any, body: bytes | None) -> bytes:
+def line(payload: Any, kind: Label | None, key: Label | None, headers: Any, body: bytes | None) -> bytes:
     """One message as a line of COPY's text format."""
     return b"%b\t%b\t%b\t%b\t%b\n" % (
         _kind(kind),
-        b"\\N" if key is None else _field(key.encode()),
+        _label("key", key),
         _field(json_bytes("payload", payload)),
-        b"\\N" if headers is None else _field(json_bytes("headers", headers)),
-        b"\\N" if body is None else _field(_hex(body)),
+        b"\\N" if headers is None else _field(headers_bytes("headers", headers)),
+        b"\\N" if body is None else _field(_hex(content("body", body) or b"")),
     )
 
 
+def _kind(kind: Label | None) -> bytes:
+    return _known_kind(kind) if kind is None or type(kind) is str else _label("kind", kind)
+
+
 @lru_cache(maxsize=256)
-def _kind(kind: str | None) -> bytes:
-    return _field(None if kind is None else kind.encode())
+def _known_kind(kind: str | None) -> bytes:
+    return _label("kind", kind)
+
+
+def _label(name: str, value: Label | None) -> bytes:
+    said = label(name, value)
+    return _field(None if said is None else said.encode())
 
 
 def _hex(content: bytes) -> bytes:

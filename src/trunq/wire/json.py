@@ -28,13 +28,19 @@ class RawJson:
 
     text: str | bytes
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str | bytes):
+            raise InvalidArgument(
+                f"RawJson is JSON text, not {type(self.text).__name__}", "give the value as it is, without it"
+            )
+
 
 def json_text(name: str, value: Any) -> str | None:
     """JSON text of a value; None stays None. The error says where in the value the trouble is."""
     if value is None:
         return None
     if type(value) is RawJson:
-        return value.text if isinstance(value.text, str) else value.text.decode()
+        return _raw(name, value, None).decode()
     text = _written(name, value, None)
     if not text.isascii():
         _encoded(name, text, value, None)
@@ -48,8 +54,41 @@ def json_bytes(name: str, value: Any, position: int | None = None) -> bytes | No
     if value is None:
         return None
     if type(value) is RawJson:
-        return value.text.encode() if isinstance(value.text, str) else value.text
+        return _raw(name, value, position)
     return _encoded(name, _written(name, value, position), value, position)
+
+
+def headers_text(value: Any) -> str | None:
+    """Headers as JSON text: an object, for all that reads them asks for one by its name."""
+    text = json_text("headers", value)
+    if text is not None and text.lstrip()[:1] != "{":
+        raise _no_object("headers", value)
+    return text
+
+
+def headers_bytes(name: str, value: Any, position: int | None = None) -> bytes | None:
+    """As `headers_text`, in UTF-8; `position` as for `json_bytes`."""
+    raw = json_bytes(name, value, position)
+    if raw is not None and raw.lstrip()[:1] != b"{":
+        raise _no_object(_where(name, position), value)
+    return raw
+
+
+def _no_object(where: str, value: Any) -> InvalidArgument:
+    return InvalidArgument(
+        f"{where} is an object, not {type(value).__name__}", "give a dict: headers={'name': 'value'}"
+    )
+
+
+def _raw(name: str, value: RawJson, position: int | None) -> bytes:
+    """The text of RawJson in UTF-8; whether it is JSON is for the database to say."""
+    try:
+        if isinstance(value.text, str):
+            return value.text.encode()
+        value.text.decode()
+    except UnicodeError as error:
+        raise InvalidArgument(f"{_where(name, position)} is RawJson that is not UTF-8: {error}") from error
+    return value.text
 
 
 def decode_jsonb(raw: bytes) -> Any:

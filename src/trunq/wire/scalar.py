@@ -7,7 +7,9 @@ one prepared plan, whatever the size of a number.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any, Final
+from uuid import UUID
 
 from psycopg.abc import AdaptContext
 from psycopg.types.numeric import Int8BinaryLoader
@@ -17,6 +19,9 @@ from trunq.errors import InvalidArgument
 
 Interval = timedelta | float
 """A length of time: a timedelta, or seconds."""
+
+Label = str | int | UUID | Enum
+"""A kind or a key: text, a whole number, a UUID, or an Enum with such a value."""
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """Where Postgres starts counting the microseconds of a binary timestamptz."""
@@ -36,28 +41,73 @@ def interval(name: str, value: Interval | None) -> timedelta | None:
 
 def moment(name: str, value: datetime | None) -> datetime | None:
     """A time that knows its zone: without one it would mean something else on the server."""
-    if value is not None and value.tzinfo is None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidArgument(
+            f"{name} is a datetime with a time zone, not {type(value).__name__}",
+            "datetime.fromisoformat() reads one from text; for a time from now, give delay=",
+        )
+    if value.utcoffset() is None:
         raise InvalidArgument(
             f"{name} has no time zone: {value}", "give it one: datetime.now(UTC), .astimezone()"
         )
     return value
 
 
-_TEXTS: Final = ("kind", "key")
-"""Arguments that are text, or a whole number to be stored as text."""
+def text(name: str, value: str) -> str:
+    """Text that Postgres can store, as a str: one that is an Enum as well shows its name in some places."""
+    if type(value) is not str:
+        value = str.__str__(value)
+    if "\0" in value:
+        raise InvalidArgument(
+            f"{name} has a NUL character at {value.index(chr(0))}, which Postgres cannot store"
+        )
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"{name} has half a surrogate pair at {error.start}, which is not a character"
+            ) from error
+    return value
+
+
+def label(name: str, value: Any) -> str | None:
+    """A kind or a key: text, or what has one form as text (`Label`)."""
+    if type(value) is str:
+        return text(name, value)
+    # Of an Enum the value counts, which may itself be a member of another.
+    while isinstance(value, Enum):
+        value = value.value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return text(name, value)
+    if isinstance(value, int | UUID) and not isinstance(value, bool):
+        return str(value)
+    raise InvalidArgument(f"{name} is text, not {type(value).__name__}", f"give str({name})")
+
+
+def content(name: str, value: bytes | bytearray | memoryview | None) -> bytes | None:
+    """A body: bytes."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise InvalidArgument(f"{name} is bytes, not {type(value).__name__}", "text.encode() makes bytes of text")
+
+
+_LABELS: Final = ("kind", "key")
 
 
 def plain(name: str, value: Any) -> Any:
     """Any other argument in the form it is sent in."""
+    if name in _LABELS:
+        return label(name, value)
     if isinstance(value, str):
-        if "\0" in value:
-            raise InvalidArgument(
-                f"{name} has a NUL character at {value.index(chr(0))}, which Postgres cannot store"
-            )
-        return value
+        return text(name, value)
     kind = type(value)
-    if name in _TEXTS and kind is not int:
-        raise InvalidArgument(f"{name} is text, not {kind.__name__}", f"give str({name})")
     if kind is int or kind is float or (isinstance(value, (int, float)) and kind is not bool):
         return repr(value)
     return value

@@ -9,8 +9,9 @@
     worker.run()
 
 A handler's answer is a value. What it returns is the result (JSON), `Retry(after=30)` runs the message again,
-`Reject("why")` makes it a dead one; what it raises is retried by the subscription's policy, the error kept. A
-handler with a parameter `connection` gets a transaction: its writes and the ack commit together, or neither.
+`Reject("why")` makes it a dead one, returned or raised; what else it raises is retried by the subscription's
+policy, the error kept. A handler with a parameter `connection` gets a transaction: its writes and the ack
+commit together, or neither.
 
     fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
     backlog    leased, not started
@@ -20,6 +21,7 @@ handler with a parameter `connection` gets a transaction: its writes and the ack
     answer     sends answers in groups
     heartbeat  extends the leases of what still runs
     run        the order of life of all these
+    now        a message handled without all these, for tests
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from trunq.connection.address import address
 from trunq.errors import translated
 from trunq.leader import own_name
+from trunq.message import Message
 from trunq.signals import run_with_signals
+from trunq.wire.scalar import Label
+from trunq.worker import now
 from trunq.worker.lease import Statistics
 from trunq.worker.registry import Function, Registry
 from trunq.worker.run import Options, Run, UnknownKinds
@@ -151,6 +157,47 @@ class Worker:
         """Lease no more, give back what has not started, finish what runs, then end. From any thread."""
         if self._run is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._run.stop)
+
+    def handle_now(
+        self,
+        payload: Any = None,
+        *,
+        kind: Label | None = None,
+        key: Label | None = None,
+        headers: Any = None,
+        body: bytes | None = None,
+        attempt: int | None = None,
+        max_attempts: int | None = None,
+        connection: Any = None,
+    ) -> Any:
+        """Have the handler of this kind handle a message here and now, without a database: for tests.
+
+        `payload` and the rest are as `publish` takes them, or `payload` is a Message. Returns what a worker
+        would answer: the result of an ack (None when the handler returns none), a Retry or a Reject. What
+        else the handler raises is raised. A handler in a transaction gets `connection`, whose transaction is
+        rolled back unless the answer is an ack; anything may stand in for one.
+        """
+        published = now.Published(payload, kind, key, headers, body, attempt, max_attempts)
+        return now.handle_sync(self._registry, self._message(published), connection)
+
+    async def handle_now_async(
+        self,
+        payload: Any = None,
+        *,
+        kind: Label | None = None,
+        key: Label | None = None,
+        headers: Any = None,
+        body: bytes | None = None,
+        attempt: int | None = None,
+        max_attempts: int | None = None,
+        connection: Any = None,
+    ) -> Any:
+        """`handle_now` in the event loop you have; sync handlers run in a thread."""
+        published = now.Published(payload, kind, key, headers, body, attempt, max_attempts)
+        return await now.handle(self._registry, self._message(published), connection)
+
+    def _message(self, published: now.Published) -> Message:
+        return published.message(self.queues[0] if self.queues else "", self.subscription)
 
     def _options(self) -> Options:
         if not self.queues:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from trunq.errors import InvalidArgument
+from trunq.message import Reject, Retry
 from trunq.wire.json import json_bytes
 
 _TAIL: Final = 2
@@ -67,6 +68,15 @@ def last_line_of(error: BaseException) -> tuple[str, int]:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else ("", 0)
+
+
+def raised_answer(error: Retry | Reject) -> Retry | Reject:
+    """A handler's answer that it raised; a Retry without a text of its own has that of its cause."""
+    # One that is made once and raised again and again would keep the frames of all times.
+    error.__traceback__ = None
+    if isinstance(error, Retry) and error.error is None and error.__cause__ is not None:
+        return Retry(error.after, describe(error.__cause__))
+    return error
 
 
 def text_of(error: BaseException) -> str:

@@ -274,7 +274,8 @@ class Run:
             self._pulse.run(),
         ]
         if self._leader is not None:
-            works.append(self._leader.run_async())
+            # A worker that handles messages does not end because there was no connection left for the leader.
+            works.append(self._leader.run_async(is_patient=True))
         self._background = {self._sending, *(asyncio.create_task(work) for work in works)}
 
     async def _watch(

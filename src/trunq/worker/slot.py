@@ -20,7 +20,7 @@ from trunq.worker.backlog import Backlog
 from trunq.worker.lease import Lease
 from trunq.worker.outcome import Subject
 from trunq.worker.registry import Handler, Registry
-from trunq.worker.result import encode
+from trunq.worker.result import encode, raised_answer
 from trunq.worker.thread import Thread
 from trunq.worker.transaction import COMMITTED, AckRefused, Transactions
 
@@ -251,6 +251,13 @@ class Slot:
             )
             self._outbox.forget(lease)
             return
+        if isinstance(error, Retry | Reject):
+            try:
+                self._answer(lease, message, took, raised_answer(error))
+                return
+            except Exception as broken:
+                # A class of the handler's own, without what an answer has.
+                error = broken
         self._outbox.fail(lease, message, took, error)
 
     def _unknown(self, message: Message) -> str:

@@ -20,7 +20,7 @@ async def prepared(client: AsyncClient, count: int = 3, **policy: Any) -> list[M
     await client.create_queue("orders")
     if policy:
         assert not await client.subscribe("orders", "default", **policy)
-    await client.publish_many("orders", list(range(count)), kinds="new")
+    await client.publish_many("orders", list(range(count)), kind="new")
     messages = await lease(client)
     assert [message.payload for message in messages] == list(range(count))
     return messages

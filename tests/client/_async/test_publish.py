@@ -76,7 +76,7 @@ async def test_very_many_are_sent_in_parts_and_published_as_one(
         own = await async_connect()
         for connection in (None, own):
             ids = await client.publish_many(
-                "orders", range(count), kinds="new", keys=list(map(str, range(count))), connection=connection
+                "orders", range(count), kind="new", keys=list(map(str, range(count))), connection=connection
             )
             assert ids == sorted(set(ids))
             messages = await client.lease("orders", "default", "w", 10_000)
@@ -132,7 +132,7 @@ async def test_one_value_stands_for_all(database: str, times: int) -> None:
         await client.publish_many(
             "orders",
             [1, 2, None] * times,
-            kinds="new\t\\",
+            kinds=["new\t\\"],
             keys=["a", None, "\\N\n"] * times,
             headers={"h": "\r"},
             bodies=[b"\\"],
@@ -149,10 +149,17 @@ async def test_one_value_stands_for_all(database: str, times: int) -> None:
 async def test_all_of_json_survives_many_times(database: str, times: int) -> None:
     async with AsyncClient(database) as client:
         await client.create_queue("orders")
-        await client.publish_many("orders", EVERYTHING * times, headers=EVERYTHING * times)
+        headers = [
+            None,
+            *({"h": each} for each in EVERYTHING[1:-2]),
+            RawJson(' {"h": 1}'),
+            RawJson(b'{"h": 2}'),
+        ]
+        await client.publish_many("orders", EVERYTHING * times, headers=headers * times)
         messages = await client.lease("orders", "default", "w", 10_000)
         assert [message.payload for message in messages] == DECODED * times
-        assert [message.headers for message in messages] == DECODED * times
+        decoded = [None, *({"h": each} for each in EVERYTHING[1:-2]), {"h": 1}, {"h": 2}]
+        assert [message.headers for message in messages] == decoded * times
 
 
 async def test_columns_of_different_lengths_are_refused(database: str) -> None:
@@ -162,7 +169,7 @@ async def test_columns_of_different_lengths_are_refused(database: str) -> None:
             for payloads in ([1] * 3, range(600)):
                 with pytest.raises(InvalidArgument, match="differ in length"):
                     await client.publish_many("orders", payloads, kinds=kinds)
-        with pytest.raises(TypeError, match="headers is a list of values, not str"):
+        with pytest.raises(InvalidArgument, match=r"headers\[0\] is an object, not str"):
             await client.publish_many("orders", [1], headers="h")
         assert await leased(client) == []
 
@@ -230,7 +237,7 @@ async def test_a_clients_own_connections_speak_utf8(
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     async with AsyncClient(database) as client:
         await client.create_queue("orders")
-        await client.publish_many("orders", ["é", "ü"], kinds="é")
+        await client.publish_many("orders", ["é", "ü"], kind="é")
         assert [(m.payload, m.kind) for m in await leased(client)] == [("é", "é"), ("ü", "é")]
         unicode = await async_connect()
         await unicode.execute("set client_encoding to 'UNICODE'")
@@ -351,8 +358,11 @@ async def test_wrong_arguments_are_refused_before_the_database_is_asked() -> Non
     for one in ("text", b"bytes", {"a": 1}):
         with pytest.raises(TypeError, match="payloads is a list of payloads, not one"):
             await client.publish_many("orders", one)
-    with pytest.raises(TypeError, match=r"kinds\[1\] is a str or None"):
-        await client.publish_many("orders", [1, 2], kinds=["a", 2])  # type: ignore[list-item]
+    with pytest.raises(InvalidArgument, match=r"kinds\[1\] is text, not list"):
+        await client.publish_many("orders", [1, 2], kinds=["a", []])  # type: ignore[list-item]
+    many = "orders", [1, 2]
+    with pytest.raises(InvalidArgument, match=r"kinds is a list .*\nHINT: kind= is one for all"):
+        await client.publish_many(*many, kinds="a")
 
 
 async def test_what_the_database_cannot_read_is_a_wrong_argument(database: str) -> None:

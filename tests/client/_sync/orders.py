@@ -22,7 +22,7 @@ def prepared(client: Client, count: int = 3, **policy: Any) -> list[Message]:
     client.create_queue("orders")
     if policy:
         assert not client.subscribe("orders", "default", **policy)
-    client.publish_many("orders", list(range(count)), kinds="new")
+    client.publish_many("orders", list(range(count)), kind="new")
     messages = lease(client)
     assert [message.payload for message in messages] == list(range(count))
     return messages

@@ -74,7 +74,7 @@ def test_very_many_are_sent_in_parts_and_published_as_one(database: str, connect
         own = connect()
         for connection in (None, own):
             ids = client.publish_many(
-                "orders", range(count), kinds="new", keys=list(map(str, range(count))), connection=connection
+                "orders", range(count), kind="new", keys=list(map(str, range(count))), connection=connection
             )
             assert ids == sorted(set(ids))
             messages = client.lease("orders", "default", "w", 10_000)
@@ -130,7 +130,7 @@ def test_one_value_stands_for_all(database: str, times: int) -> None:
         client.publish_many(
             "orders",
             [1, 2, None] * times,
-            kinds="new\t\\",
+            kinds=["new\t\\"],
             keys=["a", None, "\\N\n"] * times,
             headers={"h": "\r"},
             bodies=[b"\\"],
@@ -147,10 +147,17 @@ def test_one_value_stands_for_all(database: str, times: int) -> None:
 def test_all_of_json_survives_many_times(database: str, times: int) -> None:
     with Client(database) as client:
         client.create_queue("orders")
-        client.publish_many("orders", EVERYTHING * times, headers=EVERYTHING * times)
+        headers = [
+            None,
+            *({"h": each} for each in EVERYTHING[1:-2]),
+            RawJson(' {"h": 1}'),
+            RawJson(b'{"h": 2}'),
+        ]
+        client.publish_many("orders", EVERYTHING * times, headers=headers * times)
         messages = client.lease("orders", "default", "w", 10_000)
         assert [message.payload for message in messages] == DECODED * times
-        assert [message.headers for message in messages] == DECODED * times
+        decoded = [None, *({"h": each} for each in EVERYTHING[1:-2]), {"h": 1}, {"h": 2}]
+        assert [message.headers for message in messages] == decoded * times
 
 
 def test_columns_of_different_lengths_are_refused(database: str) -> None:
@@ -160,7 +167,7 @@ def test_columns_of_different_lengths_are_refused(database: str) -> None:
             for payloads in ([1] * 3, range(600)):
                 with pytest.raises(InvalidArgument, match="differ in length"):
                     client.publish_many("orders", payloads, kinds=kinds)
-        with pytest.raises(TypeError, match="headers is a list of values, not str"):
+        with pytest.raises(InvalidArgument, match=r"headers\[0\] is an object, not str"):
             client.publish_many("orders", [1], headers="h")
         assert leased(client) == []
 
@@ -226,7 +233,7 @@ def test_a_clients_own_connections_speak_utf8(
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     with Client(database) as client:
         client.create_queue("orders")
-        client.publish_many("orders", ["é", "ü"], kinds="é")
+        client.publish_many("orders", ["é", "ü"], kind="é")
         assert [(m.payload, m.kind) for m in leased(client)] == [("é", "é"), ("ü", "é")]
         unicode = connect()
         unicode.execute("set client_encoding to 'UNICODE'")
@@ -347,8 +354,11 @@ def test_wrong_arguments_are_refused_before_the_database_is_asked() -> None:
     for one in ("text", b"bytes", {"a": 1}):
         with pytest.raises(TypeError, match="payloads is a list of payloads, not one"):
             client.publish_many("orders", one)
-    with pytest.raises(TypeError, match=r"kinds\[1\] is a str or None"):
-        client.publish_many("orders", [1, 2], kinds=["a", 2])  # type: ignore[list-item]
+    with pytest.raises(InvalidArgument, match=r"kinds\[1\] is text, not list"):
+        client.publish_many("orders", [1, 2], kinds=["a", []])  # type: ignore[list-item]
+    many = "orders", [1, 2]
+    with pytest.raises(InvalidArgument, match=r"kinds is a list .*\nHINT: kind= is one for all"):
+        client.publish_many(*many, kinds="a")
 
 
 def test_what_the_database_cannot_read_is_a_wrong_argument(database: str) -> None:

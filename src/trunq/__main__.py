@@ -1,0 +1,5 @@
+"""`python -m trunq`: the command `trunq`."""
+
+from trunq.cli import main
+
+main()
