@@ -70,12 +70,12 @@ def register(spark: SparkSession) -> SparkSession:
     Run such a session with `spark.python.unix.domain.socket.enabled`: without it each micro-batch takes about
     40 ms longer.
     """
-    from trunq.spark.lake.delta import TrunqDeltaSink  # noqa: PLC0415 - these need pyspark
+    from trunq.spark.lake.format import TrunqDelta  # noqa: PLC0415 - these need pyspark
     from trunq.spark.source.format import TrunqSource  # noqa: PLC0415
 
     _share_environment(spark)
     spark.dataSource.register(TrunqSource)
-    spark.dataSource.register(TrunqDeltaSink)
+    spark.dataSource.register(TrunqDelta)
     return spark
 
 
