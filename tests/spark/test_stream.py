@@ -214,3 +214,19 @@ def test_a_reader_survives_the_loss_of_its_connection(queue: Queue, make: Make) 
         assert queue.disconnect_others() > 0
         end = reader.latestOffset(start, ReadAllAvailable())
         assert len(ids(reader, start, end)) == 4
+
+
+def test_a_new_subscription_that_starts_at_the_latest_says_so_once(
+    queue: Queue, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.publish(3)
+    make(subscription="all").initialOffset()
+    assert caplog.messages == []
+    for _ in range(2):
+        reader = StreamReader(queue.options(subscription="new"), ("id",))
+        tick = reader.initialOffset()["tick"]
+        reader.stop()
+    assert caplog.messages == [
+        f'subscription "new" of queue "q" is new and starts at the latest tick, {tick}: it will not read older '
+        "messages. With startingOffsets=earliest, a new subscription reads all there are."
+    ]

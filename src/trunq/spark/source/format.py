@@ -15,7 +15,7 @@
 | `engine` | `auto` | `adbc` or `psycopg`; auto chooses by the number of rows |
 | `kind`, `key` | all | comma-separated: only messages with one of these |
 | `pushdown` | `false` | batch: Postgres applies the query's conditions on kind and key |
-| `failOnDataLoss` | `true` | whether a stream fails when ticks it has not yet read are gone |
+| `failOnDataLoss` | `true` | whether a query fails when messages that it should read are gone |
 
 Columns: id, kind, key, payload (JSON text), body, headers (JSON text), priority, attempt, created_at. Spark
 does not tell a Python source which columns a query uses. Name them in a schema, such as
