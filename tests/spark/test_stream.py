@@ -227,6 +227,6 @@ def test_a_new_subscription_that_starts_at_the_latest_says_so_once(
         tick = reader.initialOffset()["tick"]
         reader.stop()
     assert caplog.messages == [
-        f'subscription "new" of queue "q" is new and starts at the latest tick, {tick}: it will not read older '
-        "messages. With startingOffsets=earliest, a new subscription reads all there are."
+        f'subscription "new" of queue "q" is new and starts at the latest tick, {tick}: it will not read '
+        "older messages. With startingOffsets=earliest, a new subscription reads all there are."
     ]
