@@ -20,6 +20,8 @@ from waiting import wait_until
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
+PUBLISH = "select trunq.publish('orders', jsonb_build_object('order', %s::int))"
+
 
 def block(after: str, language: str) -> str:
     """The first block of a language after a text."""
@@ -75,39 +77,37 @@ def test_the_statements_of_the_readme_publish(database: str, connection: psycopg
 
 
 @pytest.fixture
-def following(tmp_path: Path, database: str) -> Iterator[Path]:
-    """The README's batch reader in a folder and a home that were empty, with its leader."""
+def following(tmp_path: Path, database: str, connection: psycopg.Connection[Any]) -> Iterator[Path]:
+    """The README's batch reader in a folder and a home that were empty, with its leader; an order is there."""
+    connection.execute("select trunq.create_queue('orders')")
+    connection.execute(PUBLISH, (1,))
     (tmp_path / "ledger.py").write_text(block("## Several readers", "python"))
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    process = subprocess.Popen(
-        ["bash", "-euo", "pipefail", "-c", block("## Several readers", "sh")],
-        cwd=tmp_path,
-        env={**os.environ, "TRUNQ_DSN": database, "PATH": programs, "HOME": str(tmp_path)},
-        stderr=(tmp_path / "log").open("wb"),
-        start_new_session=True,
-    )
-    yield tmp_path / "log"
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", block("## Several readers", "sh")],
+            cwd=tmp_path,
+            env={**os.environ, "TRUNQ_DSN": database, "PATH": programs, "HOME": str(tmp_path)},
+            stderr=stderr,
+            start_new_session=True,
+        )
+    yield log
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def test_the_batch_reader_reads_what_is_there_and_what_comes(
-    database: str, connection: psycopg.Connection[Any], request: pytest.FixtureRequest
+    following: Path, connection: psycopg.Connection[Any]
 ) -> None:
-    with Client(database) as client:
-        client.create_queue("orders")
-        ids = [client.publish("orders", {"order": 1})]
-        log = f"see {request.getfixturevalue('following')}"
+    def ledger() -> list[Any]:
+        if connection.execute("select to_regclass('ledger')").fetchone() == (None,):
+            return []
+        return connection.execute("select order_id from ledger order by message").fetchall()
 
-        def ledger() -> list[tuple[int, int]]:
-            if connection.execute("select to_regclass('ledger')").fetchone() == (None,):
-                return []
-            return connection.execute("select message, order_id from ledger order by message").fetchall()
-
-        wait_until(lambda: ledger() == [(ids[0], 1)], 60, log)
-        ids.append(client.publish("orders", {"order": 2}))
-        wait_until(lambda: ledger() == [(ids[0], 1), (ids[1], 2)], 60, log)
-        assert client.position("orders", "ledger") > 1
+    wait_until(lambda: ledger() == [(1,)], 60, f"see {following}")
+    connection.execute(PUBLISH, (2,))
+    wait_until(lambda: ledger() == [(1,), (2,)], 60, f"see {following}")
 
 
 def test_several_pools_of_workers_see_every_message(database: str) -> None:
