@@ -78,7 +78,7 @@ def test_the_statements_of_the_readme_publish(database: str, connection: psycopg
 
 @pytest.fixture
 def following(tmp_path: Path, database: str, connection: psycopg.Connection[Any]) -> Iterator[Path]:
-    """The README's batch reader in a folder and a home that were empty, with its leader; an order is there."""
+    """The README's batch reader with its leader, in a folder that was empty; one order is there."""
     connection.execute("select trunq.create_queue('orders')")
     connection.execute(PUBLISH, (1,))
     (tmp_path / "ledger.py").write_text(block("## Several readers", "python"))

@@ -247,6 +247,7 @@ def test_several_partition_columns_of_several_types(tmp_path: Path) -> None:
     sink.commit([sink.write_files([batch(sink, **rows)], QUERY, 0, 0)], 0)
     found = DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict()
     assert found == rows
+    assert sorted(got(tmp_path), key=lambda row: row[0]) == list(zip(*rows.values(), strict=True))
 
 
 def test_statistics_bound_every_value(tmp_path: Path) -> None:

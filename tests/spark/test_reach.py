@@ -90,6 +90,14 @@ def test_a_task_notices_that_its_messages_were_emptied_before_it_read(old: Queue
     assert rows(careless, left) == []
 
 
+@pytest.mark.parametrize("engine", ["psycopg", "adbc"])
+def test_a_tick_that_is_forgotten_while_its_messages_are_read_is_no_loss(old: Queue, engine: str) -> None:
+    reader = BatchReader(old.options(engine=engine), ("id",))
+    parts = reader.partitions()
+    old.connection.execute("delete from trunq.tick where tick_id < 4")
+    assert len(rows(reader, parts)) == 30
+
+
 def test_a_batch_repeated_after_its_messages_were_emptied_is_data_loss(
     old: Queue, stream: StreamReader
 ) -> None:

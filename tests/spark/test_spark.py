@@ -281,6 +281,21 @@ def test_a_frame_is_added_to_a_lake_table_or_replaces_it(spark: SparkSession, tm
     assert told.startswith("there is no Delta table")
 
 
+def test_a_lake_table_keeps_every_type_that_it_takes(spark: SparkSession, tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    frame = spark.sql(
+        "select id, cast(id as decimal(20,3)) as price, array(id, null) as ids, map('a', id) as counts,"
+        " named_struct('x', id, 'y', 'é') as place, timestamp '2013-01-01 00:00:00' as at,"
+        " unhex('00ff') as raw, timestamp_ntz '2013-01-01 00:00:00' as local, date '2013-01-01' as day,"
+        " cast(id as float) as real, if(id = 1, null, id > 1) as flag, cast('nan' as double) as nothing from range(3)"
+    )
+    frame.write.format("trunq_delta").option("partitionBy", "flag").mode("append").save(lake)
+    written = frame.collect()
+    for table in (spark.read.format("trunq_delta").load(lake), trunq_spark.read_delta(spark, lake)):
+        assert table.dtypes == frame.dtypes
+        assert str(table.sort("id").collect()) == str(written)
+
+
 def test_partition_columns_of_a_stream_reach_the_sink(
     spark: SparkSession, queue: Queue, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from trunq.connection.backoff import BACKOFF, is_away, is_passing
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
 from trunq.spark.source.column import BY_NAME, arrow_schema
-from trunq.spark.source.log import out_of_reach
+from trunq.spark.source.log import out_of_reach, still_reachable
 from trunq.spark.source.range import ROWS_WORTH_A_TASK, Part
 
 BATCH_BYTES: Final = 8 << 20
@@ -57,13 +57,11 @@ class Query:
 
         A segment that is emptied while the statement above waits for its lock looks empty to it.
         """
-        ask = sql.SQL("select reachable from trunq.list_ticks({0}, {1}, {1})")
-        statement = ask.format(sql.Literal(self.queue), sql.Literal(after)).as_string()
 
         def check(cursor: Any) -> None:
             if after is not None:
-                cursor.execute(statement)
-                if cursor.fetchone() not in [(True,)]:
+                cursor.execute(still_reachable(self.queue, after).as_string())
+                if cursor.fetchone() != (True,):
                     raise out_of_reach(self.queue, after)
 
         return check

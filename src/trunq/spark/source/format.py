@@ -24,6 +24,9 @@ does not tell a Python source which columns a query uses. Name them in a schema,
 The source reads the messages that all subscriptions see, not the retries of shared ones. A stream reads up to
 the newest tick, which the leader cuts; `trigger(availableNow=True)` and batches cut a tick if there are newer
 messages.
+
+A batch begins at the first tick after which every message is still in the log. What was emptied before or
+while it is read is an error, or, with failOnDataLoss set to false, left out.
 """
 
 from __future__ import annotations

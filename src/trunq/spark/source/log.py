@@ -70,14 +70,13 @@ class QueueLog:
         found = self._ticks(query, self._queue)
         return found[0] if found else None
 
-    def require_reachable(self, tick: Tick) -> None:
-        """Raises `DataLoss` if messages after the tick are gone.
+    def require_reachable(self, tick_id: int) -> None:
+        """Raises `DataLoss` if messages after the tick are gone, whether the tick itself is kept or not.
 
         Call it after a look at the log: a segment may be emptied just before the look.
         """
-        still = self.tick(tick.tick_id)
-        if still is None or not still.reachable:
-            raise out_of_reach(self._queue, tick.tick_id)
+        if self._rows(still_reachable(self._queue, tick_id)) != [(True,)]:
+            raise out_of_reach(self._queue, tick_id)
 
     def newest_tick(self, from_tick_id: int | None = None) -> Tick:
         """The newest tick; the search starts at `from_tick_id` if that is given."""
@@ -246,6 +245,13 @@ class QueueLog:
             return found
 
         return self._database.run(work)
+
+
+def still_reachable(queue: str, tick_id: int) -> sql.Composed:
+    """A query that returns true while every message after a tick is in the log."""
+    # Not list_ticks: it may have forgotten an old tick that a batch began at.
+    query = sql.SQL("select reachable_tick_id <= {} from trunq.queue where name = {}")
+    return query.format(sql.Literal(tick_id), sql.Literal(queue))
 
 
 def out_of_reach(queue: str, tick_id: int) -> DataLoss:

@@ -145,7 +145,7 @@ def plan(log: QueueLog, start: Tick, end: Tick, options: Options) -> list[LogPar
     if not options.fail_on_data_loss:
         return [LogPart(part) for part in parts]
     # What is gone has no parts, and no task that would notice.
-    log.require_reachable(start)
+    log.require_reachable(start.tick_id)
     return [LogPart(part, start.tick_id) for part in parts]
 
 
