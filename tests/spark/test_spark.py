@@ -287,7 +287,8 @@ def test_a_lake_table_keeps_every_type_that_it_takes(spark: SparkSession, tmp_pa
         "select id, cast(id as decimal(20,3)) as price, array(id, null) as ids, map('a', id) as counts,"
         " named_struct('x', id, 'y', 'é') as place, timestamp '2013-01-01 00:00:00' as at,"
         " unhex('00ff') as raw, timestamp_ntz '2013-01-01 00:00:00' as local, date '2013-01-01' as day,"
-        " cast(id as float) as real, if(id = 1, null, id > 1) as flag, cast('nan' as double) as nothing from range(3)"
+        " cast(id as float) as real, if(id = 1, null, id > 1) as flag,"
+        " cast('nan' as double) as nothing from range(3)"
     )
     frame.write.format("trunq_delta").option("partitionBy", "flag").mode("append").save(lake)
     written = frame.collect()

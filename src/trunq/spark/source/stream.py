@@ -181,6 +181,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f'"{self._options.queue}"',
                 "give each query a checkpointLocation of its own",
             )
+        if (other := offset.get("subscription")) != self._subscription:
+            raise CheckpointMismatch(
+                f'the checkpoint belongs to subscription "{other}", this query reads under '
+                f'"{self._subscription}"',
+                f'"{other}" holds what it has not read: name that, or start with a new checkpointLocation',
+            )
         if offset["queue_id"] != queue_id:
             raise CheckpointMismatch(
                 f'queue "{self._options.queue}" was dropped and made again since the checkpoint was written, '
