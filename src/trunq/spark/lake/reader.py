@@ -44,11 +44,12 @@ class DeltaReader(DataSourceReader):
         groups: list[list[Any]] = []
         room = 0
         for fragment, info in zip(dataset.get_fragments(), sizes, strict=True):
-            if room < info.size or not groups:
+            size = info.size or 0
+            if room < size or not groups:
                 groups.append([])
                 room = TASK_BYTES
             groups[-1].append(fragment)
-            room -= info.size
+            room -= size
         return [Files(group, dataset.schema) for group in groups]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
