@@ -86,6 +86,15 @@ SPARK_TROUBLE: Final = (
         "trunq.spark.register(spark)",
     ),
     (
+        r"partitioning or clustering columns do not match the existing table's",
+        "a batch into trunq_delta takes its partition columns as an option: .option('partitionBy', 'a,b') "
+        "instead of .partitionBy('a', 'b')",
+    ),
+    (
+        r"\[UNSUPPORTED_DATA_SOURCE_SAVE_MODE\].*\btrunq_delta",
+        "a batch into trunq_delta adds or replaces: say .mode('append') or .mode('overwrite')",
+    ),
+    (
         r"\[DATA_SOURCE_PUSHDOWN_DISABLED\]",
         "the option pushdown needs a session with spark.sql.python.filterPushdown.enabled set to true",
     ),
@@ -124,17 +133,23 @@ SPARK_TROUBLE: Final = (
     ),
 )
 
-OURS = re.compile(r"^(?:\w+\.)*trunq\.(?:spark\.)?errors\.\w+: (?P<message>.*(?:\nHINT: .*)?)", re.MULTILINE)
+OURS = re.compile(
+    r"^(?:\w+\.)*trunq\.(?:spark\.)?errors\.(?P<kind>\w+): (?P<message>.*(?:\nHINT: .*)?)", re.MULTILINE
+)
 """An error of trunq in the text of a traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What happened and what to do, each a clause; `file` is the file or directory concerned."""
+    """What happened and what to do, each a clause.
+
+    `file` is the file or directory concerned; `kind` the name of trunq's error that was found in a text.
+    """
 
     reason: str
     advice: str | None = None
     file: str | None = None
+    kind: str | None = None
 
     @property
     def sentences(self) -> str:
@@ -165,7 +180,12 @@ def explain(error: BaseException) -> Explanation | None:
 
 
 def explain_spark(error: BaseException) -> Explanation:
-    """Explain an error that came out of Spark.
+    """Explain an error that came out of Spark, if need be by its own first line."""
+    return recognise_spark(error) or Explanation(_raised_in(str(error)) or type(error).__name__)
+
+
+def recognise_spark(error: BaseException) -> Explanation | None:
+    """Explain an error that came out of Spark; None if nothing is known about it.
 
     Spark wraps an error of one of its Python processes twice: as the text of a traceback inside a Java
     exception. The user needs a line or two of that text.
@@ -178,12 +198,12 @@ def explain_spark(error: BaseException) -> Explanation:
     for text in texts:
         if ours := OURS.search(text):
             reason, _, advice = ours.group("message").strip().partition("\nHINT: ")
-            return Explanation(reason, advice or None)
+            return Explanation(reason, advice or None, kind=ours["kind"])
     for text in texts:
         for pattern, reason in SPARK_TROUBLE:
             if known := re.search(pattern, text):
                 return Explanation(reason.format(**known.groupdict()))
-    return Explanation(_raised_in(texts[0]) or type(error).__name__)
+    return None
 
 
 def explain_connection(said: str) -> Explanation:

@@ -54,7 +54,7 @@ def main() -> None:
     catch_up(query, dsn)
     query.stop()
     settle(query, dsn)
-    write_table(punctuality(read_delta(spark, str(lake))), dsn, AGGREGATE)
+    write_table(punctuality(read_delta(spark, str(lake))), AGGREGATE, dsn)
     batches = sum(1 for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
     figures.write_text(json.dumps({"batches": batches, "spark": spark.version, "java": java_version(spark)}))
     spark.stop()

@@ -112,7 +112,7 @@ class Reader:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, f"{self.page.name}:{block.line}: {done.stdout}{done.stderr}"

@@ -18,7 +18,13 @@ PAGES = sorted(DOCS.glob("*.md"))
 WITHOUT_BLOCKS = {"README.md", "heritage.md", "message.md", "payloads.md", "reference.md", "replication.md"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+SLOW = {"spark.md": pytest.mark.timeout(900)}
+"""Pages whose programs take their time: each of them starts a Spark."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=SLOW.get(page.name, ()), id=page.stem) for page in PAGES]
+)
 def test_a_page_can_be_followed_from_top_to_bottom(
     page: Path,
     tmp_path: Path,

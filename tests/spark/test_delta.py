@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import pickle
 import resource
 import threading
 from collections.abc import Callable, Iterator
@@ -21,15 +22,15 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from trunq.errors import InvalidArgument
-from trunq.spark.errors import LakeMismatch, LakeUnwritable
+from trunq.spark.errors import LakeError, LakeMismatch, LakeUnwritable
 from trunq.spark.lake.delta import (
     DeltaWriter,
-    TrunqDeltaSink,
     WrittenFiles,
     compact,
     open_table,
     vacuum,
 )
+from trunq.spark.lake.format import TrunqDelta
 
 QUERY = "3c1f"
 ODD = ["a b/ü%=", "", "2013-01", None, "a:b?*[x]{y}^'\"#\\", "..", "é"]
@@ -139,6 +140,31 @@ def test_compaction_joins_small_files_and_shortens_the_log(tmp_path: Path) -> No
     assert DeltaTable(tmp_path).count() == 610
 
 
+def everything(path: Path) -> int:
+    """How many files a table consists of, those of its log included."""
+    return sum(1 for each in path.rglob("*") if each.is_file())
+
+
+def test_a_table_compacted_every_day_stays_as_small_as_it_was(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    sizes = []
+    for day in range(4):
+        for batch_id in range(day * 60, (day + 1) * 60):
+            rows = batch(sink, id=[batch_id], month=[f"2013-{batch_id % 3 + 1}"])
+            sink.commit([sink.write_files([rows], QUERY, batch_id, 0)], batch_id)
+        assert len(files(tmp_path)) >= 60
+        compact(str(tmp_path))
+        vacuum(str(tmp_path), 0)
+        assert len(files(tmp_path)) == 3
+        sizes.append(everything(tmp_path))
+        # The day ends: what is there is a day older.
+        for each in (tmp_path / "_delta_log").iterdir():
+            os.utime(each, (each.stat().st_mtime - 90_000,) * 2)
+    # Without an end, the log alone would grow by sixty entries a day.
+    assert max(sizes) < sizes[0] + 30, sizes
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == list(range(4 * 60))
+
+
 def test_compaction_beside_a_query_that_writes(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     sink.commit([sink.write_files([months(sink, 0, 120)], QUERY, 0, 0)], 0)
@@ -221,6 +247,7 @@ def test_several_partition_columns_of_several_types(tmp_path: Path) -> None:
     sink.commit([sink.write_files([batch(sink, **rows)], QUERY, 0, 0)], 0)
     found = DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict()
     assert found == rows
+    assert sorted(got(tmp_path), key=lambda row: row[0]) == list(zip(*rows.values(), strict=True))
 
 
 def test_statistics_bound_every_value(tmp_path: Path) -> None:
@@ -300,12 +327,80 @@ def test_partition_columns_must_exist_and_leave_something(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("path", "problem"), [("", "needs a path"), ("s3://bucket/table", "not to s3://")])
 def test_a_path_that_cannot_be_written_to_is_refused(path: str, problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem):
-        TrunqDeltaSink({"path": path}).streamWriter(schema(id="long"), False)
+        TrunqDelta({"path": path}).streamWriter(schema(id="long"), False)
 
 
 def test_a_sink_that_appends_refuses_to_replace() -> None:
     with pytest.raises(InvalidArgument, match="complete"):
-        TrunqDeltaSink({"path": "/x"}).streamWriter(schema(id="long"), True)
+        TrunqDelta({"path": "/x"}).streamWriter(schema(id="long"), True)
+
+
+@pytest.mark.parametrize(
+    "works", [TrunqDelta.schema, lambda sink: sink.streamWriter(schema(id="long"), False)]
+)
+def test_an_option_that_there_is_not_is_refused(works: Callable[[TrunqDelta], Any], tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match='no option "partitionby2"') as caught:
+        works(TrunqDelta({"path": str(tmp_path), "partitionby2": "id"}))
+    assert caught.value.hint == "its options: path, partitionBy, checkpointLocation"
+
+
+def put(path: Path, rows: dict[str, list[Any]], overwrite: bool, **options: str) -> None:
+    """Writes rows as Spark's tasks and driver do."""
+    source = TrunqDelta({"path": str(path), **options})
+    sink = source.writer(schema(id="long", month="string"), overwrite)
+    made = pa.RecordBatch.from_pydict(rows, schema=sink._arrow_schema())
+    sink.commit([sink.write_files([made], "", 0, 0), sink.write_files([], "", 0, 1), None])
+
+
+def got(path: Path, given: StructType | None = None) -> list[tuple[Any, ...]]:
+    source = TrunqDelta({"path": str(path)})
+    reader = pickle.loads(pickle.dumps(source.reader(given or source.schema())))  # noqa: S301
+    parts = pickle.loads(pickle.dumps(reader.partitions()))  # noqa: S301
+    return [tuple(row.values()) for part in parts for each in reader.read(part) for row in each.to_pylist()]
+
+
+def test_a_batch_adds_rows_or_replaces_those_there_are(tmp_path: Path) -> None:
+    put(tmp_path, {"id": [1, 2], "month": ["a", "b"]}, False, partitionBy="month")
+    put(tmp_path, {"id": [3], "month": ["a"]}, False, partitionBy="month")
+    assert sorted(got(tmp_path)) == [(1, "a"), (2, "b"), (3, "a")]
+    with pytest.raises(LakeMismatch, match=r"partitioned by \(month\), not by \(\)"):
+        put(tmp_path, {"id": [3], "month": ["a"]}, False)
+    older = DeltaTable(tmp_path).version()
+    put(tmp_path, {"id": [4], "month": ["c"]}, True, partitionBy="month")
+    assert got(tmp_path) == [(4, "c")]
+    put(tmp_path, {"id": [], "month": []}, True, partitionBy="month")
+    assert got(tmp_path) == []
+    assert DeltaTable(tmp_path, version=older).count() == 3
+
+
+def test_a_batch_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    put(tmp_path, {"id": [1], "month": ["a"]}, False)
+    before = files(tmp_path)
+    sink = TrunqDelta({"path": str(tmp_path)}).writer(schema(id="long", month="string"), False)
+    sink.abort([sink.write_files([months(writer(tmp_path), 0, 3)], "", 0, 0), None])
+    assert files(tmp_path) == before
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    sink = writer(tmp_path)
+    for batch_id in (0, 1):
+        rows = batch(sink, id=list(range(70)), month=[ODD[n % 7] for n in range(70)])
+        sink.commit([sink.write_files([rows], QUERY, batch_id, 0)], batch_id)
+    expected = sorted(2 * [(n, ODD[n % 7] or None) for n in range(70)])
+    assert sorted(got(tmp_path)) == expected
+    assert sorted(got(tmp_path, schema(month="string", id="long")), key=lambda row: row[1]) == [
+        (m, n) for n, m in expected
+    ]
+    assert sorted(got(tmp_path, schema(id="long"))) == [(n,) for n, _ in expected]
+    with pytest.raises(InvalidArgument, match='has no column "moon"'):
+        got(tmp_path, schema(moon="string"))
+
+
+def test_only_a_table_that_is_there_is_read_and_none_is_followed(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="no Delta table"):
+        TrunqDelta({"path": str(tmp_path)}).schema()
+    with pytest.raises(InvalidArgument, match="cannot be followed by a stream"):
+        TrunqDelta({"path": str(tmp_path)}).streamReader(schema(id="long"))
 
 
 def test_a_place_that_takes_no_files_is_said_so(tmp_path: Path) -> None:

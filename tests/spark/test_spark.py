@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from deltalake import DeltaTable
 from spark.conftest import Queue
 from spark.test_crash import last
 from trunq import spark as trunq_spark
-from trunq.spark.errors import LakeError
+from trunq.errors import QueueNotFound
+from trunq.spark.errors import CheckpointMismatch, LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -186,7 +188,7 @@ def test_an_aggregate_replaces_the_content_of_a_table(spark: SparkSession, queue
         " cast(null as string) as nothing from range(3)"
     )
     for _ in range(2):
-        assert trunq_spark.write_table(rows, queue.dsn, "public.result") == 3
+        assert trunq_spark.write_table(rows, "public.result", queue.dsn) == 3
     written = queue.connection.execute(
         "select *, at::text, pg_typeof(price)::text from result order by id"
     ).fetchall()
@@ -195,11 +197,11 @@ def test_an_aggregate_replaces_the_content_of_a_table(spark: SparkSession, queue
     assert written[2][7:] == (None, "2013-01-01 00:00:00+00", "numeric")
     reader = queue.connect(autocommit=False)
     assert len(reader.execute("select * from result").fetchall()) == 3
-    trunq_spark.write_table(rows.limit(1), queue.dsn, "result")
+    trunq_spark.write_table(rows.limit(1), "result", queue.dsn)
     assert queue.value("select count(*) from result") == 1
-    told = failure(lambda: trunq_spark.write_table(spark.sql("select array(1) as a"), queue.dsn, "result"))
+    told = failure(lambda: trunq_spark.write_table(spark.sql("select array(1) as a"), "result", queue.dsn))
     assert 'column "a" is array<int>' in told
-    told = failure(lambda: trunq_spark.write_table(spark.sql("select 1 as x"), queue.dsn, "result"))
+    told = failure(lambda: trunq_spark.write_table(spark.sql("select 1 as x"), "result", queue.dsn))
     assert 'column "x" of relation "result" does not exist' in told
 
 
@@ -234,23 +236,105 @@ def test_what_goes_wrong_is_told_in_a_sentence(
     assert "the table has no column" in failure(stream(subscription="c", checkpoint="c5", lake="narrow"))
 
 
+def test_finish_raises_the_error_that_it_was(queue: Queue, start: Start) -> None:
+    queue.connection.execute("select trunq.create_queue('other')")
+    queue.publish(1)
+    run(start(), queue)
+    with pytest.raises(CheckpointMismatch, match='belongs to queue "q"') as caught:
+        trunq_spark.finish(start(queue="other"), queue.dsn)
+    assert caught.value.hint == "give each query a checkpointLocation of its own"
+    # The terminal shows our sentence, without the pages of Java's that it came in.
+    assert "Py4J" not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(QueueNotFound):
+        trunq_spark.finish(start(queue="nope", checkpoint="c2"), queue.dsn)
+
+
+def test_a_frame_is_added_to_a_lake_table_or_replaces_it(spark: SparkSession, tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+
+    def write(first: int, count: int, mode: str) -> None:
+        rows = spark.range(first, first + count, numPartitions=2).selectExpr("id", "id % 3 as rest")
+        rows.write.format("trunq_delta").option("partitionBy", "rest").mode(mode).save(lake)
+
+    def ids() -> list[int]:
+        rows = spark.read.format("trunq_delta").load(lake)
+        assert rows.columns == ["id", "rest"]
+        return sorted(row["id"] for row in rows.where("rest = id % 3").collect())
+
+    write(0, 6, "append")
+    write(6, 4, "append")
+    assert ids() == list(range(10))
+    spark.sql(f"create or replace temporary view lake using trunq_delta options (path '{lake}')")
+    assert spark.sql("select count(*) from lake").first() == (10,)
+    write(3, 2, "overwrite")
+    assert ids() == [3, 4]
+    frame = spark.range(1)
+    told = failure(lambda: frame.write.format("trunq_delta").save(lake))
+    assert told == "a batch into trunq_delta adds or replaces: say .mode('append') or .mode('overwrite')"
+    told = failure(lambda: frame.write.format("trunq_delta").partitionBy("id").mode("append").save(lake))
+    assert "option('partitionBy', 'a,b')" in told
+    told = failure(
+        lambda: frame.write.format("trunq_delta").option("mergeSchema", 1).mode("append").save(lake)
+    )
+    assert told.startswith('format("trunq_delta") has no option "mergeschema"')
+    told = failure(lambda: spark.read.format("trunq_delta").load(str(tmp_path / "nothing")))
+    assert told.startswith("there is no Delta table")
+
+
+def test_a_lake_table_keeps_every_type_that_it_takes(spark: SparkSession, tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    frame = spark.sql(
+        "select id, cast(id as decimal(20,3)) as price, array(id, null) as ids, map('a', id) as counts,"
+        " named_struct('x', id, 'y', 'é') as place, timestamp '2013-01-01 00:00:00' as at,"
+        " unhex('00ff') as raw, timestamp_ntz '2013-01-01 00:00:00' as local, date '2013-01-01' as day,"
+        " cast(id as float) as real, if(id = 1, null, id > 1) as flag,"
+        " cast('nan' as double) as nothing from range(3)"
+    )
+    frame.write.format("trunq_delta").option("partitionBy", "flag").mode("append").save(lake)
+    written = frame.collect()
+    for table in (spark.read.format("trunq_delta").load(lake), trunq_spark.read_delta(spark, lake)):
+        assert table.dtypes == frame.dtypes
+        assert str(table.sort("id").collect()) == str(written)
+
+
+def test_partition_columns_of_a_stream_reach_the_sink(
+    spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    queue.publish(4)
+    messages = spark.readStream.format("trunq").options(
+        dsn=queue.dsn, queue="q", subscription="lake", startingOffsets="earliest"
+    )
+    lake = str(tmp_path / "lake")
+    writer = messages.load().writeStream.format("trunq_delta").partitionBy("kind", "key")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start(lake)
+    run(query, queue)
+    assert DeltaTable(lake).metadata().partition_columns == ["kind", "key"]
+
+
 UNREGISTERED = """
 import sys
 from pyspark.sql import SparkSession
 from trunq.spark.launch.session import _environment, _launch_environment
 with _environment(_launch_environment("local[1]")):
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print(session.read.format("trunq").options(dsn=sys.argv[1], queue="q").load().count())
+messages = session.read.format("trunq").options(dsn=sys.argv[1], queue="q").load()
+messages.write.format("trunq_delta").mode("append").save(sys.argv[2])
+new = session.readStream.format("trunq").options(dsn=sys.argv[1], queue="q", subscription="new").load()
+sink = new.writeStream.format("trunq_delta").option("checkpointLocation", sys.argv[2] + "/_checkpoint")
+sink.trigger(availableNow=True).start(sys.argv[2]).awaitTermination()
+print(session.read.format("trunq_delta").load(sys.argv[2]).count())
 session.stop()
 """
 
 
-def test_spark_finds_the_source_by_itself(queue: Queue) -> None:
+def test_spark_finds_source_and_sink_by_itself(queue: Queue, tmp_path: Path) -> None:
     queue.publish(3)
-    command = [sys.executable, "-c", UNREGISTERED, queue.dsn]
+    command = [sys.executable, "-c", UNREGISTERED, queue.dsn, str(tmp_path / "lake")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "3"
+    # The stream's process says on the user's terminal what it will not read.
+    assert 'subscription "new" of queue "q" is new and starts at the latest tick' in ended.stderr
 
 
 WITHOUT_JAVA = """

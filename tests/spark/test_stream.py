@@ -186,7 +186,7 @@ def test_a_database_set_back_is_noticed(queue: Queue, make: Make) -> None:
 
 @pytest.mark.parametrize("ticks", [1, 3])
 def test_a_tick_replaced_under_a_running_query_is_data_loss(queue: Queue, make: Make, ticks: int) -> None:
-    reader, careless = make(), make(subscription="careless", failOnDataLoss="false")
+    reader, careless = make(), make(failOnDataLoss="false")
     start = reader.initialOffset()
     queue.publish(4)
     number = queue.tick()
@@ -214,3 +214,28 @@ def test_a_reader_survives_the_loss_of_its_connection(queue: Queue, make: Make) 
         assert queue.disconnect_others() > 0
         end = reader.latestOffset(start, ReadAllAvailable())
         assert len(ids(reader, start, end)) == 4
+
+
+def test_a_new_subscription_that_starts_at_the_latest_says_so_once(
+    queue: Queue, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.publish(3)
+    make(subscription="all").initialOffset()
+    assert caplog.messages == []
+    for _ in range(2):
+        reader = StreamReader(queue.options(subscription="new"), ("id",))
+        tick = reader.initialOffset()["tick"]
+        reader.stop()
+    assert caplog.messages == [
+        f'subscription "new" of queue "q" is new and starts at the latest tick, {tick}: it will not read '
+        "older messages. With startingOffsets=earliest, a new subscription reads all there are."
+    ]
+
+
+def test_a_checkpoint_of_another_subscription_is_refused(make: Make) -> None:
+    start = make().initialOffset()
+    make(subscription="other").initialOffset()
+    with pytest.raises(
+        CheckpointMismatch, match='belongs to subscription "lake", this query reads under "other"'
+    ):
+        make(subscription="other").latestOffset(start, ReadAllAvailable())

@@ -7,6 +7,7 @@
         session.readStream.format("trunq")
         .option("queue", "flights")
         .option("subscription", "lake")
+        .option("startingOffsets", "earliest")
         .load()
     )
     query = (

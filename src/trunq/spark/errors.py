@@ -12,12 +12,19 @@
             └── LakeMismatch     the table there has another schema
 
 An error raised inside one of Spark's worker processes reaches the caller as text in a Py4J or streaming
-exception; `trunq.spark.explain` finds it there.
+exception. `trunq.spark.explain` finds it there; `told` raises it as what it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from trunq import errors
 from trunq.errors import TrunqError
+from trunq.explanation import recognise_spark
 
 
 class SparkError(TrunqError):
@@ -54,3 +61,22 @@ class LakeUnwritable(LakeError):
 
 class LakeMismatch(LakeError):
     """The table has other columns or other partition columns than the rows written to it."""
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Raises an error that comes out of Spark as the error of trunq that it began as.
+
+    What Spark itself ran into is a `SparkError`, if it is known what to do about it; other errors stay as
+    they are. Spark's exception is the `__context__`; a traceback does not show it.
+    """
+    try:
+        yield
+    except (TrunqError, psycopg.Error):
+        raise
+    except Exception as error:
+        found = recognise_spark(error)
+        if found is None:
+            raise
+        kind = globals().get(found.kind or "SparkError") or vars(errors).get(str(found.kind), SparkError)
+        raise kind(found.reason, found.advice) from None

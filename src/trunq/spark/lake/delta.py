@@ -1,20 +1,15 @@
-"""The lake sink: a Delta table written from Spark without Delta's jar, exactly once for every reader.
-
-    query = (df.writeStream.format("trunq_delta").option("partitionBy", "month")
-               .option("checkpointLocation", ...).trigger(availableNow=True).start("/data/flights"))
+"""Delta tables written from Spark without Delta's jar, by a stream exactly once for every reader.
 
 Executors write Parquet files that no reader sees yet, and send the names of the files to the driver. The
 driver adds them to the table's log in one commit, which also records "query Q has applied batch N". When
 Spark replays a batch after a crash, the driver finds that record, adds nothing and removes the files of the
 replay. Files of killed tasks belong to no commit: no reader of the table sees them, and `vacuum` removes
-them.
+them. A batch write has no such record: each run of it adds its rows, or replaces those there are.
 
 Two drivers may run the same query for a moment (a restart before the old driver is dead). Delta accepts
 only one of two concurrent commits with the same application id; the other driver then reads the log again.
 
-The option `partitionBy` is a comma-separated list of columns, because Spark does not pass
-`DataStreamWriter.partitionBy()` on to a Python sink. By the Delta protocol, an empty string as partition
-value is null.
+By the Delta protocol, an empty string as partition value is null.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -35,7 +30,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -47,9 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMMIT_TRIES = 20
-LOG_KEPT = "interval 1 days"
-"""How long a table we create keeps the entries of its log that a checkpoint covers. Delta's default is 30
-days, in which a commit every five seconds makes half a million entries.
+Mode = Literal["append", "overwrite"]
+
+KEPT = {
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+"""How long a table we create keeps entries of its log that a checkpoint covers, and the names of files that
+were replaced. Delta's defaults are 30 and 7 days; a commit every five seconds makes 17,000 entries a day.
 """
 READABLE_FEATURES = {"timestampNtz", "variantType"}
 PARTITION_TYPES = (
@@ -65,27 +65,6 @@ PARTITION_TYPES = (
 )
 
 
-class TrunqDeltaSink(DataSource):
-    """`format("trunq_delta")`. Options: the path (of a local or shared directory), `partitionBy`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "trunq_delta"
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:  # noqa: N802
-        if overwrite:
-            raise InvalidArgument(
-                'trunq_delta appends; output mode "complete" would replace the table with each batch',
-                'use outputMode("append"), or trunq.spark.write_table() for an aggregate',
-            )
-        path = local_path(self.options.get("path", ""))
-        names = self.options.get("partitionBy", "").split(",")
-        partition_by = [name.strip() for name in names if name.strip()]
-        writer = DeltaWriter(str(path), schema, partition_by)
-        writer.check()
-        return writer
-
-
 @dataclass
 class WrittenFiles(WriterCommitMessage):
     """The files of one task, which no reader sees until the driver commits them."""
@@ -95,8 +74,8 @@ class WrittenFiles(WriterCommitMessage):
 
 
 @dataclass
-class DeltaWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query; each process has its own copy."""
+class TableWriter:
+    """What writers of streams and batches share; each of Spark's processes has its own copy."""
 
     path: str
     schema: StructType
@@ -109,14 +88,6 @@ class DeltaWriter(DataSourceStreamArrowWriter):
             check_partitioning(self._arrow_schema(), self.partition_by)
             if table is not None:
                 check_schema(table, self._arrow_schema(), self.partition_by)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        task = TaskContext.get()
-        if task is None:
-            raise LakeError("trunq_delta is written to by a streaming query only")
-        query_id = str(task.getLocalProperty("sql.streaming.queryId"))
-        batch_id = int(str(task.getLocalProperty("streaming.sql.batchId")))
-        return self.write_files(iterator, query_id, batch_id, task.partitionId())
 
     def write_files(
         self, batches: Iterable[pa.RecordBatch], query_id: str, batch_id: int, part: int
@@ -134,37 +105,70 @@ class DeltaWriter(DataSourceStreamArrowWriter):
                 files.discard()
                 raise
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        written = [message for message in messages if isinstance(message, WrittenFiles)]
-        if not written:
-            return
-        files = [file for message in written for file in message.files]
-        with _told(self.path):
-            if not append(
-                self.path, self._arrow_schema(), self.partition_by, files, written[0].query_id, batchId
-            ):
-                remove_files(self.path, files)
+    def commit_files(self, files: Sequence[DataFile], mode: Mode, batch: Transaction | None = None) -> bool:
+        """Commits files to the table, which is created if it does not exist.
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        for message in messages:
-            if isinstance(message, WrittenFiles):
-                remove_files(self.path, message.files)
+        Returns False if the table already has that batch.
+        """
+        with _told(self.path):
+            return commit(self.path, self._arrow_schema(), self.partition_by, files, mode, batch)
+
+    def remove(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+        """Removes the files of tasks whose job failed."""
+        remove_files(self.path, files_of(messages))
 
     def _arrow_schema(self) -> pa.Schema:
         return to_arrow_schema(self.schema, timezone="UTC")
 
 
-def append(
+class DeltaWriter(TableWriter, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query, each of them once."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        task = _task()
+        query_id = str(task.getLocalProperty("sql.streaming.queryId"))
+        batch_id = int(str(task.getLocalProperty("streaming.sql.batchId")))
+        return self.write_files(iterator, query_id, batch_id, task.partitionId())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        written = [message for message in messages if isinstance(message, WrittenFiles)]
+        if not written:
+            return
+        files = list(files_of(written))
+        if not self.commit_files(files, "append", Transaction(written[0].query_id, batchId)):
+            remove_files(self.path, files)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        self.remove(messages)
+
+
+@dataclass
+class BatchDeltaWriter(TableWriter, DataSourceArrowWriter):
+    """Adds a DataFrame to a table, or puts it in the place of the rows there are, in one commit."""
+
+    overwrite: bool = False
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        return self.write_files(iterator, "", 0, _task().partitionId())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.commit_files(list(files_of(messages)), "overwrite" if self.overwrite else "append")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.remove(messages)
+
+
+def commit(
     path: str,
     schema: pa.Schema,
     partition_by: Sequence[str],
     files: Sequence[DataFile],
-    query_id: str,
-    batch_id: int,
+    mode: Mode,
+    batch: Transaction | None = None,
 ) -> bool:
-    """Adds files to the table as a batch of a query, and creates the table if necessary.
+    """Adds files to the table, or puts them in the place of those there; creates the table if necessary.
 
-    Returns False if the table already has that batch.
+    Returns False if the table already has that batch of that query.
     """
     actions: list[AddAction | RemoveAction] = [
         AddAction(
@@ -177,16 +181,16 @@ def append(
         )
         for file in files
     ]
-    mark = CommitProperties(app_transactions=[Transaction(query_id, batch_id)])
+    mark = CommitProperties(app_transactions=[batch] if batch else None)
     for attempt in range(COMMIT_TRIES):
         table = open_table(path) or create_table(path, schema, partition_by)
         check_schema(table, schema, partition_by)
-        applied = table.transaction_version(query_id)
-        if applied is not None and applied >= batch_id:
+        applied = table.transaction_version(batch.app_id) if batch else None
+        if batch and applied is not None and applied >= batch.version:
             return False
         try:
             table.create_write_transaction(
-                actions, "append", table.schema(), partition_by=list(partition_by), commit_properties=mark
+                actions, mode, table.schema(), partition_by=list(partition_by), commit_properties=mark
             )
         except CommitFailedError:
             if attempt == COMMIT_TRIES - 1:
@@ -212,7 +216,7 @@ def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> D
             schema,
             mode="error",
             partition_by=list(partition_by),
-            configuration={"delta.logRetentionDuration": LOG_KEPT},
+            configuration=KEPT,
         )
     except DeltaError:
         # Only one process can write the first entry of the log; the others find it.
@@ -260,6 +264,13 @@ def check_partitioning(schema: pa.Schema, partition_by: Sequence[str]) -> None:
         raise InvalidArgument("partitionBy names every column: nothing would be left to write")
 
 
+def files_of(messages: Iterable[WriterCommitMessage | None]) -> Iterator[DataFile]:
+    """The files that tasks wrote; Spark sends None for a task that failed."""
+    for message in messages:
+        if isinstance(message, WrittenFiles):
+            yield from message.files
+
+
 def remove_files(path: str, files: Iterable[DataFile]) -> None:
     """Removes files that belong to no commit."""
     for file in files:
@@ -298,19 +309,11 @@ def vacuum(path: str, older_than_hours: int = 24) -> list[str]:
 def read_delta(spark: SparkSession, path: str) -> DataFrame:
     """The current version of a Delta table as a DataFrame, without Delta's jar.
 
-    Spark's Parquet reader reads the files. A table that needs more, with deletion vectors or renamed columns,
+    Spark's Parquet reader reads the files, and only those columns and partitions that the query needs:
+    faster than `format("trunq_delta")`. A table that needs more, with deletion vectors or renamed columns,
     raises `LakeError`.
     """
-    table = open_table(path)
-    if table is None:
-        raise LakeError(f"there is no Delta table at {path}")
-    features = set(table.protocol().reader_features or [])
-    if features - READABLE_FEATURES or table.protocol().min_reader_version == 2:
-        used = ", ".join(sorted(features - READABLE_FEATURES)) or "column mapping"
-        raise LakeError(
-            f"the Delta table {path} uses {used}",
-            "read it through the delta-spark package",
-        )
+    table = readable_table(path)
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     root = local_path(path)
     # In the log, paths are percent-encoded once more than the file names on disk.
@@ -320,6 +323,21 @@ def read_delta(spark: SparkSession, path: str) -> DataFrame:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema).option("basePath", str(root))
     return reader.parquet(*files).select(*(f"`{name}`" for name in schema.names))
+
+
+def readable_table(path: str) -> DeltaTable:
+    """The table at a path; raises `LakeError` if there is none, or its Parquet files do not say all."""
+    table = open_table(str(local_path(path)))
+    if table is None:
+        raise LakeError(f"there is no Delta table at {path}")
+    features = set(table.protocol().reader_features or [])
+    if features - READABLE_FEATURES or table.protocol().min_reader_version == 2:
+        used = ", ".join(sorted(features - READABLE_FEATURES)) or "column mapping"
+        raise LakeError(
+            f"the Delta table {path} uses {used}",
+            "read it through the delta-spark package",
+        )
+    return table
 
 
 def local_path(path: str) -> Path:
@@ -335,6 +353,13 @@ def local_path(path: str) -> Path:
             "give the path of a local or mounted directory",
         )
     return Path(path).absolute()
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise LakeError("trunq_delta is written to by Spark only")
+    return task
 
 
 @contextmanager

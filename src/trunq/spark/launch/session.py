@@ -8,8 +8,9 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trunq.spark.errors import SparkError
 from trunq.spark.launch.java import SHIM, find_java, make_executable
@@ -70,13 +71,30 @@ def register(spark: SparkSession) -> SparkSession:
     Run such a session with `spark.python.unix.domain.socket.enabled`: without it each micro-batch takes about
     40 ms longer.
     """
-    from trunq.spark.lake.delta import TrunqDeltaSink  # noqa: PLC0415 - these need pyspark
+    from trunq.spark.lake.format import TrunqDelta  # noqa: PLC0415 - these need pyspark
     from trunq.spark.source.format import TrunqSource  # noqa: PLC0415
 
     _share_environment(spark)
+    _pass_partition_columns_on()
     spark.dataSource.register(TrunqSource)
-    spark.dataSource.register(TrunqDeltaSink)
+    spark.dataSource.register(TrunqDelta)
     return spark
+
+
+def _pass_partition_columns_on() -> None:
+    """Makes `partitionBy` of a stream set the option as well: Spark would drop the columns in silence."""
+    from pyspark.sql.streaming.readwriter import DataStreamWriter  # noqa: PLC0415
+
+    original = DataStreamWriter.partitionBy
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @wraps(original)
+    def partition_by(self: DataStreamWriter, *columns: Any) -> DataStreamWriter:
+        names = columns[0] if columns and isinstance(columns[0], list | tuple) else columns
+        return original(self, *columns).option("partitionBy", ",".join(names))
+
+    DataStreamWriter.partitionBy = partition_by  # type: ignore[method-assign]
 
 
 def _share_environment(spark: SparkSession) -> None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
+from trunq.connection.address import address
 from trunq.errors import InvalidArgument
 from trunq.spark.connection import LATER, Connection, Database
+from trunq.spark.errors import told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,16 +33,19 @@ TYPES = {
 }
 
 
-def write_table(frame: DataFrame, dsn: str, table: str) -> int:
+def write_table(frame: DataFrame, table: str, dsn: str | None = None) -> int:
     """Replaces the content of a Postgres table by a DataFrame, and returns the number of rows.
 
     It creates the table if necessary. All happens in one transaction: readers see the old content until the
     new content is complete. The rows pass through this process, so use it for results, not for raw data.
-    `table` may include a schema, as in `report.delays`.
+    `table` may include a schema, as in `report.delays`; `dsn` is its database, by default that of the
+    settings.
     """
     columns = [(field.name, _type(field)) for field in frame.schema.fields]
-    rows = frame.toArrow()
-    database = Database(lambda: dsn, LATER)
+    with told():
+        rows = frame.toArrow()
+    known = address(dsn)
+    database = Database(lambda: known, LATER)
     try:
         return database.run(lambda connection: _replace(connection, _name(table), columns, rows))
     finally:

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -28,6 +29,7 @@ from trunq.connection.backoff import BACKOFF, is_away, is_passing
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
 from trunq.spark.source.column import BY_NAME, arrow_schema
+from trunq.spark.source.log import out_of_reach, still_reachable
 from trunq.spark.source.range import ROWS_WORTH_A_TASK, Part
 
 BATCH_BYTES: Final = 8 << 20
@@ -50,14 +52,32 @@ class Query:
         selects = [f"select {chosen} from {table} where {each}{more}" for each in part.conditions()]
         return " union all ".join(selects)
 
+    def check(self, after: int | None) -> Check:
+        """What to do after reading, by a later statement: see that messages after the tick are still there.
 
-Engine = Callable[[str, str, Sequence[str]], Iterator[pa.RecordBatch]]
+        A segment that is emptied while the statement above waits for its lock looks empty to it.
+        """
+
+        def check(cursor: Any) -> None:
+            if after is not None:
+                cursor.execute(still_reachable(self.queue, after).as_string())
+                if cursor.fetchone() != (True,):
+                    raise out_of_reach(self.queue, after)
+
+        return check
 
 
-def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[pa.RecordBatch]:
+Check = Callable[[Any], None]
+Engine = Callable[[str, str, Sequence[str], Check], Iterator[pa.RecordBatch]]
+
+
+def fetch(
+    dsn: str, query: Query, part: Part, after: int | None = None, engine: str = "auto"
+) -> Iterator[pa.RecordBatch]:
     """The rows of a part. Until it has yielded the first batch, it waits for a database that is away.
 
-    Afterwards a lost connection is an error, upon which Spark runs the whole task again.
+    Afterwards a lost connection is an error, upon which Spark runs the whole task again. It raises `DataLoss`
+    at the end if messages after the tick `after` are gone.
     """
     if not part.conditions():
         return
@@ -67,7 +87,7 @@ def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[
         retry=retry_if_exception(_passes), wait=BACKOFF, stop=stop_after_delay(LATER), reraise=True
     )
     try:
-        first, rest = tries(_begin, read, dsn, statement, query.columns)
+        first, rest = tries(_begin, partial(read, dsn, statement, query.columns, query.check(after)))
         if first is not None:
             yield first
             yield from rest
@@ -78,10 +98,10 @@ def fetch(dsn: str, query: Query, part: Part, engine: str = "auto") -> Iterator[
 
 
 def _begin(
-    read: Engine, dsn: str, statement: str, columns: Sequence[str]
+    read: Callable[[], Iterator[pa.RecordBatch]],
 ) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
     """The first batch, if there is one, and those that follow."""
-    batches = read(dsn, statement, columns)
+    batches = read()
     return next(batches, None), batches
 
 
@@ -98,7 +118,7 @@ def choose(engine: str, rows: int) -> Engine:
     return read_adbc
 
 
-def read_psycopg(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_psycopg(dsn: str, statement: str, columns: Sequence[str], check: Check) -> Iterator[pa.RecordBatch]:
     """Reads by a binary COPY, row by row: a cursor could bound a batch in rows only."""
     schema = arrow_schema(columns)
     with connect(dsn) as connection, connection.transaction(), connection.cursor() as cursor:
@@ -116,9 +136,10 @@ def read_psycopg(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[p
                     rows, size = [], 0
             if rows:
                 yield _transpose(rows, schema)
+        check(cursor)
 
 
-def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_adbc(dsn: str, statement: str, columns: Sequence[str], check: Check) -> Iterator[pa.RecordBatch]:
     """Reads by ADBC, over the connection that this process keeps for the address."""
     schema = arrow_schema(columns)
     try:
@@ -137,6 +158,7 @@ def read_adbc(dsn: str, statement: str, columns: Sequence[str]) -> Iterator[pa.R
                         array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            check(cursor)
         connection.commit()
     except GeneratorExit:
         # Spark stops early; the rest of the result is still in the connection.

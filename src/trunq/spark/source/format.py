@@ -15,7 +15,7 @@
 | `engine` | `auto` | `adbc` or `psycopg`; auto chooses by the number of rows |
 | `kind`, `key` | all | comma-separated: only messages with one of these |
 | `pushdown` | `false` | batch: Postgres applies the query's conditions on kind and key |
-| `failOnDataLoss` | `true` | whether a stream fails when ticks it has not yet read are gone |
+| `failOnDataLoss` | `true` | whether a query fails when messages that it should read are gone |
 
 Columns: id, kind, key, payload (JSON text), body, headers (JSON text), priority, attempt, created_at. Spark
 does not tell a Python source which columns a query uses. Name them in a schema, such as
@@ -24,6 +24,9 @@ does not tell a Python source which columns a query uses. Name them in a schema,
 The source reads the messages that all subscriptions see, not the retries of shared ones. A stream reads up to
 the newest tick, which the leader cuts; `trigger(availableNow=True)` and batches cut a tick if there are newer
 messages.
+
+A batch begins at the first tick after which every message is still in the log. What was emptied before or
+while it is read is an error, or, with failOnDataLoss set to false, left out.
 """
 
 from __future__ import annotations

@@ -22,16 +22,20 @@ SAMPLE: Final = 1000
 BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
 
 
-TICK: Final = ("tick_id", "snapshot", "last_message_id")
+TICK: Final = ("tick_id", "snapshot", "last_message_id", "reachable")
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A stored snapshot of the queue, and the highest message id when it was cut."""
+    """A stored snapshot of the queue, and the highest message id when it was cut.
+
+    It is reachable, at the time it was looked up, while every message after it is still in the log.
+    """
 
     tick_id: int
     snapshot: str
     last_message_id: int
+    reachable: bool = True
 
     def between(self, hi: Tick) -> Window:
         """The transactions from this tick to a later one."""
@@ -60,9 +64,19 @@ class QueueLog:
         rows = self._call("list_ticks", TICK, queue=self._queue, from_=tick_id, to=tick_id)
         return Tick(*rows[0]) if rows else None
 
-    def oldest_tick(self) -> Tick:
-        """The oldest tick that is kept."""
-        return self._ticks("select * from trunq.list_ticks(%s) order by tick_id limit 1", self._queue)[0]
+    def oldest_tick(self) -> Tick | None:
+        """The oldest tick after which every message is still in the log; None if there is none."""
+        query = "select * from trunq.list_ticks(%s) where reachable order by tick_id limit 1"
+        found = self._ticks(query, self._queue)
+        return found[0] if found else None
+
+    def require_reachable(self, tick_id: int) -> None:
+        """Raises `DataLoss` if messages after the tick are gone, whether the tick itself is kept or not.
+
+        Call it after a look at the log: a segment may be emptied just before the look.
+        """
+        if self._rows(still_reachable(self._queue, tick_id)) != [(True,)]:
+            raise out_of_reach(self._queue, tick_id)
 
     def newest_tick(self, from_tick_id: int | None = None) -> Tick:
         """The newest tick; the search starts at `from_tick_id` if that is given."""
@@ -132,15 +146,23 @@ class QueueLog:
             for condition in window.whole(0).conditions()
         )
 
-    def subscribe(self, subscription: str, start: str) -> bool:
+    def subscribe(self, subscription: str, start: str, tick_id: int | None, *, strict: bool) -> bool:
         """Creates the exclusive subscription if it does not exist; returns whether it did so.
 
-        Raises `WrongMode` if a shared subscription has that name.
+        A new one starts at the tick, if that is given; if it is out of reach, `strict` raises `DataLoss` and
+        creates nothing. Raises `WrongMode` if a shared subscription has that name.
         """
-        made = self._call(
-            "subscribe", queue=self._queue, subscription=subscription, mode="exclusive", start=start
-        )
-        return bool(made[0][0])
+        named = {"queue": self._queue, "subscription": subscription}
+
+        def work(connection: Connection) -> bool:
+            made = execute(connection, Call("subscribe", {**named, "mode": "exclusive", "start": start}))
+            if made[0][0] and tick_id is not None:
+                moved = execute(connection, Call("advance", {**named, "tick_id": tick_id}))
+                if strict and moved[0][0] != tick_id:
+                    raise out_of_reach(self._queue, tick_id)
+            return bool(made[0][0])
+
+        return self._database.run(work)
 
     def position(self, subscription: str) -> int:
         """The tick up to which the subscription has read."""
@@ -209,7 +231,7 @@ class QueueLog:
         return self._database.run(lambda connection: execute(connection, call))
 
     def _ticks(self, query: str, *values: Any) -> list[Tick]:
-        shown = "select tick_id, snapshot::text, last_message_id from ({}) t"
+        shown = "select tick_id, snapshot::text, last_message_id, reachable from ({}) t"
         return [Tick(*row) for row in self._rows(sql.SQL(shown.format(query)), *values)]
 
     def _value(self, query: str, *values: Any) -> Any:
@@ -223,6 +245,23 @@ class QueueLog:
             return found
 
         return self._database.run(work)
+
+
+def still_reachable(queue: str, tick_id: int) -> sql.Composed:
+    """A query that returns true while every message after a tick is in the log."""
+    # Not list_ticks: it may have forgotten an old tick that a batch began at.
+    query = sql.SQL("select reachable_tick_id <= {} from trunq.queue where name = {}")
+    return query.format(sql.Literal(tick_id), sql.Literal(queue))
+
+
+def out_of_reach(queue: str, tick_id: int) -> DataLoss:
+    """The error for a span whose first messages were emptied."""
+    return DataLoss(
+        f'messages after tick {tick_id} of queue "{queue}" are gone: they were older than its retention and '
+        "no subscription held them, or somebody emptied it",
+        f"trunq.list_ticks('{queue}') tells which ticks are reachable; start a stream with a new "
+        "checkpointLocation, or set failOnDataLoss to false to read what is left",
+    )
 
 
 def plan_by_index(connection: Connection) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 from trunq.errors import TickNotFound
 from trunq.spark.connection import Database
 from trunq.spark.source.fetch import Query, fetch
-from trunq.spark.source.log import QueueLog, Tick
+from trunq.spark.source.log import QueueLog, Tick, out_of_reach
 from trunq.spark.source.option import Options
 from trunq.spark.source.range import BEGINNING, Part, Snapshot, Split, split
 
@@ -23,13 +23,21 @@ START = Tick(0, f"{BEGINNING.xmin}:{BEGINNING.xmax}:", 0)
 
 @dataclass
 class LogPart(InputPartition):
-    """What one task reads; Spark sends it to the worker."""
+    """What one task reads; Spark sends it to the worker.
+
+    The task fails if messages after the tick `after` are gone when it has read; None: it reads what is left.
+    """
 
     part: Part
+    after: int | None = None
 
 
 class BatchReader(DataSourceReader):
-    """Reads from one tick (default: the oldest message) to another (default: all committed messages)."""
+    """Reads from one tick to another, by default all committed messages that lie after a reachable tick.
+
+    A segment may be emptied while tasks read: no subscription holds it for a batch. With failOnDataLoss the
+    read then fails; without, it begins at the oldest message, and reads what is left.
+    """
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
         self._options = options
@@ -39,11 +47,14 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[LogPart]:
         try:
-            start, end = self._start(), self._end()
-            if start is START:
-                # Rotation removed the oldest messages, so ids do not begin at 1.
-                first = self._log.first_id(BEGINNING.xmax, Snapshot.parse(end.snapshot).xmax)
-                start = replace(START, last_message_id=(first or 1) - 1)
+            end = self._end()
+            start = self._start(end)
+            if start.tick_id == end.tick_id:
+                return []
+            # Ids leave gaps, most of all where the oldest messages were emptied.
+            low, high = (Snapshot.parse(each.snapshot).xmax for each in (start, end))
+            first = self._log.first_id(low, high) or 1
+            start = replace(start, last_message_id=max(start.last_message_id, first - 1))
             return plan(self._log, start, end, self._options)
         finally:
             self._database.close()
@@ -51,12 +62,21 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._query, partition)
 
-    def _start(self) -> Tick:
+    def _start(self, end: Tick) -> Tick:
+        strict = self._options.fail_on_data_loss
         if self._options.starting_tick is not None:
-            return self._named(self._options.starting_tick)
+            named = self._named(self._options.starting_tick)
+            if strict and not named.reachable:
+                raise out_of_reach(self._options.queue, named.tick_id)
+            return named
         if self._options.starting_offsets == "latest":
             return self._log.newest_tick()
-        return START
+        if not strict:
+            return START
+        oldest = self._log.oldest_tick() or end
+        if oldest.tick_id > end.tick_id:
+            raise out_of_reach(self._options.queue, end.tick_id)
+        return oldest
 
     def _end(self) -> Tick:
         if self._options.ending_tick is not None:
@@ -66,11 +86,12 @@ class BatchReader(DataSourceReader):
     def _named(self, tick_id: int) -> Tick:
         tick = self._log.tick(tick_id)
         if tick is None:
-            oldest, newest = self._log.oldest_tick().tick_id, self._log.newest_tick().tick_id
-            raise TickNotFound(
-                f'queue "{self._options.queue}" has no tick {tick_id}', f"it keeps ticks {oldest} to {newest}"
-            )
+            raise TickNotFound(f'queue "{self._options.queue}" has no tick {tick_id}', self._kept())
         return tick
+
+    def _kept(self) -> str:
+        oldest, newest = self._log.oldest_tick(), self._log.newest_tick()
+        return f"it keeps ticks {oldest.tick_id} to {newest.tick_id}" if oldest else "it keeps no tick"
 
 
 class FilteringReader(BatchReader):
@@ -118,14 +139,18 @@ def conditions(options: Options) -> tuple[str, ...]:
 
 
 def plan(log: QueueLog, start: Tick, end: Tick, options: Options) -> list[LogPart]:
-    """Cuts the messages between two ticks into partitions."""
+    """Cuts the messages between two ticks into partitions; raises `DataLoss` if some of them are gone."""
     ids = (start.last_message_id, end.last_message_id)
     parts = split(start.between(end), log, ids, Split(options.max_rows_per_partition, options.min_partitions))
-    return [LogPart(part) for part in parts]
+    if not options.fail_on_data_loss:
+        return [LogPart(part) for part in parts]
+    # What is gone has no parts, and no task that would notice.
+    log.require_reachable(start.tick_id)
+    return [LogPart(part, start.tick_id) for part in parts]
 
 
 def read_part(options: Options, query: Query, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of a partition; Spark passes None when there are no partitions."""
     if not isinstance(partition, LogPart):
         return iter(())
-    return fetch(options.address(), query, partition.part, options.engine)
+    return fetch(options.address(), query, partition.part, partition.after, options.engine)

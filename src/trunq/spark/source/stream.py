@@ -7,6 +7,7 @@ subscription does: after a crash before the end of the first batch, the query st
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,11 +24,13 @@ from trunq.errors import InvalidArgument
 from trunq.spark.connection import Database
 from trunq.spark.errors import CheckpointMismatch, DataLoss
 from trunq.spark.source.fetch import Query
-from trunq.spark.source.log import QueueLog, Tick
+from trunq.spark.source.log import QueueLog, Tick, out_of_reach
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import LogPart, conditions, plan, read_part
 
 Offset = dict[str, Any]
+
+logger = logging.getLogger("trunq.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,19 +60,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         """The position of the subscription, which is created if it does not exist."""
         self._begin()
-        start = self._options.starting_offsets or "latest"
-        if self._options.starting_tick is not None:
-            start = "earliest"
-        made = self._log.subscribe(self._subscription, start)
-        if made and self._options.starting_tick is not None:
-            self._log.advance(self._subscription, self._options.starting_tick)
+        tick_id = self._options.starting_tick
+        start = "earliest" if tick_id is not None else self._options.starting_offsets or "latest"
+        strict = self._options.fail_on_data_loss
+        made = self._log.subscribe(self._subscription, start, tick_id, strict=strict)
         position = self._log.position(self._subscription)
+        if made and start == "latest":
+            logger.warning(
+                'subscription "%s" of queue "%s" is new and starts at the latest tick, %s: it will not read '
+                "older messages. With startingOffsets=earliest, a new subscription reads all there are.",
+                self._subscription,
+                self._options.queue,
+                position,
+            )
         tick = self._log.tick(position)
         if tick is None:
             raise DataLoss(
                 f'tick {position}, where subscription "{self._subscription}" of queue '
                 f'"{self._options.queue}" stands, is not kept'
             )
+        self._require(tick, tick)
         return self._offset(tick)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -124,9 +134,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         between the two would never be read.
         """
         still, newest = self._log.still_and_newest(known)
-        if self._options.fail_on_data_loss and (still is None or still.snapshot != known.snapshot):
-            raise self._data_loss(known.tick_id, gone=still is None)
+        self._require(known, still)
         return newest
+
+    def _require(self, known: Tick, still: Tick | None) -> None:
+        """Raises `DataLoss` if a tick is not what it was, or messages after it are gone."""
+        if not self._options.fail_on_data_loss:
+            return
+        if still is None or still.snapshot != known.snapshot:
+            raise self._data_loss(known.tick_id, gone=still is None)
+        if not still.reachable:
+            raise out_of_reach(self._options.queue, known.tick_id)
 
     def _offset(self, tick: Tick) -> Offset:
         # Spark compares offsets as text: the keys must always have the same order.
@@ -143,15 +161,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._known is not None and self._known.tick_id == offset.get("tick"):
             return self._known
         self._check_queue(offset)
-        tick_id, snapshot = int(offset["tick"]), str(offset["snap"])
-        tick = self._log.tick(tick_id)
-        if tick is None or tick.snapshot != snapshot:
-            if self._options.fail_on_data_loss:
-                raise self._data_loss(tick_id, gone=tick is None)
-            # The snapshot alone defines what to read of the messages that are left.
-            tick = Tick(tick_id, snapshot, tick.last_message_id if tick else 0)
-        self._known = tick
-        return tick
+        tick_id, still = int(offset["tick"]), self._log.tick(int(offset["tick"]))
+        # The snapshot alone defines what to read of the messages that are left.
+        known = Tick(tick_id, str(offset["snap"]), still.last_message_id if still else 0)
+        self._require(known, still)
+        self._known = known
+        return known
 
     def _check_queue(self, offset: Offset) -> None:
         queue_id = self._begin()
@@ -165,6 +180,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f'the checkpoint belongs to queue "{offset["queue"]}", this query reads '
                 f'"{self._options.queue}"',
                 "give each query a checkpointLocation of its own",
+            )
+        if (other := offset.get("subscription")) != self._subscription:
+            raise CheckpointMismatch(
+                f'the checkpoint belongs to subscription "{other}", this query reads under '
+                f'"{self._subscription}"',
+                f'"{other}" holds what it has not read: name that, or start with a new checkpointLocation',
             )
         if offset["queue_id"] != queue_id:
             raise CheckpointMismatch(
