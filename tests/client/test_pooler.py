@@ -126,7 +126,7 @@ def look(client: Any, queue: str) -> None:
         next(iter(client.listen(queue)))
     client.close_queue(queue)
     with pytest.raises(QueueClosed):
-        client.publish(queue)
+        client.publish(queue, 1)
     client.open_queue(queue)
 
 

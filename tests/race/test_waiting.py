@@ -181,7 +181,7 @@ def test_an_application_s_own_advisory_locks_are_in_nobody_s_way(
     """Ours have the form of two numbers, its own that of one: the same bits are another lock."""
     user = open_session()
     ids = publish(session, queue, 2)
-    for purpose in range(1953656416, 1953656423):
+    for purpose in range(1953656416, 1953656425):
         for number in range(1, 50):
             user.execute("select pg_advisory_lock((%s::bigint << 32) | %s)", (purpose, number))
     session.execute("set lock_timeout = '50 ms'")

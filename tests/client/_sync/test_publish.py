@@ -37,7 +37,7 @@ def test_what_is_published_is_what_is_leased(database: str) -> None:
         before = client.clock()
         message_id = client.publish("orders", {"n": 1}, kind="new", key="k", headers={"h": 1}, body=b"\0\xff")
         (message,) = leased(client)
-        assert (message.id, message.attempt, message.max_attempts, message.priority) == (message_id, 1, 5, 0)
+        assert (message.id, message.attempt, message.max_attempts, message.priority) == (message_id, 1, 20, 0)
         assert (message.payload, message.headers) == ({"n": 1}, {"h": 1})
         assert (message.kind, message.key, message.body) == ("new", "k", b"\0\xff")
         assert (message.queue, message.subscription) == ("orders", "default")

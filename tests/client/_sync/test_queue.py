@@ -27,7 +27,7 @@ def test_queues_and_subscriptions_are_listed_with_their_policies(database: str) 
         (queue,) = client.list_queues()
         assert (queue.queue, queue.retention, queue.subscriptions) == ("orders", timedelta(hours=2), 2)
         default, mail = sorted(client.list_subscriptions("orders"))
-        assert (default.subscription, default.max_attempts, default.backoff) == ("default", 5, "exponential")
+        assert (default.subscription, default.max_attempts, default.backoff) == ("default", 20, "exponential")
         assert (mail.lease_time, mail.backoff, mail.jitter) == (timedelta(seconds=1.5), "linear", 0.5)
         assert not mail.max_attempts
         assert client.unsubscribe("orders", "mail")

@@ -3,7 +3,7 @@
 --
 -- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form).
 --
--- Every function takes locks in one order, and so does a transaction that calls several: install, queues or queue, tick,
+-- Every function takes locks in one order, and so does a transaction that calls several: install, rights, queues or queue, tick,
 -- subscription, lease (several in order of lease_id), then rows, of trunq.mark last. A transaction that leases, answers and
 -- extends leases first. Whoever goes through many at a time (the reaper, rotation) waits for none of them: it tries, and leaves
 -- out what another holds. What needs a table exclusively (drop_queue, empty_queue, an upgrade) waits for less than a second
@@ -20,6 +20,7 @@ language sql immutable parallel safe as $$
     when 'tick' then 1953656421          -- by queue: one tick at a time
     when 'reap' then 1953656422          -- by queue: one reaper at a time
     when 'queues' then 1953656423        -- which queues there are: create and drop
+    when 'rights' then 1953656424        -- one grant at a time
   end
 $$;
 comment on function trunq._lock_class(text) is 'The class of an advisory lock, the first of its two integers.';

@@ -191,6 +191,8 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
+  -- Two at once would change the rights of one schema: "tuple concurrently updated".
+  perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
   execute format('grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to %I', p_role);
   -- Payload columns only: a forged txid would never be delivered.
   execute format('grant insert (priority, key, kind, payload, body, headers, due_at), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
@@ -199,7 +201,8 @@ begin
 end $$;
 comment on function trunq.grant_publisher(text, text) is
   'Lets a role publish by INSERT, COPY, publish and publish_many, now or later, and nothing else.
-Raises: TQ001.';
+Raises: TQ001.
+Locks: others who grant, to the end of the transaction.';
 
 create or replace function trunq._check_name(p_what text, p_name text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
