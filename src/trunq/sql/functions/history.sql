@@ -1,5 +1,8 @@
 -- Lease and receipts together are the history of a message: started, held until, attempts, finished, by whom, why not.
 -- How rows and their leases are found is in place.sql. A list goes down the ids, as far as it must to fill a page.
+--
+-- Everything here is stable: all statements of one look see what the statement of the caller sees. Were it volatile, each would see a
+-- state of its own, and a message that is retried meanwhile would be found in one place and judged by another.
 
 create or replace function trunq.show_message(p_queue text, p_id bigint)
 returns table (
@@ -7,7 +10,7 @@ returns table (
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
@@ -46,7 +49,7 @@ create or replace function trunq.list_messages(
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
@@ -86,7 +89,7 @@ create or replace function trunq._candidates(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_many constant integer := 10000;
 begin
@@ -143,7 +146,7 @@ create or replace function trunq._logged_ids(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_rows record;
@@ -215,7 +218,7 @@ comment on function trunq._logged_ids(trunq.subscription, trunq.queue, text, int
 
 create or replace function trunq._leased_ids(p_sub trunq.subscription, p_queue trunq.queue, p_limit integer, p_before bigint)
 returns table (id bigint, txid xid8)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_left integer := p_limit;
   v_count integer;
@@ -237,7 +240,7 @@ comment on function trunq._leased_ids(trunq.subscription, trunq.queue, integer, 
 
 create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer, p_id bigint default 0)
 returns table (lease_id bigint, segment smallint, unanswered bigint)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select o.lease_id, o.segment, o.unanswered
   from trunq._leases(p_queue, p_subscription_id, null, null,
     trunq._first_lease(p_queue, p_subscription_id, (trunq._tick_before(p_queue.queue_id, p_id)).xmin)) o
@@ -248,7 +251,7 @@ comment on function trunq._held_leases(trunq.queue, integer, bigint) is 'Leases 
 create or replace function trunq._open_ids(
   p_queue trunq.queue, p_subscription_id integer, p_low bigint, p_high bigint, p_limit integer
 ) returns table (id bigint, txid xid8)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 begin
   -- Long arrays are dear to read: a lease of messages published before a tick has no id drawn after it.
   return query execute format($q$
@@ -274,7 +277,7 @@ create or replace function trunq._message(
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb, is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_ids bigint[] := p_ids;
@@ -358,14 +361,13 @@ begin
       coalesce(t.worker, t.errors -> -1 ->> 'worker'), t.leased_at, t.expires_at,
       case when t.is_held or t.place is not null then coalesce(t.finished_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end) end,
       case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
-      -- Rows that were found by an earlier statement may have been retried since: then this is not what became of the message.
-      not ($13 is not null and t.place is null and t.state = 'dead') and (not $11 or case t.state
+      not $11 or case t.state
         when 'ready' then t.is_first or $15
         when 'leased' then t.is_first or $15
         when 'retrying' then $15
         when 'scheduled' then true
         when 'done' then t.outcome = 'a' and (t.is_first or $15)
-        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = jsonb_array_length(t.errors) end is true)
+        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
     trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)',

@@ -51,7 +51,7 @@ comment on function trunq.status(text) is
 Raises: TQ001.';
 
 create or replace function trunq._filled(p_queue trunq.queue, p_table text) returns smallint[]
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(n::smallint), '{}') from generate_series(0, p_queue.segments - 1) n
   where pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, n)))) > 0
 $$;
@@ -177,7 +177,7 @@ create or replace function trunq._leases(
   p_queue trunq.queue, p_subscription_id integer, p_since timestamptz, p_limit integer, p_first bigint default null
 )
 returns table (lease_id bigint, segment smallint, worker text, leased_at timestamptz, expires_at timestamptz, is_reaped boolean, unanswered bigint)
-language plpgsql
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 -- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs.
 set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$

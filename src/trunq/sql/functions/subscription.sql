@@ -144,7 +144,7 @@ create or replace function trunq._position(
   p_queue trunq.queue, p_subscription_id integer,
   out lease_id bigint, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint, out segment smallint
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   execute format('select * from trunq_queue.%I($1)', p_queue.name || '_position')
     into lease_id, lo, hi, last_txid, last_id, segment using p_subscription_id;

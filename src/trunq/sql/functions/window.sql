@@ -42,7 +42,7 @@ comment on function trunq._is_read_at(xid8, bigint, pg_snapshot, pg_snapshot, xi
 create or replace function trunq._unread(
   p_queue trunq.queue, p_subscription_id integer, p_limit integer, p_segments smallint[] default null, p_any boolean default false
 ) returns table (txid xid8, id bigint, created_at timestamptz, is_own boolean)
-language plpgsql
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 -- The log has no statistics: left alone, the planner would read all of it.
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
