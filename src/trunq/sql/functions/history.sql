@@ -38,11 +38,11 @@ begin
   end if;
 end $$;
 comment on function trunq.show_message(text, bigint) is
-  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done or dead; attempts: every time it was leased.
+  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done, dead or purged (it was dead); attempts: every time it was leased, with its outcome: ack, retry, given up (a retry too many), reject, release, expired, overdue (the lease ran out and nobody has reaped it yet), null while it runs.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
-  p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default 100, p_before bigint default null,
+  p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default null, p_before bigint default null,
   p_brief boolean default false
 ) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
@@ -53,37 +53,61 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
-  v_before bigint := coalesce(p_before, trunq._last_message_id(v_queue) + 1);
+  v_limit integer := coalesce(p_limit, trunq._limit('list_rows'));
+  v_count integer;
+begin
+  perform trunq._check_limit(v_limit);
+  if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
+    perform trunq._fail('TQ005', format('there is no list of the state "%s"', p_state),
+      format('scheduled, ready, leased, retrying, done or dead; trunq_queue.%I has messages in every state', v_queue.name || '_messages'));
+  end if;
+  return query
+    select m.* from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief) m order by m.published_at desc nulls last, m.id desc;
+  get diagnostics v_count = row_count;
+  if p_limit is null and v_count = v_limit then
+    raise warning 'trunq: the list ends after % messages', v_limit using hint = 'ask for the next page with p_before';
+  end if;
+end $$;
+comment on function trunq.list_messages(text, text, text, integer, bigint, boolean) is
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result.
+Raises: TQ001, TQ002, TQ005, TQ011.';
+
+create or replace function trunq._pages(
+  p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint, p_brief boolean
+) returns table (
+  subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
+  published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
+  finished_at timestamptz, error text, result jsonb
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  c_page constant integer := 1000;
+  v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
   v_places record;
   v_count integer;
 begin
-  perform trunq._check_limit(p_limit);
-  if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
-    perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
-  end if;
   while v_left > 0 loop
-    v_places := trunq._candidates(v_sub, v_queue, p_state, v_left, v_before);
+    v_places := trunq._candidates(p_sub, p_queue, p_state, least(v_left, c_page), v_before);
     exit when v_places.ids = '{}';
     return query
       with known as materialized (
-        select m.* from trunq._message(v_sub, v_queue, v_places.ids, p_brief, false, v_places.row_ids, v_places.row_txids, v_places.is_whole) m),
+        select m.* from trunq._message(p_sub, p_queue, v_places.ids, p_brief, false, v_places.row_ids, v_places.row_txids, v_places.is_whole) m),
       found as (
         select k.* from known k where k.is_whole
         union all
         select m.* from (select array_agg(k.id) ids from known k where not k.is_whole) k
-        cross join lateral trunq._message(v_sub, v_queue, k.ids, p_brief, false) m)
+        cross join lateral trunq._message(p_sub, p_queue, k.ids, p_brief, false) m)
       select m.subscription, m.state, m.id, m.kind, m.key, m.payload, m.headers, m.attempt, m.attempts, m.published_at, m.due_at, m.worker,
         m.leased_at, m.expires_at, m.finished_at, m.error, m.result
-      from found m where p_state is null or m.state = p_state order by m.id desc;
+      from found m where p_state is null or m.state = p_state;
     get diagnostics v_count = row_count;
     v_left := v_left - v_count;
     v_before := v_places.ids[cardinality(v_places.ids)];
   end loop;
 end $$;
-comment on function trunq.list_messages(text, text, text, integer, bigint, boolean) is
-  'Messages of a shared subscription, newest first, in one state or any; p_before: the smallest id of the page before. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result.
-Raises: TQ001, TQ002, TQ005, TQ011.';
+comment on function trunq._pages(trunq.subscription, trunq.queue, text, integer, bigint, boolean) is
+  'Messages of a shared subscription with ids below p_before, in one state or any, in no order.';
 
 create or replace function trunq._candidates(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
@@ -303,16 +327,18 @@ begin
   return query execute format($q$
     -- Every row of these messages that this subscription gets: the first, and its retries.
     with logged as materialized (
-      select g.id, g.txid, g.attempt, g.created_at, g.kind, g.key, %7$s payload, %8$s headers, g.errors, g.subscription_id is null is_first
+      select g.id, g.txid, g.attempt, g.created_at, g.kind, g.key, %7$s payload, %8$s headers, g.errors, g.subscription_id is null is_first,
+        lead(g.attempt) over (partition by g.id order by g.txid) next_attempt
       from %1$s g
       where g.id = any ($8) and (g.subscription_id = $1 or g.subscription_id is null and %4$s)
     ),
+    elsewhere as materialized (select e.* from trunq._elsewhere($2, $1, $3) e),
     holder as materialized (
       select h.* from (select array_agg(g.txid order by g.txid, g.id) txids, array_agg(g.id order by g.txid, g.id) ids from logged g where g.txid >= '500' and %11$s) a
       cross join lateral trunq._holders($10, $1, a.txids, a.ids) h
     ),
     held as materialized (
-      select g.id, g.txid, g.attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
+      select g.id, g.txid, g.attempt, g.next_attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
         r.outcome, r.finished_at, r.errors[r.at] error, r.results[r.at] result, r.took[r.at] took
       from logged g
       cross join lateral (
@@ -331,9 +357,13 @@ begin
     story as (
       select h.id, count(*) filter (where h.outcome in ('r', 'j', 'x')) failed, bool_or(h.is_first) has_first, jsonb_agg(jsonb_build_object(
           'attempt', h.attempt, 'worker', h.worker, 'leased_at', h.leased_at, 'expires_at', h.expires_at, 'finished_at', h.finished_at,
-          'outcome', trunq._outcome(h.outcome),
+          'outcome', case
+            -- A retry has the next attempt, after a requeue the first.
+            when h.outcome = 'r' and case when h.next_attempt is null then e.place is distinct from 'retrying' else h.next_attempt <= h.attempt end then 'given up'
+            when h.outcome is null and h.expires_at < $16 then 'overdue'
+            else trunq._outcome(h.outcome) end,
           'error', h.error, 'took', h.took) order by h.lease_id) attempts
-      from held h group by h.id
+      from held h left join elsewhere e on e.id = h.id group by h.id
     ),
     newest as (select distinct on (h.id) h.* from held h order by h.id, h.lease_id desc),
     -- The newest row in the log, or what lies in delayed or dead.
@@ -344,15 +374,15 @@ begin
         union all
         select e.id, case e.place when 'dead' then 2 else 1 end, null::xid8, e.attempt, e.created_at, e.due_at, e.kind, e.key, e.payload, e.headers,
           e.errors, e.place, false
-        from trunq._elsewhere($2, $1, $3) e) p
+        from elsewhere e) p
       order by p.id, p.rank, p.txid desc
     ),
     told as (
-      select p.*, n.worker, n.leased_at, n.expires_at, n.finished_at, n.error last_error, n.result, n.outcome, n.txid = p.txid is_held,
+      select p.*, n.lease_id, n.worker, n.leased_at, n.expires_at, n.finished_at, n.error last_error, n.result, n.outcome, n.txid = p.txid is_held,
         coalesce(p.place, case
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
-          when n.txid = p.txid then 'dead'  -- and purged: it is nowhere else
+          when n.txid = p.txid then 'purged'  -- it was dead, and is nowhere else
           when not %5$s then 'ready'
           else 'done' end) state  -- read, and its lease gone with its segment
       from place p left join newest n on n.id = p.id
@@ -360,14 +390,15 @@ begin
     select $9, t.state, t.id, t.kind::text, t.key::text, %6$s, t.attempt, %9$s, t.created_at, t.due_at,
       coalesce(t.worker, t.errors -> -1 ->> 'worker'), t.leased_at, t.expires_at,
       case when t.is_held or t.place is not null then coalesce(t.finished_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end) end,
-      case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
+      case when t.state = 'leased' and t.expires_at < $16 then format('lease %%s of worker %%s ran out, and no leader has reaped it yet', t.lease_id, t.worker)
+        when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
       not $11 or case t.state
         when 'ready' then t.is_first or $15
         when 'leased' then t.is_first or $15
         when 'retrying' then $15
         when 'scheduled' then true
         when 'done' then t.outcome = 'a' and (t.is_first or $15)
-        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
+        when 'dead' then $15 or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
     trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)',
@@ -375,7 +406,7 @@ begin
     case when p_brief then 'null::jsonb' else 'g.payload' end, case when p_brief then 'null::jsonb' else 'g.headers' end,
     case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end,
     'trunq._is_read_at(g.txid, g.id, $5, $6, $7, $12)')
-  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids, p_brief;
+  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids, p_brief, trunq.clock();
 end $$;
 comment on function trunq._message(trunq.subscription, trunq.queue, bigint[], boolean, boolean, bigint[], xid8[], boolean) is
   'The state and story of messages as one shared subscription sees them; no row for an id that is nowhere. p_near: by rows of about the time when the ids were drawn; p_row_ids, p_row_txids: by these rows, all of them if p_is_whole. is_whole tells whether there can be no others.';
