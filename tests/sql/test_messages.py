@@ -119,5 +119,5 @@ def test_each_page_of_the_queue_is_read_once(work: Engine) -> None:
     pages = sum(work.pages(table) for table in ("log", "lease", "receipt"))
     assert pages > 100
     read = cost_of(work.connection, f"select * from trunq_queue.{work.queue}_messages where state = 'leased'")
-    assert read.rows == 1
-    assert read.pages < pages + 300, (read, pages)
+    assert read.rows == 2
+    assert read.pages < 1.7 * pages

@@ -180,32 +180,31 @@ declare
   v_low bigint := least(p_before, trunq._newest_id(p_queue)) - v_size;
   v_to xid8;
   v_newest bigint;
-  v_held bigint[] := '{}';
+  v_last_lease bigint;
 begin
   ids := '{}';
   row_ids := '{}';
   row_txids := '{}';
   is_whole := true;
   if p_state = 'done' then
-    -- Behind a backlog: those read last, less those that are held.
-    -- To look for those costs more than to read some thousand rows.
+    -- Behind a backlog: those read last.
+    -- To look for where they begin costs more than to read some thousand rows.
     v_size := v_size + 5000;
     v_to := greatest(v.last_txid, pg_snapshot_xmax(v.lo));
     v_newest := trunq._newest_id(p_queue, v_to, v.last_id);
     v_low := least(v_low, v_newest - v_size);
     v_to := case when v_newest < p_before then v_to end;
+    v_last_lease := case when v_newest < p_before then v.lease_id end;
     is_whole := false;
   end if;
   -- No index gives ids in order: down by ranges, each longer than the last.
   while cardinality(ids) < p_limit and v_high > 0 loop
-    if p_state = 'done' then
-      v_held := array(select o.id from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, null) o);
-    end if;
     v_rows := trunq._rows_of(p_queue, v_low, v_high - 1, false, v_to);
-    v_to := null;  -- the next range ends below
     execute format($q$
       with logged as materialized (
-        select g.id, g.txid from %1$s g
+        select g.id, g.txid, g.subscription_id is null is_first,
+          row_number() over (partition by g.id order by g.txid desc) = 1 is_newest
+        from %1$s g
         where (g.subscription_id = $1 or g.subscription_id is null and %2$s) and ($3 is distinct from 'done' or %3$s)),
       elsewhere as materialized (
         select d.id from trunq.delayed d
@@ -216,19 +215,35 @@ begin
         (select d.id from trunq.dead d
          where $3 = 'done' and d.queue_id = $8 and d.subscription_id = $1
            and d.id >= (select min(g.id) from logged g) and d.id <= (select max(g.id) from logged g) order by d.id)),
+      -- Thousands may have been read and wait again: whatever the leases of about then held and did not ack.
+      bound as (
+        select (select h.lease_id from trunq._holders($10, $1, array[low.txid], array[low.id]) h) low,
+          coalesce($11, (select h.lease_id from trunq._holders($10, $1, array[high.txid], array[high.id]) h)) high
+        from (select g.txid, g.id from logged g where g.txid >= '500' order by g.txid, g.id limit 1) low
+        cross join (select g.txid, g.id from logged g where g.is_first order by g.txid desc, g.id desc limit 1) high
+        where $3 = 'done'),
+      unacked as materialized (
+        select u.id, u.txid from bound b cross join lateral (
+          select l.* from trunq_data.%4$I l where l.subscription_id = $1 and l.lease_id >= b.low and l.lease_id <= b.high and l.size > 0 offset 0) l
+        cross join lateral (
+          select array(select unnest(r.ids) from trunq_data.%5$I r
+            where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = $1 and r.outcome = 'a') ids offset 0) r
+        cross join lateral (select u.* from unnest(l.ids, l.txids) u(id, txid) where u.id >= $12 and u.id < $13 and u.id <> all (r.ids)) u),
       chosen as materialized (
         select distinct g.id from logged g
         where case $3
           when 'ready' then not %3$s
-          when 'done' then g.id <> all ($10) and g.id not in (select e.id from elsewhere e)
+          when 'done' then g.is_newest and (g.id, g.txid) not in (select u.id, u.txid from unacked u) and g.id not in (select e.id from elsewhere e)
           else true end
         order by g.id desc limit $9)
       select array(select c.id from chosen c order by c.id desc) ids,
         array_agg(g.id) row_ids, array_agg(g.txid) row_txids
       from logged g where g.id in (select c.id from chosen c)
-    $q$, v_rows.query, trunq._is_for('g', '$2'), 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)') into v_found
+    $q$, v_rows.query, trunq._is_for('g', '$2'), 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)', p_queue.lease_table, p_queue.receipt_table) into v_found
     using p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
-      p_sub.queue_id, p_limit - cardinality(ids), v_held;
+      p_sub.queue_id, p_limit - cardinality(ids), p_queue, v_last_lease, v_low, v_high;
+    v_to := null;  -- the next range ends below
+    v_last_lease := null;
     ids := ids || v_found.ids;
     row_ids := row_ids || v_found.row_ids;
     row_txids := row_txids || v_found.row_txids;
@@ -397,7 +412,7 @@ begin
         when 'leased' then t.is_first or $15
         when 'retrying' then $15
         when 'scheduled' then true
-        when 'done' then t.outcome = 'a' and (t.is_first or $15)
+        when 'done' then t.outcome = 'a' and (t.is_first or $15 or $13 is not null)
         when 'dead' then $15 or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
