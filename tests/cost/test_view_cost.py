@@ -30,6 +30,12 @@ do $$ declare l record; begin
     end if;
     commit;
   end loop;
+  -- Read, and waiting again behind the backlog.
+  for n in 1 .. {n} * 20 loop
+    perform from trunq.lease('{queue}', 'default', 'lost', case when n % 2 = 0 then 1 else 10 end); commit;
+  end loop;
+  perform trunq.reclaim('{queue}', 'default', 'lost');
+  commit;
   for n in 1 .. 3 loop
     perform from trunq.lease('{queue}', 'default', 'w', 10); commit;
   end loop;

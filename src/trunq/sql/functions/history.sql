@@ -181,6 +181,7 @@ declare
   v_to xid8;
   v_newest bigint;
   v_last_lease bigint;
+  c_far constant bigint := 100000;
 begin
   ids := '{}';
   row_ids := '{}';
@@ -222,18 +223,21 @@ begin
         from (select g.txid, g.id from logged g where g.txid >= '500' order by g.txid, g.id limit 1) low
         cross join (select g.txid, g.id from logged g where g.is_first order by g.txid desc, g.id desc limit 1) high
         where $3 = 'done'),
-      unacked as materialized (
+      held as materialized (
         select u.id, u.txid from bound b cross join lateral (
           select l.* from trunq_data.%4$I l where l.subscription_id = $1 and l.lease_id >= b.low and l.lease_id <= b.high and l.size > 0 offset 0) l
-        cross join lateral (
-          select array(select unnest(r.ids) from trunq_data.%5$I r
-            where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = $1 and r.outcome = 'a') ids offset 0) r
-        cross join lateral (select u.* from unnest(l.ids, l.txids) u(id, txid) where u.id >= $12 and u.id < $13 and u.id <> all (r.ids)) u),
+        cross join lateral (select u.* from unnest(l.ids, l.txids) u(id, txid) where u.id >= $12 and u.id < $13) u),
+      acked as materialized (
+        select u.id from bound b cross join lateral (
+          select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and r.outcome = 'a' offset 0) r
+        cross join lateral (select u.* from unnest(r.ids) u(id) where u.id >= $12 and u.id < $13) u),
       chosen as materialized (
         select distinct g.id from logged g
         where case $3
           when 'ready' then not %3$s
-          when 'done' then g.is_newest and (g.id, g.txid) not in (select u.id, u.txid from unacked u) and g.id not in (select e.id from elsewhere e)
+          when 'done' then g.is_newest
+            and (g.id in (select a.id from acked a) or (g.id, g.txid) not in (select h.id, h.txid from held h))
+            and g.id not in (select e.id from elsewhere e)
           else true end
         order by g.id desc limit $9)
       select array(select c.id from chosen c order by c.id desc) ids,
@@ -242,7 +246,9 @@ begin
     $q$, v_rows.query, trunq._is_for('g', '$2'), 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)', p_queue.lease_table, p_queue.receipt_table) into v_found
     using p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
       p_sub.queue_id, p_limit - cardinality(ids), p_queue, v_last_lease, v_low, v_high;
-    v_to := null;  -- the next range ends below
+    if p_state is distinct from 'done' or v_low < v_newest - c_far then
+      v_to := null;  -- long ranges are better read by BRIN
+    end if;
     v_last_lease := null;
     ids := ids || v_found.ids;
     row_ids := row_ids || v_found.row_ids;
@@ -262,7 +268,7 @@ declare
   v_left integer := p_limit;
   v_count integer;
   v_high bigint := p_before;
-  v_size bigint := 5000 + 2 * p_limit;
+  v_size bigint := 20000 + 2 * p_limit;
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_low bigint := least(p_before, trunq._newest_id(p_queue, greatest(v.last_txid, pg_snapshot_xmax(v.lo)), v.last_id)) - v_size;
 begin

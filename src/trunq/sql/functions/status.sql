@@ -150,7 +150,7 @@ create or replace function trunq._leased(
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  c_pages constant integer := 5000;
+  c_pages constant integer := 1800;
   v_rows numeric;
   v_most integer;
 begin
