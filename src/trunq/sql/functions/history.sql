@@ -268,7 +268,7 @@ declare
   v_left integer := p_limit;
   v_count integer;
   v_high bigint := p_before;
-  v_size bigint := 20000 + 2 * p_limit;
+  v_size bigint := 5000 + 2 * p_limit;
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_low bigint := least(p_before, trunq._newest_id(p_queue, greatest(v.last_txid, pg_snapshot_xmax(v.lo)), v.last_id)) - v_size;
 begin
