@@ -39,7 +39,12 @@ SYNONYMS = {"task", "tasks", "event", "events", "topic", "topics", "claim", "nac
 HELPERS = {"connect", "close", "copy", "finish", "listen", "read", "transaction"}
 """Methods of the client that are no function of the database."""
 
-SHORT = {"ack": {"result"}, "retry": {"after", "error"}, "release": {"error"}, "publish_many": {"kind", "key"}}
+SHORT = {
+    "ack": {"result"},
+    "retry": {"after", "error"},
+    "release": {"error"},
+    "publish_many": {"kind", "key"},
+}
 """Parameters that are one for all messages; the function has them as lists, by other names."""
 
 PUBLIC = """

@@ -127,7 +127,7 @@ class BatchMessage(NamedTuple):
 class MessageState(NamedTuple):
     """A row of `show_message` and `list_messages`: where a message stands for one subscription.
 
-    `state` is scheduled, ready, leased, retrying, done or dead. `attempts` has one entry an attempt:
+    `state` is scheduled, ready, leased, retrying, done, dead or purged. `attempts` has one entry an attempt:
     {"attempt", "worker", "leased_at", "finished_at", "outcome", "error", "took"}.
     """
 
@@ -151,7 +151,10 @@ class MessageState(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A row of `status`. `estimated` names the numbers that are estimates: those are exact up to 1,000."""
+    """A row of `status`. `estimated` names the numbers that are estimates: those are exact up to 1,000.
+
+    `led`: whether somebody performs the duties.
+    """
 
     queue: str
     subscription: str
@@ -165,6 +168,7 @@ class Status(NamedTuple):
     done_last_minute: int
     oldest_dead: timedelta | None
     estimated: list[str]
+    led: bool
 
 
 class Duty(NamedTuple):

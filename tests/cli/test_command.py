@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -108,6 +110,29 @@ def test_status_counts_what_waits_and_what_is_held(trunq: Shell, client: Client)
     table = trunq("status", "--once").said
     assert "mail default 2 1" in table
     assert "ledger (exclusive)" in table
+
+
+def test_the_first_line_of_status_says_when_no_leader_runs(trunq: Shell, client: Client) -> None:
+    client.create_queue("mail")
+    assert trunq("status", "--once").out.lstrip().startswith("! No leader runs")
+    client.elect("ada")
+    assert "No leader runs" not in trunq("status", "--once").said
+
+
+def test_tables_are_printed_as_csv_too(trunq: Shell, client: Client) -> None:
+    client.create_queue("mail")
+    ids = client.publish_many("mail", [{"to": "ann, bob"}, 2], kinds="welcome")
+    held = client.lease("mail", "default", "postman", 2)
+    client.reject("mail", "default", held[0].lease_id, held[0].token, ids[:1], errors=['no "such" box'])
+    for command in ("status", "queue list", "message list mail", "dead list mail"):
+        rows = trunq(*command.split(), "--json").json
+        read = list(csv.DictReader(io.StringIO(trunq(*command.split(), "--csv").out)))
+        assert [list(row) for row in read] == [list(row) for row in rows]
+        if command == "message list mail":
+            assert sorted((row["id"], row["state"], row["payload"], row["error"]) for row in read) == [
+                (str(ids[0]), "dead", '{"to": "ann, bob"}', 'no "such" box'),
+                (str(ids[1]), "leased", "2", ""),
+            ]
 
 
 def test_a_message_tells_its_story(trunq: Shell, client: Client) -> None:

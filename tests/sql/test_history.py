@@ -138,12 +138,52 @@ def test_a_dead_message_that_is_requeued_starts_anew_and_keeps_its_story(work: E
     assert work.state(id) == "done"
 
 
-def test_a_purged_message_is_still_dead_while_its_row_is_there(work: Engine) -> None:
+def test_a_purged_message_is_purged_while_its_row_is_there(work: Engine) -> None:
     (id,) = work.publish()
     work.answer("reject", work.lease())
     assert work.ask("purge") == 1
-    assert work.state(id) == "dead"
-    assert work.listed(state="done") == []
+    assert work.state(id) == "purged"
+    assert [row.state for row in work.call("list_messages")] == ["purged"]
+    assert [work.listed(state=state) for state in ("done", "dead")] == [[], []]
+
+
+def test_the_last_of_too_many_retries_is_told_as_given_up(work: Engine) -> None:
+    work.ask("subscribe", subscription="default", max_attempts=2)
+    (id,) = work.publish()
+    story = [(1, "retry"), (2, "given up")]
+    for _ in range(2):
+        work.answer("retry", work.lease(), delays=["0"])
+    assert (work.state(id), outcomes(work.message(id))) == ("dead", story)
+    work.ask("requeue")
+    assert outcomes(work.message(id)) == story
+    for _ in range(2):
+        work.answer("retry", work.lease(), delays=["0"])
+    work.ask("purge")
+    assert (work.state(id), outcomes(work.message(id))) == ("purged", story + story)
+
+
+def test_a_lease_that_ran_out_unreaped_says_so(work: Engine) -> None:
+    (id,) = work.publish()
+    held = work.lease(worker="gone")
+    with work.clock("2 minutes"):
+        told = work.message(id)
+        assert (told.state, outcomes(told)) == ("leased", [(1, "overdue")])
+        assert told.error == f"lease {held.lease_id} of worker gone ran out, and no leader has reaped it yet"
+    assert (work.message(id).error, outcomes(work.message(id))) == (None, [(1, None)])
+
+
+def test_newest_first_is_by_time_whatever_the_ids(work: Engine, open_session: Connect) -> None:
+    """Each session draws ids 32 at a time."""
+    other = work.on(open_session())
+    ids = [one.publish()[0] for one in (work, other, work, other)]
+    assert ids != sorted(ids)
+    assert work.listed() == ids[::-1]
+
+
+def test_a_list_without_a_limit_has_every_message(work: Engine) -> None:
+    ids = work.publish(1003)
+    assert sorted(work.listed()) == ids
+    assert len(work.listed(limit=100)) == 100
 
 
 def test_each_subscription_has_its_own_story(work: Engine) -> None:
@@ -178,7 +218,7 @@ def test_exclusive_subscriptions_have_no_history(work: Engine) -> None:
 def test_an_unknown_message_or_state_is_refused(work: Engine) -> None:
     with refused("TQ013", "has no message 7"):
         work.call("show_message", id=7)
-    with refused("TQ005", 'no state "asleep"', "scheduled, ready"):
+    with refused("TQ005", 'no list of the state "asleep"', "scheduled, ready"):
         work.listed(state="asleep")
     assert work.listed() == []
 

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import call, new_names, refused
+from calling import ask, call, new_names, refused
 from conftest import Connect
 from engine import Engine
 
@@ -155,17 +155,39 @@ def test_an_estimate_counts_what_the_subscription_gets(work: Engine) -> None:
     assert mail.estimated == ["ready", "delayed"]
 
 
-def test_a_stream_estimates_what_lies_behind_its_position(work: Engine) -> None:
+def test_what_lies_behind_the_position_of_a_stream_is_counted(work: Engine) -> None:
     work.ask("subscribe", subscription="lake", mode="exclusive")
     row = work.status("lake")
     assert (row.mode, row.ready, row.oldest_ready) == ("exclusive", 0, None)
-    work.publish(100)
+    work.publish(4)
+    work.answer("retry", work.lease(2), delays=["0", "0"])
     row = work.status("lake")
-    assert 100 <= row.ready < 132
-    assert row.oldest_ready is not None
+    assert (row.ready, row.estimated) == (4, [])
+    assert row.oldest_ready > timedelta(0)
     tick = work.ask("tick", force=True)
+    work.publish()
+    assert work.status("lake").ready == 5
     work.ask("advance", subscription="lake", tick_id=tick)
-    assert work.status("lake").ready == 0
+    assert work.status("lake").ready == 1
+    (batch,) = work.call("next_batch", subscription="lake", worker="w") or [None]
+    assert batch is None, "no tick, no batch"
+    work.run(f"insert into trunq_log.{work.queue} (kind) select 'k' from generate_series(1, 20000)")
+    row = work.status("lake")
+    assert (row.ready, row.estimated) == (pytest.approx(20_000, rel=0.1), ["ready"])
+
+
+def test_status_says_whether_somebody_leads(connection: psycopg.Connection[Any]) -> None:
+    ask(connection, "create_queue", queue="orders")
+    assert [row.led for row in call(connection, "status")] == [False]
+    term = ask(connection, "elect", name="ada")
+    assert [row.led for row in call(connection, "status")] == [True]
+    ask(connection, "resign", name="ada", term=term)
+    assert [row.led for row in call(connection, "status")] == [False]
+    # As where pg_cron performs them.
+    connection.execute("create schema cron; create table cron.job ()")
+    assert [row.led for row in call(connection, "status")] == [False]
+    call(connection, "perform_duties")
+    assert [row.led for row in call(connection, "status")] == [True]
 
 
 def test_all_queues_are_told_of_unless_one_is_named(work: Engine) -> None:

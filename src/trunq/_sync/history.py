@@ -36,9 +36,9 @@ class History(Access):
         *,
         connection: Connection[Any] | None = None,
     ) -> list[MessageState]:
-        """Messages as one subscription (`default`) sees them, newest first, at most `limit` (100).
+        """Messages as one subscription (`default`) sees them, newest first, at most `limit` (100,000).
 
-        The next page is `before` the last `id`. `brief` leaves out (None) what is slow to read:
+        The next page is `before` the smallest `id`. `brief` leaves out (None) what is slow to read:
         payload, headers, attempts and result.
         """
         return self._records(

@@ -44,13 +44,14 @@ def list_dead(
     dsn: option.Dsn = None,
     embedded: option.Embedded = None,
     json: option.Json = False,
+    csv: option.Csv = False,
 ) -> None:
     """List the dead messages of a queue, the newest first, each with its last error."""
     with client(dsn, embedded) as trunq:
-        rows = trunq.list_dead(queue, subscription, limit=limit, before=before, brief=not json)
+        rows = trunq.list_dead(queue, subscription, limit=limit, before=before, brief=not (json or csv))
         found = [row._asdict() for row in rows]
-    shown = found if json else [row | {"error": _last_error(row)} for row in found]
-    write_rows(shown, COLUMNS, json, f"Queue {queue} has no dead messages.")
+    shown = found if json or csv else [row | {"error": _last_error(row)} for row in found]
+    write_rows(shown, COLUMNS, json, f"Queue {queue} has no dead messages.", csv)
 
 
 @option.verb(

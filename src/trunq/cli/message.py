@@ -29,6 +29,7 @@ COLOURS = {
     "retrying": "yellow",
     "done": "green",
     "dead": "red",
+    "purged": "red",
 }
 
 
@@ -59,6 +60,7 @@ def show(
     app,
     "list",
     "trunq message list mail",
+    "trunq message list mail --csv > messages.csv",
     "# What is being worked on now, and by whom",
     "trunq message list mail --state leased",
     "# The page after message 1234",
@@ -70,19 +72,20 @@ def list_messages(
     state: Annotated[State | None, typer.Option("--state", help="Only messages in this state.")] = None,
     limit: option.Limit = 20,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="ID", help="Only messages older than this one.")
+        int | None, typer.Option("--before", metavar="ID", help="Only messages with smaller ids.")
     ] = None,
     dsn: option.Dsn = None,
     embedded: option.Embedded = None,
     json: option.Json = False,
+    csv: option.Csv = False,
 ) -> None:
     """List messages of a queue as one subscription sees them, the newest first."""
     with client(dsn, embedded) as trunq:
         rows = trunq.list_messages(
-            queue, subscription, state=state, limit=limit, before=before, brief=not json
+            queue, subscription, state=state, limit=limit, before=before, brief=not (json or csv)
         )
     nothing = f"No message of queue {queue} is {state}." if state else f"Queue {queue} has no messages."
-    write_rows((row._asdict() for row in rows), COLUMNS, json, nothing)
+    write_rows((row._asdict() for row in rows), COLUMNS, json, nothing, csv)
 
 
 def _print_progress(row: Row) -> None:

@@ -42,6 +42,9 @@ Embedded = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON, for scripts.")]
+Csv = Annotated[
+    bool, typer.Option("--csv", metavar=FLAG, help="Print CSV with a line of headings, for spreadsheets.")
+]
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 Subscription = Annotated[
     str, typer.Option("--subscription", "-s", metavar="NAME", help="Name of the subscription.")

@@ -1,7 +1,8 @@
-"""How commands print: results to stdout, for people or as JSON; everything else to stderr."""
+"""How commands print: results to stdout, for people, as JSON or as CSV; everything else to stderr."""
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,10 +49,32 @@ def write_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def write_rows(rows: Iterable[Row], columns: Sequence[str], as_json: bool, empty: str) -> None:
-    """Print rows as a table of these columns, or with all columns as a JSON array."""
+def write_csv(rows: Sequence[Row]) -> None:
+    """Print rows as CSV: values as in JSON, objects as their JSON text, null as nothing."""
+    if rows:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(rows[0])
+        writer.writerows([_field(value) for value in row.values()] for row in rows)
+
+
+def _field(value: Any) -> Any:
+    match value:
+        case bool() | dict() | list():
+            return json.dumps(value, default=plain, ensure_ascii=False)
+        case None | str() | int() | float():
+            return value
+        case _:
+            return plain(value)
+
+
+def write_rows(
+    rows: Iterable[Row], columns: Sequence[str], as_json: bool, empty: str, as_csv: bool = False
+) -> None:
+    """Print rows as a table of these columns, or with all columns as a JSON array or as CSV."""
     found = list(rows)
-    if as_json:
+    if as_csv:
+        write_csv(found)
+    elif as_json:
         write_json(found)
     elif found:
         out.print(table(found, columns))

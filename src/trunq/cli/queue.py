@@ -61,7 +61,12 @@ def create(
 
 
 @option.verb(app, "list", "trunq queue list", "trunq queue list --json | jq -r '.[].queue'")
-def list_queues(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
+def list_queues(
+    dsn: option.Dsn = None,
+    embedded: option.Embedded = None,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
     """List the queues."""
     with client(dsn, embedded) as trunq:
         write_rows(
@@ -69,6 +74,7 @@ def list_queues(dsn: option.Dsn = None, embedded: option.Embedded = None, json: 
             ("queue", "subscriptions", "retention", "created_at"),
             json,
             "There is no queue yet. Create one with: trunq queue create NAME",
+            csv,
         )
 
 

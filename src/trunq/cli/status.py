@@ -16,10 +16,16 @@ from rich.text import Text
 from trunq import Client, display
 from trunq.cli import option
 from trunq.cli.database import client
-from trunq.cli.output import Row, out, write_json
+from trunq.cli.output import Row, out, write_csv, write_json
 
 COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
 """Numbers with their colours."""
+
+UNLED = (
+    "! No leader runs, so nothing delayed or retried runs, and nothing that a dead worker held."
+    " Start a worker, or: trunq leader"
+)
+"""The first line, where it is so."""
 
 EXAMPLES = (
     "trunq status",
@@ -43,16 +49,19 @@ def status(
     dsn: option.Dsn = None,
     embedded: option.Embedded = None,
     json: option.Json = False,
+    csv: option.Csv = False,
 ) -> None:
     """Show each subscription of each queue, live: a line a subscription.
 
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
     long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
-    an estimate: numbers are exact up to 1,000. Warnings stand below. Ctrl-C ends it.
+    an estimate: numbers are exact up to 1,000. The first line says when no leader runs, the last ones
+    what else is wrong. Ctrl-C ends it.
     """
     with client(dsn, embedded) as trunq:
-        if json:
-            write_json([row._asdict() for row in trunq.status(queue)])
+        if json or csv:
+            rows = [row._asdict() for row in trunq.status(queue)]
+            write_csv(rows) if csv else write_json(rows)
         elif once or not out.is_terminal:
             out.print(_shown(trunq, queue))
         else:
@@ -63,9 +72,11 @@ def status(
 
 
 def _shown(trunq: Client, queue: str | None) -> Group:
-    table = _table(row._asdict() for row in trunq.status(queue))
+    rows = [row._asdict() for row in trunq.status(queue)]
+    table = _table(rows)
+    unled = [] if all(row["led"] for row in rows) else [Text(UNLED, style="bold yellow")]
     warnings = (Text(f"! {row.warning}; {row.hint}", style="yellow") for row in trunq.list_warnings(queue))
-    return Group(table, *warnings)
+    return Group(*unled, table, *warnings)
 
 
 def _table(rows: Iterable[Row]) -> Table | Text:

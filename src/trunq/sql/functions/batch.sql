@@ -139,7 +139,7 @@ create or replace function trunq._newest_batch(
   out lease_id bigint, out token bigint, out worker text, out from_tick_id bigint, out to_tick_id bigint,
   out lo pg_snapshot, out hi pg_snapshot, out expires_at timestamptz, out segment smallint, out finished boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   execute format('select * from trunq_queue.%I($1)', p_queue.name || '_newest_batch')
     into lease_id, token, worker, from_tick_id, to_tick_id, lo, hi, expires_at, segment, finished using p_subscription_id;

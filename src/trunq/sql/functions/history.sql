@@ -1,5 +1,8 @@
 -- Lease and receipts together are the history of a message: started, held until, attempts, finished, by whom, why not.
 -- How rows and their leases are found is in place.sql. A list goes down the ids, as far as it must to fill a page.
+--
+-- Everything here is stable: all statements of one look see what the statement of the caller sees. Were it volatile, each would see a
+-- state of its own, and a message that is retried meanwhile would be found in one place and judged by another.
 
 create or replace function trunq.show_message(p_queue text, p_id bigint)
 returns table (
@@ -7,7 +10,7 @@ returns table (
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
@@ -35,58 +38,82 @@ begin
   end if;
 end $$;
 comment on function trunq.show_message(text, bigint) is
-  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done or dead; attempts: every time it was leased.
+  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done, dead or purged (it was dead); attempts: every time it was leased, with its outcome: ack, retry, given up (a retry too many), reject, release, expired, overdue (the lease ran out and nobody has reaped it yet), null while it runs.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
-  p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default 100, p_before bigint default null,
+  p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default null, p_before bigint default null,
   p_brief boolean default false
 ) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
-  v_before bigint := coalesce(p_before, trunq._last_message_id(v_queue) + 1);
+  v_limit integer := coalesce(p_limit, trunq._limit('list_rows'));
+  v_count integer;
+begin
+  perform trunq._check_limit(v_limit);
+  if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
+    perform trunq._fail('TQ005', format('there is no list of the state "%s"', p_state),
+      format('scheduled, ready, leased, retrying, done or dead; trunq_queue.%I has messages in every state', v_queue.name || '_messages'));
+  end if;
+  return query
+    select m.* from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief) m order by m.published_at desc nulls last, m.id desc;
+  get diagnostics v_count = row_count;
+  if p_limit is null and v_count = v_limit then
+    raise warning 'trunq: the list ends after % messages', v_limit using hint = 'ask for the next page with p_before';
+  end if;
+end $$;
+comment on function trunq.list_messages(text, text, text, integer, bigint, boolean) is
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result.
+Raises: TQ001, TQ002, TQ005, TQ011.';
+
+create or replace function trunq._pages(
+  p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint, p_brief boolean
+) returns table (
+  subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
+  published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
+  finished_at timestamptz, error text, result jsonb
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  c_page constant integer := 1000;
+  v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
   v_places record;
   v_count integer;
 begin
-  perform trunq._check_limit(p_limit);
-  if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
-    perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
-  end if;
   while v_left > 0 loop
-    v_places := trunq._candidates(v_sub, v_queue, p_state, v_left, v_before);
+    v_places := trunq._candidates(p_sub, p_queue, p_state, least(v_left, c_page), v_before);
     exit when v_places.ids = '{}';
     return query
       with known as materialized (
-        select m.* from trunq._message(v_sub, v_queue, v_places.ids, p_brief, false, v_places.row_ids, v_places.row_txids, v_places.is_whole) m),
+        select m.* from trunq._message(p_sub, p_queue, v_places.ids, p_brief, false, v_places.row_ids, v_places.row_txids, v_places.is_whole) m),
       found as (
         select k.* from known k where k.is_whole
         union all
         select m.* from (select array_agg(k.id) ids from known k where not k.is_whole) k
-        cross join lateral trunq._message(v_sub, v_queue, k.ids, p_brief, false) m)
+        cross join lateral trunq._message(p_sub, p_queue, k.ids, p_brief, false) m)
       select m.subscription, m.state, m.id, m.kind, m.key, m.payload, m.headers, m.attempt, m.attempts, m.published_at, m.due_at, m.worker,
         m.leased_at, m.expires_at, m.finished_at, m.error, m.result
-      from found m where p_state is null or m.state = p_state order by m.id desc;
+      from found m where p_state is null or m.state = p_state;
     get diagnostics v_count = row_count;
     v_left := v_left - v_count;
     v_before := v_places.ids[cardinality(v_places.ids)];
   end loop;
 end $$;
-comment on function trunq.list_messages(text, text, text, integer, bigint, boolean) is
-  'Messages of a shared subscription, newest first, in one state or any; p_before: the smallest id of the page before. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result.
-Raises: TQ001, TQ002, TQ005, TQ011.';
+comment on function trunq._pages(trunq.subscription, trunq.queue, text, integer, bigint, boolean) is
+  'Messages of a shared subscription with ids below p_before, in one state or any, in no order.';
 
 create or replace function trunq._candidates(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_many constant integer := 10000;
 begin
@@ -143,7 +170,7 @@ create or replace function trunq._logged_ids(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_rows record;
@@ -153,32 +180,32 @@ declare
   v_low bigint := least(p_before, trunq._newest_id(p_queue)) - v_size;
   v_to xid8;
   v_newest bigint;
-  v_held bigint[] := '{}';
+  v_last_lease bigint;
+  c_far constant bigint := 100000;
 begin
   ids := '{}';
   row_ids := '{}';
   row_txids := '{}';
   is_whole := true;
   if p_state = 'done' then
-    -- Behind a backlog: those read last, less those that are held.
-    -- To look for those costs more than to read some thousand rows.
+    -- Behind a backlog: those read last.
+    -- To look for where they begin costs more than to read some thousand rows.
     v_size := v_size + 5000;
     v_to := greatest(v.last_txid, pg_snapshot_xmax(v.lo));
     v_newest := trunq._newest_id(p_queue, v_to, v.last_id);
     v_low := least(v_low, v_newest - v_size);
     v_to := case when v_newest < p_before then v_to end;
+    v_last_lease := case when v_newest < p_before then v.lease_id end;
     is_whole := false;
   end if;
   -- No index gives ids in order: down by ranges, each longer than the last.
   while cardinality(ids) < p_limit and v_high > 0 loop
-    if p_state = 'done' then
-      v_held := array(select o.id from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, null) o);
-    end if;
     v_rows := trunq._rows_of(p_queue, v_low, v_high - 1, false, v_to);
-    v_to := null;  -- the next range ends below
     execute format($q$
       with logged as materialized (
-        select g.id, g.txid from %1$s g
+        select g.id, g.txid, g.subscription_id is null is_first,
+          row_number() over (partition by g.id order by g.txid desc) = 1 is_newest
+        from %1$s g
         where (g.subscription_id = $1 or g.subscription_id is null and %2$s) and ($3 is distinct from 'done' or %3$s)),
       elsewhere as materialized (
         select d.id from trunq.delayed d
@@ -189,19 +216,40 @@ begin
         (select d.id from trunq.dead d
          where $3 = 'done' and d.queue_id = $8 and d.subscription_id = $1
            and d.id >= (select min(g.id) from logged g) and d.id <= (select max(g.id) from logged g) order by d.id)),
+      -- Thousands may have been read and wait again: whatever the leases of about then held and did not ack.
+      bound as (
+        select (select h.lease_id from trunq._holders($10, $1, array[low.txid], array[low.id]) h) low,
+          coalesce($11, (select h.lease_id from trunq._holders($10, $1, array[high.txid], array[high.id]) h)) high
+        from (select g.txid, g.id from logged g where g.txid >= '500' order by g.txid, g.id limit 1) low
+        cross join (select g.txid, g.id from logged g where g.is_first order by g.txid desc, g.id desc limit 1) high
+        where $3 = 'done'),
+      held as materialized (
+        select u.id, u.txid from bound b cross join lateral (
+          select l.* from trunq_data.%4$I l where l.subscription_id = $1 and l.lease_id >= b.low and l.lease_id <= b.high and l.size > 0 offset 0) l
+        cross join lateral (select u.* from unnest(l.ids, l.txids) u(id, txid) where u.id >= $12 and u.id < $13) u),
+      acked as materialized (
+        select u.id from bound b cross join lateral (
+          select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and r.outcome = 'a' offset 0) r
+        cross join lateral (select u.* from unnest(r.ids) u(id) where u.id >= $12 and u.id < $13) u),
       chosen as materialized (
         select distinct g.id from logged g
         where case $3
           when 'ready' then not %3$s
-          when 'done' then g.id <> all ($10) and g.id not in (select e.id from elsewhere e)
+          when 'done' then g.is_newest
+            and (g.id in (select a.id from acked a) or (g.id, g.txid) not in (select h.id, h.txid from held h))
+            and g.id not in (select e.id from elsewhere e)
           else true end
         order by g.id desc limit $9)
       select array(select c.id from chosen c order by c.id desc) ids,
         array_agg(g.id) row_ids, array_agg(g.txid) row_txids
       from logged g where g.id in (select c.id from chosen c)
-    $q$, v_rows.query, trunq._is_for('g', '$2'), 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)') into v_found
+    $q$, v_rows.query, trunq._is_for('g', '$2'), 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)', p_queue.lease_table, p_queue.receipt_table) into v_found
     using p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
-      p_sub.queue_id, p_limit - cardinality(ids), v_held;
+      p_sub.queue_id, p_limit - cardinality(ids), p_queue, v_last_lease, v_low, v_high;
+    if p_state is distinct from 'done' or v_low < v_newest - c_far then
+      v_to := null;  -- long ranges are better read by BRIN
+    end if;
+    v_last_lease := null;
     ids := ids || v_found.ids;
     row_ids := row_ids || v_found.row_ids;
     row_txids := row_txids || v_found.row_txids;
@@ -215,7 +263,7 @@ comment on function trunq._logged_ids(trunq.subscription, trunq.queue, text, int
 
 create or replace function trunq._leased_ids(p_sub trunq.subscription, p_queue trunq.queue, p_limit integer, p_before bigint)
 returns table (id bigint, txid xid8)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_left integer := p_limit;
   v_count integer;
@@ -237,7 +285,7 @@ comment on function trunq._leased_ids(trunq.subscription, trunq.queue, integer, 
 
 create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer, p_id bigint default 0)
 returns table (lease_id bigint, segment smallint, unanswered bigint)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select o.lease_id, o.segment, o.unanswered
   from trunq._leases(p_queue, p_subscription_id, null, null,
     trunq._first_lease(p_queue, p_subscription_id, (trunq._tick_before(p_queue.queue_id, p_id)).xmin)) o
@@ -248,7 +296,7 @@ comment on function trunq._held_leases(trunq.queue, integer, bigint) is 'Leases 
 create or replace function trunq._open_ids(
   p_queue trunq.queue, p_subscription_id integer, p_low bigint, p_high bigint, p_limit integer
 ) returns table (id bigint, txid xid8)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 begin
   -- Long arrays are dear to read: a lease of messages published before a tick has no id drawn after it.
   return query execute format($q$
@@ -274,7 +322,7 @@ create or replace function trunq._message(
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb, is_whole boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_ids bigint[] := p_ids;
@@ -300,16 +348,18 @@ begin
   return query execute format($q$
     -- Every row of these messages that this subscription gets: the first, and its retries.
     with logged as materialized (
-      select g.id, g.txid, g.attempt, g.created_at, g.kind, g.key, %7$s payload, %8$s headers, g.errors, g.subscription_id is null is_first
+      select g.id, g.txid, g.attempt, g.created_at, g.kind, g.key, %7$s payload, %8$s headers, g.errors, g.subscription_id is null is_first,
+        lead(g.attempt) over (partition by g.id order by g.txid) next_attempt
       from %1$s g
       where g.id = any ($8) and (g.subscription_id = $1 or g.subscription_id is null and %4$s)
     ),
+    elsewhere as materialized (select e.* from trunq._elsewhere($2, $1, $3) e),
     holder as materialized (
       select h.* from (select array_agg(g.txid order by g.txid, g.id) txids, array_agg(g.id order by g.txid, g.id) ids from logged g where g.txid >= '500' and %11$s) a
       cross join lateral trunq._holders($10, $1, a.txids, a.ids) h
     ),
     held as materialized (
-      select g.id, g.txid, g.attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
+      select g.id, g.txid, g.attempt, g.next_attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
         r.outcome, r.finished_at, r.errors[r.at] error, r.results[r.at] result, r.took[r.at] took
       from logged g
       cross join lateral (
@@ -328,9 +378,13 @@ begin
     story as (
       select h.id, count(*) filter (where h.outcome in ('r', 'j', 'x')) failed, bool_or(h.is_first) has_first, jsonb_agg(jsonb_build_object(
           'attempt', h.attempt, 'worker', h.worker, 'leased_at', h.leased_at, 'expires_at', h.expires_at, 'finished_at', h.finished_at,
-          'outcome', trunq._outcome(h.outcome),
+          'outcome', case
+            -- A retry has the next attempt, after a requeue the first.
+            when h.outcome = 'r' and case when h.next_attempt is null then e.place is distinct from 'retrying' else h.next_attempt <= h.attempt end then 'given up'
+            when h.outcome is null and h.expires_at < $16 then 'overdue'
+            else trunq._outcome(h.outcome) end,
           'error', h.error, 'took', h.took) order by h.lease_id) attempts
-      from held h group by h.id
+      from held h left join elsewhere e on e.id = h.id group by h.id
     ),
     newest as (select distinct on (h.id) h.* from held h order by h.id, h.lease_id desc),
     -- The newest row in the log, or what lies in delayed or dead.
@@ -341,15 +395,15 @@ begin
         union all
         select e.id, case e.place when 'dead' then 2 else 1 end, null::xid8, e.attempt, e.created_at, e.due_at, e.kind, e.key, e.payload, e.headers,
           e.errors, e.place, false
-        from trunq._elsewhere($2, $1, $3) e) p
+        from elsewhere e) p
       order by p.id, p.rank, p.txid desc
     ),
     told as (
-      select p.*, n.worker, n.leased_at, n.expires_at, n.finished_at, n.error last_error, n.result, n.outcome, n.txid = p.txid is_held,
+      select p.*, n.lease_id, n.worker, n.leased_at, n.expires_at, n.finished_at, n.error last_error, n.result, n.outcome, n.txid = p.txid is_held,
         coalesce(p.place, case
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
-          when n.txid = p.txid then 'dead'  -- and purged: it is nowhere else
+          when n.txid = p.txid then 'purged'  -- it was dead, and is nowhere else
           when not %5$s then 'ready'
           else 'done' end) state  -- read, and its lease gone with its segment
       from place p left join newest n on n.id = p.id
@@ -357,15 +411,15 @@ begin
     select $9, t.state, t.id, t.kind::text, t.key::text, %6$s, t.attempt, %9$s, t.created_at, t.due_at,
       coalesce(t.worker, t.errors -> -1 ->> 'worker'), t.leased_at, t.expires_at,
       case when t.is_held or t.place is not null then coalesce(t.finished_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end) end,
-      case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
-      -- Rows that were found by an earlier statement may have been retried since: then this is not what became of the message.
-      not ($13 is not null and t.place is null and t.state = 'dead') and (not $11 or case t.state
+      case when t.state = 'leased' and t.expires_at < $16 then format('lease %%s of worker %%s ran out, and no leader has reaped it yet', t.lease_id, t.worker)
+        when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
+      not $11 or case t.state
         when 'ready' then t.is_first or $15
         when 'leased' then t.is_first or $15
         when 'retrying' then $15
         when 'scheduled' then true
-        when 'done' then t.outcome = 'a' and (t.is_first or $15)
-        when 'dead' then $15 and t.place is not null or s.has_first and s.failed = (select count(*) from jsonb_array_elements(t.errors) e where not e ? 'times') end is true)
+        when 'done' then t.outcome = 'a' and (t.is_first or $15 or $13 is not null)
+        when 'dead' then $15 or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
     trunq._is_for('g', '$4'), 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)',
@@ -373,7 +427,7 @@ begin
     case when p_brief then 'null::jsonb' else 'g.payload' end, case when p_brief then 'null::jsonb' else 'g.headers' end,
     case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end,
     'trunq._is_read_at(g.txid, g.id, $5, $6, $7, $12)')
-  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids, p_brief;
+  using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids, p_brief, trunq.clock();
 end $$;
 comment on function trunq._message(trunq.subscription, trunq.queue, bigint[], boolean, boolean, bigint[], xid8[], boolean) is
   'The state and story of messages as one shared subscription sees them; no row for an id that is nowhere. p_near: by rows of about the time when the ids were drawn; p_row_ids, p_row_txids: by these rows, all of them if p_is_whole. is_whole tells whether there can be no others.';

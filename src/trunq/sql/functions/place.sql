@@ -9,7 +9,7 @@
 create or replace function trunq._rows_of(
   p_queue trunq.queue, p_low bigint, p_high bigint, p_near boolean default false, p_to xid8 default null, out query text, out is_by_brin boolean, out is_near boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   c_many constant bigint := 50000;
   v_before record;
@@ -48,7 +48,7 @@ comment on function trunq._rows_of(trunq.queue, bigint, bigint, boolean, xid8) i
   'A subquery for all rows of the log with ids from p_low to p_high, by ticks or, where that would be long, by BRIN; p_near: only those of about the time when the ids were drawn (is_near: there may be others); p_to: no more than those up to a transaction, where ids go on far beyond it, and by ticks. It sets enable_bitmapscan and cpu_index_tuple_cost for the calling function, which must set them too, to have them back.';
 
 create or replace function trunq._tick_before(p_queue_id integer, p_id bigint, out tick_id bigint, out last_message_id bigint, out xmin xid8)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select t.tick_id, t.last_message_id, pg_snapshot_xmin(t.snapshot) from trunq.tick t
   where t.queue_id = p_queue_id and t.last_message_id < p_id order by t.tick_id desc limit 1
 $$;
@@ -56,7 +56,7 @@ comment on function trunq._tick_before(integer, bigint) is
   'The newest tick when an id was not drawn yet: rows with this id, and greater ones, have transactions from xmin on. Null: none.';
 
 create or replace function trunq._newest_id(p_queue trunq.queue, p_txid xid8 default null, p_id bigint default null) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v_id bigint;
 begin
@@ -144,7 +144,7 @@ comment on function trunq._holders(trunq.queue, integer, xid8[], bigint[]) is
   'For rows of the log the first lease whose position lies behind each: that one held it, if any did. Positions grow with the leases.';
 
 create or replace function trunq._first_lease(p_queue trunq.queue, p_subscription_id integer, p_from xid8) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_low bigint := 0;
   v_high bigint := (trunq._position(p_queue, p_subscription_id)).lease_id;

@@ -304,6 +304,7 @@ begin
     execute trunq._for_queue(p_queue, v_function.definition);
     execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
   end loop;
+  perform trunq._define_messages(p_queue);
   -- To make a trigger locks the log against publishers: only where it is missing.
   if not trunq._has_trigger(p_queue, 'wake') then
     execute format('create or replace trigger wake after insert on trunq_log.%I for each statement execute function trunq_queue.%I()',
@@ -314,7 +315,7 @@ begin
       p_queue.log_table, p_queue.name || '_put_off');
   end if;
 end $$;
-comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, and its trigger.';
+comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, its view and its trigger.';
 
 create or replace function trunq._has_trigger(p_queue trunq.queue, p_trigger text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -343,6 +344,7 @@ declare
   v_function record;
 begin
   execute format('drop trigger if exists wake on trunq_log.%1$I; drop trigger if exists put_off on trunq_log.%1$I', p_queue.log_table);
+  execute format('drop view if exists trunq_queue.%I', p_queue.name || '_messages');
   for v_function in
     select p.oid::regprocedure signature
     from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || substr(s.proname, length('_specimen') + 1)
@@ -351,4 +353,4 @@ begin
     execute format('drop function %s', v_function.signature);
   end loop;
 end $$;
-comment on function trunq._drop_functions(trunq.queue) is 'Drops the functions of a queue.';
+comment on function trunq._drop_functions(trunq.queue) is 'Drops the functions and the view of a queue.';

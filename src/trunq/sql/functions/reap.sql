@@ -108,7 +108,7 @@ comment on function trunq._look(trunq.queue, integer) is
   'The time, and the newest lease, when no lease of the subscription was in flight; null when one was.';
 
 create or replace function trunq._reaped(p_queue trunq.queue, p_subscription_id integer, out until timestamptz, out newest bigint)
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(max(m.at), 'epoch'), coalesce(max(m.last_id), 0) from trunq.mark m
   where m.queue_id = p_queue.queue_id and m.subscription_id = p_subscription_id and m.duty = 'reap'
 $$;

@@ -5,13 +5,14 @@
 create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
-  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[]
+  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v record;
   v_now timestamptz := trunq.clock();
+  v_is_led boolean := trunq._is_led();
 begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
@@ -21,15 +22,10 @@ begin
     from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
     where p_queue is null or q.name = p_queue order by q.name, s.name
   loop
-    queue := v.queue; subscription := v.subscription; mode := v.mode; estimated := '{}';
+    queue := v.queue; subscription := v.subscription; mode := v.mode; estimated := '{}'; led := v_is_led;
     begin
-      if v.mode = 'shared' then
-        select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
-        into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
-      else
-        select b.ready, v_now - b.since, estimated || '{ready}'::text[]
-        into ready, oldest_ready, estimated from trunq._behind(v.row, v.sub) b;
-      end if;
+      select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
+      into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
       select o.leased, o.workers, estimated || case when o.is_estimate then '{leased}'::text[] end
       into leased, workers, estimated from trunq._leased(v.row, v.subscription_id, v_now) o;
       select sum(o.number), estimated || case when bool_or(o.is_estimate) then '{delayed}'::text[] end into delayed, estimated
@@ -47,11 +43,23 @@ begin
   end loop;
 end $$;
 comment on function trunq.status(text) is
-  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; ready of an exclusive subscription goes by ids.
+  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied).
 Raises: TQ001.';
 
+create or replace function trunq._is_led() returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_now timestamptz := trunq.clock();
+begin
+  return exists (select from trunq.leader l where trunq._leads(l, v_now))
+    -- Called by pg_cron, the duties leave no other trace: this one is performed once a minute.
+    or to_regclass('cron.job') is not null and exists (
+      select from trunq.mark m where m.duty = 'summarize' and v_now - m.at between '0' and '3 minutes');
+end $$;
+comment on function trunq._is_led() is 'Whether somebody performs the duties: a leader, or pg_cron.';
+
 create or replace function trunq._filled(p_queue trunq.queue, p_table text) returns smallint[]
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(n::smallint), '{}') from generate_series(0, p_queue.segments - 1) n
   where pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, n)))) > 0
 $$;
@@ -70,7 +78,7 @@ begin
   select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
   from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
   if is_estimate then
-    v := trunq._position(p_queue, p_subscription_id);
+    v := trunq._reading(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(s.name::regclass, s.from_page, format(
       '(subscription_id is null or subscription_id = %s) and not trunq._is_read_at(txid, id, %L, %L, %L, %s)',
       p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id))), 0)::bigint) into ready
@@ -81,7 +89,7 @@ begin
   end if;
 end $$;
 comment on function trunq._waiting(trunq.queue, integer) is
-  'How many messages a shared subscription has not leased yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
+  'How many messages a subscription has not read yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
 
 create or replace function trunq._first_page(p_segment regclass, p_txid xid8, p_id bigint) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -137,25 +145,12 @@ language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan =
 $$;
 comment on function trunq._oldest_dead(integer, integer) is 'When the first of the dead messages of a subscription died.';
 
-create or replace function trunq._behind(p_queue trunq.queue, p_sub trunq.subscription, out ready bigint, out since timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  -- Once, and not for each tick looked at: it moves meanwhile.
-  v_position bigint := trunq._tick_position(p_sub);
-begin
-  select greatest(0, trunq._last_message_id(p_queue) - t.last_message_id), t.created_at into ready, since
-  from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id = v_position;
-  since := case when ready > 0 then since end;
-end $$;
-comment on function trunq._behind(trunq.queue, trunq.subscription) is
-  'About how many messages lie behind the position of an exclusive subscription, by the ids drawn since; and since when.';
-
 create or replace function trunq._leased(
   p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, out leased bigint, out workers integer, out is_estimate boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  c_pages constant integer := 5000;
+  c_pages constant integer := 1800;
   v_rows numeric;
   v_most integer;
 begin
@@ -177,7 +172,7 @@ create or replace function trunq._leases(
   p_queue trunq.queue, p_subscription_id integer, p_since timestamptz, p_limit integer, p_first bigint default null
 )
 returns table (lease_id bigint, segment smallint, worker text, leased_at timestamptz, expires_at timestamptz, is_reaped boolean, unanswered bigint)
-language plpgsql
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 -- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs.
 set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$

@@ -144,7 +144,7 @@ create or replace function trunq._position(
   p_queue trunq.queue, p_subscription_id integer,
   out lease_id bigint, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint, out segment smallint
 )
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   execute format('select * from trunq_queue.%I($1)', p_queue.name || '_position')
     into lease_id, lo, hi, last_txid, last_id, segment using p_subscription_id;
@@ -152,7 +152,7 @@ end $$;
 comment on function trunq._position(trunq.queue, integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
 
 create or replace function trunq._floor(p_sub trunq.subscription) returns pg_snapshot
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_sub.queue_id);
   v record;
@@ -165,3 +165,22 @@ begin
   return case when v.last_txid >= pg_snapshot_xmax(v.hi) then v.hi else v.lo end;
 end $$;
 comment on function trunq._floor(trunq.subscription) is 'A snapshot: the subscription has read everything visible in it.';
+
+create or replace function trunq._reading(
+  p_queue trunq.queue, p_subscription_id integer, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub trunq.subscription;
+  v record;
+begin
+  select s.* into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
+  if v_sub.mode = 'exclusive' then
+    lo := trunq._floor(v_sub); hi := lo; last_txid := pg_snapshot_xmax(lo); last_id := 0;
+  else
+    v := trunq._position(p_queue, p_subscription_id);
+    lo := v.lo; hi := v.hi; last_txid := v.last_txid; last_id := v.last_id;
+  end if;
+end $$;
+comment on function trunq._reading(trunq.queue, integer) is
+  'The position of a subscription: a shared one is behind its newest lease, an exclusive one behind the last batch that it finished.';

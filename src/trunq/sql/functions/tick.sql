@@ -70,7 +70,7 @@ comment on function trunq.list_ticks(text, bigint, bigint) is
 Raises: TQ001, TQ010.';
 
 create or replace function trunq._last_message_id(p_queue trunq.queue) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_id bigint;
 begin

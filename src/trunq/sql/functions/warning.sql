@@ -85,7 +85,7 @@ begin
       order by l.lease_id desc limit 1
     $q$, (v.row).lease_table) into v_leased_at using (v.sub).subscription_id;
     continue when v_leased_at >= v.before;
-    v_oldest := trunq._oldest_unread(v.row, v.sub);
+    v_oldest := (select u.created_at from trunq._unread(v.row, (v.sub).subscription_id, 1) u);
     continue when v_oldest is null or v_oldest >= v.before;
     queue := v.name;
     subscription := v.subscription;
@@ -99,19 +99,3 @@ begin
   end loop;
 end $$;
 comment on function trunq._warn_unread(text) is 'Subscriptions that nobody read from for as long as the retention, and that hold messages older than it: their queue only grows.';
-
-create or replace function trunq._oldest_unread(p_queue trunq.queue, p_sub trunq.subscription) returns timestamptz
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  v_floor pg_snapshot;
-  v_created_at timestamptz;
-begin
-  if p_sub.mode = 'shared' then
-    return (select u.created_at from trunq._unread(p_queue, p_sub.subscription_id, 1) u);
-  end if;
-  v_floor := trunq._floor(p_sub);
-  execute format('select g.created_at from trunq_queue.%I($1, trunq.snapshot()) g where g.subscription_id is null limit 1', p_queue.name || '_window')
-    into v_created_at using v_floor;
-  return v_created_at;
-end $$;
-comment on function trunq._oldest_unread(trunq.queue, trunq.subscription) is 'When a message was created that a subscription has not read, about the oldest of them; null when there is none.';

@@ -42,12 +42,12 @@ comment on function trunq._is_read_at(xid8, bigint, pg_snapshot, pg_snapshot, xi
 create or replace function trunq._unread(
   p_queue trunq.queue, p_subscription_id integer, p_limit integer, p_segments smallint[] default null, p_any boolean default false
 ) returns table (txid xid8, id bigint, created_at timestamptz, is_own boolean)
-language plpgsql
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 -- The log has no statistics: left alone, the planner would read all of it.
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
-  v record := trunq._position(p_queue, p_subscription_id);
+  v record := trunq._reading(p_queue, p_subscription_id);
 begin
   if p_segments = '{}' then
     return;
@@ -81,7 +81,7 @@ begin
   using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit, p_any;
 end $$;
 comment on function trunq._unread(trunq.queue, integer, integer, smallint[], boolean) is
-  'What a shared subscription has not leased yet, in the order it will, up to p_limit rows, of all segments or some; with p_any also the retries of others that it will walk over.';
+  'What a subscription has not read yet, in the order it will, up to p_limit rows, of all segments or some; with p_any also the retries of others that it will walk over.';
 
 create or replace function trunq._has_new(p_queue text, p_snapshot pg_snapshot) returns boolean
 language plpgsql

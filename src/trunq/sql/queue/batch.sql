@@ -115,7 +115,7 @@ create or replace function trunq_queue._specimen_newest_batch(
   out lease_id bigint, out token bigint, out worker text, out from_tick_id bigint, out to_tick_id bigint,
   out lo pg_snapshot, out hi pg_snapshot, out expires_at timestamptz, out segment smallint, out finished boolean
 )
-language plpgsql volatile
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$

@@ -250,7 +250,7 @@ create or replace function trunq_queue._specimen_position(
   p_subscription_id integer,
   out lease_id bigint, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint, out segment smallint
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 begin
   select l.lease_id, l.lo, l.hi, l.last_txid, l.last_id, l.segment into lease_id, lo, hi, last_txid, last_id, segment
