@@ -150,7 +150,7 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
         noting.perform_duties()
         assert "promote" in {duty.duty for duty in noting.list_duties()}
         noting.create_queue("last")
-        noting.publish("last")
+        noting.publish("last", 1)
         assert noting.list_warnings("last") == []
         assert noting.forget("last") == 0
         assert noting.perform_duty("reap", "last").error is None
