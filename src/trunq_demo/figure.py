@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from calendar import month_abbr
 from collections import defaultdict
 from typing import Any
@@ -13,6 +14,7 @@ from trunq_demo.evidence import Cell, Month, Outcome, Second
 # Mid tones: a contrast of at least 3:1 against the light and the dark page, distinct for the colour-blind.
 BLUE, ORANGE, GREEN, RED, GREY = "#3d84cc", "#d9822b", "#2f9e6b", "#cf4a45", "#8a929b"
 TONES = {"good": GREEN, "warn": ORANGE, "bad": RED}
+MEANINGS = {"good": "handled", "warn": "rejected by its handler", "bad": "given up after its last attempt"}
 HEAT = [(0.0, "#f6efdf"), (0.25, "#f4cf8f"), (0.5, "#ea9653"), (0.75, "#c94f3c"), (1.0, "#84183a")]
 FEWEST_FLIGHTS = 20  # a mean over fewer departures says more about one flight than about the hour
 MANY_FLIGHTS = 100  # and a 90th percentile needs more
@@ -68,26 +70,60 @@ def latency(timeline: list[Second]) -> go.Figure:
     return figure
 
 
+def shares(rows: list[Outcome]) -> go.Figure:
+    """How all messages ended, as shares of one bar; the legend of the picture after it, too."""
+    figure = _figure(height=132)
+    total = sum(row.count for row in rows) or 1
+    for tone, colour in TONES.items():
+        share = sum(row.count for row in rows if row.tone == tone) / total
+        figure.add_bar(
+            y=["all"],
+            x=[share],
+            name=f"{MEANINGS[tone]} {share:.2%}",
+            orientation="h",
+            marker_color=colour,
+            hovertemplate=f"{MEANINGS[tone]}: " + "%{x:.2%}<extra></extra>",
+        )
+    figure.update_layout(
+        barmode="stack", margin={"l": 12, "r": 20, "t": 44, "b": 34}, legend_traceorder="normal"
+    )
+    figure.update_xaxes(range=[0, 1], tickformat=".0%")
+    figure.update_yaxes(visible=False)
+    return figure
+
+
 def outcomes(rows: list[Outcome]) -> go.Figure:
-    """The outcomes of the messages, on a logarithmic scale, since few are dead."""
-    figure = _figure(height=70 + 44 * len(rows), x_title="messages", legend=False)
+    """The outcomes of the messages, on a logarithmic scale, since few are dead; colours as in `shares`."""
+    total = sum(row.count for row in rows) or 1
+    figure = _figure(height=80 + 56 * len(rows), x_title="messages", legend=False)
     figure.add_bar(
         y=[row.label for row in rows],
         x=[row.count for row in rows],
         orientation="h",
         marker_color=[TONES[row.tone] for row in rows],
-        width=0.62,
-        text=[f"{row.count:,}" for row in rows],
+        width=0.42,
+        text=[f"{row.count:,} · {row.count / total:.2%}" for row in rows],
         textposition="outside",
         cliponaxis=False,
-        textfont_size=14.5,
+        textfont_size=13.5,
         hovertemplate="%{y}: %{x:,}<extra></extra>",
     )
-    figure.update_xaxes(
-        type="log", range=[0, 6.1], tickvals=[1, 10, 100, 1000, 10_000, 100_000, 1_000_000], tickformat=",d"
-    )
+    figure.update_xaxes(type="log", range=[0, 6.1], tickvals=[1, 100, 10_000, 1_000_000], tickformat=",d")
     figure.update_yaxes(autorange="reversed", ticksuffix="  ")
-    figure.update_layout(margin_r=60)
+    # The labels stand above their bars: beside them, they would take half of a telephone's width.
+    for row in rows:
+        figure.add_annotation(
+            x=0,
+            xref="paper",
+            xanchor="left",
+            y=row.label,
+            yanchor="bottom",
+            yshift=11,
+            text=row.label,
+            showarrow=False,
+        )
+    figure.update_yaxes(showticklabels=False)
+    figure.update_layout(margin={"l": 12, "r": 96, "t": 22, "b": 48})
     return figure
 
 
@@ -103,7 +139,7 @@ def delays(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
     figure = _figure(height=120 + 31 * len(carriers), x_title="hour of the scheduled departure", legend=False)
     figure.add_heatmap(
         x=[f"{hour}h" for hour in hours],
-        y=[airlines.get(carrier, carrier) for carrier in carriers],
+        y=[_short(airlines.get(carrier, carrier)) for carrier in carriers],
         z=[[cell.mean_delay if cell else None for cell in line] for line in grid],
         customdata=[
             [(cell.flights, cell.cancellations, cell.p90_delay) if cell else None for cell in line]
@@ -141,7 +177,7 @@ def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
             (c for c in by_carrier[carrier] if c.flights >= MANY_FLIGHTS and c.p90_delay is not None),
             key=lambda c: c.hour,
         )
-        name = airlines.get(carrier, carrier)
+        name = _short(airlines.get(carrier, carrier))
         figure.add_scatter(
             x=[c.hour for c in line],
             y=[c.p90_delay for c in line],
@@ -176,6 +212,11 @@ def months(rows: list[Month]) -> go.Figure:
     figure.update_xaxes(type="category", tickangle=0)
     figure.update_yaxes(tickformat=",d")
     return figure
+
+
+def _short(airline: str) -> str:
+    """The name of an airline as people say it."""
+    return re.sub(r"\b(Airlines?|Air Lines|Airways|Corporation|Inc|Co)\b\.?", "", airline).strip() or airline
 
 
 def _figure(

@@ -121,7 +121,8 @@ def start(job: Run) -> tuple[Member, list[Member]]:
 
 def await_query(job: Run) -> None:
     """Wait until the Spark query runs, so that it follows the replay from the beginning."""
-    with job.screen.step("Waiting for Spark"):
+    # It takes half a minute: somebody who watches should know what for.
+    with job.screen.step("Waiting for Spark: it starts a Java machine, opens the queue and plans its query"):
         while not (job.place.checkpoint / "metadata").exists():
             job.fleet.check()
             time.sleep(LOOK / 4)
@@ -157,12 +158,14 @@ def look(job: Run, published: int, bars: Bars) -> bool:
     unanswered = queue.ready + queue.leased + queue.delayed
     bars.show("published", published)
     bars.show("answered", published - unanswered)
-    bars.show("in the lake", collect.lake_rows(job.place.lake))
+    in_lake = collect.lake_rows(job.place.lake)
+    bars.show("in the lake", in_lake)
     bars.tell(
         waiting=display.count(queue.ready, "ready" in queue.estimated),
         for_up_to=span(queue.oldest_ready),
         put_off=f"{queue.delayed:,}",
         dead=f"{queue.dead:,}",
+        **({} if in_lake else {"spark": "is writing its first batch"}),
     )
     return unanswered == 0
 

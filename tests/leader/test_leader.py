@@ -80,6 +80,14 @@ async def test_one_that_stops_resigns_and_another_takes_over(queue: Queue) -> No
         await async_wait_until(lambda: second.term == 2)
 
 
+async def test_one_that_is_elected_again_in_a_new_term_goes_on(queue: Queue) -> None:
+    """As after a pause longer than its lease, in which another led."""
+    leader = Leader(queue.dsn, lease_time=0.003)
+    async with leading(leader) as (task,):
+        await async_wait_until(lambda: (leader.term or 0) > 20 or task.done())
+        assert not task.done()
+
+
 async def test_one_that_dies_is_succeeded_when_its_lease_ends(queue: Queue) -> None:
     queue.connection.execute("select trunq.elect('dead', '0.5 s')")
     leader = Leader(queue.dsn, "heir", lease_time=0.5)

@@ -313,7 +313,7 @@ class QueueMachine(RuleBasedStateMachine):
         scheduled = dict.fromkeys(self.scheduled, ("scheduled", 1))
         expected = self.readers[subscription].states() | scheduled
         assert {row.id: (row.state, row.attempt) for row in rows} == expected
-        assert [row.id for row in rows] == sorted(expected, reverse=True)
+        assert rows == sorted(rows, key=lambda row: (row.published_at, row.id), reverse=True)
 
     @precondition(lambda self: self.leases)
     @rule(at=any_lease)

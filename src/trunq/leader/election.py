@@ -175,13 +175,15 @@ class Leader:
         pairs = [(duty, queue) for duty in self._duties for queue in (spans if duty.per_queue else (None,))]
         # A queue that is gone must not be waited for.
         self._due = {pair: self._due.get(pair, 0.0) for pair in pairs}
+        term = self.term
         for duty, queue in pairs:
             if self._due[duty, queue] > monotonic():
                 continue
             self._due[duty, queue] = monotonic() + pause(duty, None if queue is None else spans[queue])
             await self._perform_one(duty, queue)
             await self._stand()
-            if self.term is None or self._stopped.is_set():
+            # In a new term everything is due.
+            if self.term != term or self._stopped.is_set():
                 return
         await self._warn()
 
