@@ -13,7 +13,8 @@ begin
   perform trunq._check_cluster();
   perform trunq._lock_to_empty(v_queue);
   execute format('select count(*) from trunq_log.%I where subscription_id is null', v_queue.log_table) into v_logged;
-  execute format('truncate trunq_log.%I, trunq_data.%I, trunq_data.%I', v_queue.log_table, v_queue.lease_table, v_queue.receipt_table);
+  execute format('truncate trunq_log.%I, trunq_data.%I, trunq_data.%I%s', v_queue.log_table, v_queue.lease_table, v_queue.receipt_table,
+    trunq._lane_tables(v_queue));
   with gone as (delete from trunq.delayed d where d.queue_id = v_queue.queue_id returning d.subscription_id)
   select count(*) into v_delayed from gone g where g.subscription_id is null;
   -- Positions were leases. From now on each is where it starts: here, under the lock. What is published by a transaction that has
@@ -39,8 +40,8 @@ begin
     begin
       perform pg_advisory_xact_lock(trunq._lock_class('queue'), p_queue.queue_id);
       perform trunq._find_queue(p_queue.name);
-      execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I in access exclusive mode', p_queue.log_table, p_queue.lease_table,
-        p_queue.receipt_table);
+      execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I%s in access exclusive mode', p_queue.log_table, p_queue.lease_table,
+        p_queue.receipt_table, trunq._lane_tables(p_queue));
       return;
     exception when lock_not_available then
       perform pg_sleep(0.05);
