@@ -336,13 +336,13 @@ comment on function trunq._is_read(trunq.queue, text, text) is
 create or replace function trunq._check_priorities(p_queue trunq.queue, p_priorities smallint[]) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
-  if array_position(p_priorities, null) is not null then
-    perform trunq._fail('TQ005', 'a priority is a number, not null', 'publish with priority 0');
-  end if;
   if p_queue.lanes like 'priority%' is not true then
     perform trunq._fail('TQ005',
       format('queue "%s" %s: it has no priorities', p_queue.name, case when p_queue.lanes is null then 'is a plain queue' else 'has lanes by ' || p_queue.lanes || ' alone' end),
       'publish with priority 0, or make a queue with lanes by priority');
+  end if;
+  if array_position(p_priorities, null) is not null then
+    perform trunq._fail('TQ005', 'a priority is a number, not null', 'publish with priority 0');
   end if;
 end $$;
 comment on function trunq._check_priorities(trunq.queue, smallint[]) is 'Refuses (TQ005) priorities that a queue does not have.';

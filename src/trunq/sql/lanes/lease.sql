@@ -27,7 +27,8 @@ declare
   v_current pg_snapshot; v_xmax_before xid8;
   v_is_watched boolean; v_more boolean; v_is_changed boolean := false;
   v_late xid8[]; v_from_txid xid8; v_from_id bigint; v_is_first boolean; v_count integer; v_new integer[];
-  v_classes integer[]; v_heads bigint[]; v_turns integer; v_weight bigint; v_quantum integer; v_floor xid8; v_segments smallint[];
+  v_classes integer[]; v_heads bigint[]; v_turns trunq_data._lanespecimen_turn[]; v_shares integer[]; v_limits integer[];
+  v_weight bigint; v_floor xid8; v_segments smallint[];
   v_lease_id bigint; v_token bigint;
 begin
   if current_setting('transaction_isolation') <> 'read committed'
@@ -107,7 +108,7 @@ begin
         select v_lease_id, v_sub.subscription_id, v_token, p_worker, c.hi, v_current, pg_snapshot_xmax(v_current), 0, c.epoch + 1, c.turn_no,
           c.wake_lo, c.timer_at, c.classes, c.heads, a.min_txid, a.max_txid, a.n, a.ids, a.txids, v_now, v_expires_at
         from (select count(*)::integer n, array_agg(o.id) ids, array_agg(o.txid) txids,
-            min(o.txid::text::bigint) min_txid, max(o.txid::text::bigint) max_txid from own o) a
+            min(o.txid)::text::bigint min_txid, max(o.txid)::text::bigint max_txid from own o) a
         where a.n > 0)
       select v_lease_id, v_token, o.id, o.attempt, v_sub.max_attempts, o.kind::text, o.key::text, o.payload::jsonb, o.body::bytea, o.headers::jsonb,
         o.priority::smallint, o.created_at, v_expires_at
@@ -134,6 +135,14 @@ begin
       else
         v_late := '{}'; v_from_txid := c.last_txid; v_from_id := c.last_id;
       end if;
+    end if;
+    if v_more and c.jump_lane is null and v_late = '{}' and not exists (
+        select from trunq_log._specimen g
+        where (g.txid, g.id) > (v_from_txid, v_from_id) and g.txid < pg_snapshot_xmax(c.hi) limit 1) then
+      -- Most often there is nothing new: this asks a tenth of what the look below does.
+      v_more := false;
+      c.last_txid := pg_snapshot_xmax(c.hi); c.last_id := 0;
+    elsif v_more and c.jump_lane is null then
       with walked as materialized (
         (select m.* from unnest(v_late) late(txid) cross join lateral (
            select g.txid, g.id, g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, g.subscription_id from trunq_log._specimen g
@@ -297,75 +306,70 @@ begin
           select t.seq from trunq_data._lanespecimen_turn t
           where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit 1) t) u;
       exit when v_classes is null;
-      v_turns := least(2 * p_max_messages, 2 * c_lanes) + 20;
-      -- The share of each lane of the first class that has one; and the segments that hold a row which may be theirs.
-      with turn as materialized (
-        select t.class, row_number() over () at,
-          case when v_is_watched then (
-            select case when n.seq = t.seq then coalesce((
-              select z.weight from trunq.lane z
-              where z.subscription_id = v_sub.subscription_id and z.priority = t.priority and z.lane = t.lane), 1) else 0 end
-            from trunq_data._lanespecimen_turn n
-            where n.subscription_id = v_sub.subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1) else 1 end weight,
-          least(case when t.last_txid = '0' then pg_snapshot_xmin(t.lo) else t.last_txid end, pg_snapshot_xmin(t.hi))::text::bigint floor
-        from (
-          select t.* from unnest(v_classes, v_heads) u(class, head) cross join lateral (
-            select t.* from trunq_data._lanespecimen_turn t
-            where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit v_turns) t
-          limit v_turns) t)
-      select sum(t.weight) filter (
-          where t.at <= c_lanes and t.class = (select f.class from turn f where f.weight > 0 order by f.at limit 1)), min(t.floor)::text::xid8
-      into v_weight, v_floor from turn t;
-      -- Rounded up: a lesser class gets something only when this one has no more.
-      v_quantum := ceil(p_max_messages::numeric / greatest(v_weight, 1));
+      select array_agg(t.turn order by t.at), sum(1) filter (where t.at <= c_lanes and (t.turn).class = v_classes[1]),
+        min(least(case when (t.turn).last_txid = '0' then pg_snapshot_xmin((t.turn).lo) else (t.turn).last_txid end, pg_snapshot_xmin((t.turn).hi)))
+      into v_turns, v_weight, v_floor
+      from (
+        select t turn, row_number() over () at from unnest(v_classes, v_heads) u(class, head) cross join lateral (
+          select t.* from trunq_data._lanespecimen_turn t
+          where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
+          order by t.seq limit least(2 * p_max_messages, 2 * c_lanes) + 20) t
+        limit least(2 * p_max_messages, 2 * c_lanes) + 20) t;
+      if v_is_watched then
+        -- What each may have by the settings of its lane: its turn as the next one begins, with tokens, what runs, and until when it waits.
+        with turn as materialized (
+          select t.at, t.turn, coalesce(z.weight, 1) weight, z.paused_until, coalesce(z.max_running, v_policy.max_running) max_running,
+            coalesce(z.rate, v_policy.rate) rate, coalesce(z.burst, v_policy.burst, 1) burst,
+            (t.turn).seq = (
+              select n.seq from trunq_data._lanespecimen_turn n
+              where n.subscription_id = v_sub.subscription_id and n.priority = (t.turn).priority and n.lane = (t.turn).lane order by n.seq desc limit 1) is_newest
+          from (select t turn, row_number() over () at from unnest(v_turns) t) t
+          left join lateral (
+            select z.* from trunq.lane z
+            where z.subscription_id = v_sub.subscription_id and z.priority = (t.turn).priority and z.lane = (t.turn).lane offset 0) z on true),
+        kept as materialized (
+          select t.*, o.leases, o.ids, case when t.rate is not null then
+              least(t.burst, coalesce((t.turn).tokens, t.burst) + t.rate * greatest(0, extract(epoch from v_now - coalesce((t.turn).tokens_at, v_now)))) end tokens
+          from turn t
+          -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first.
+          cross join lateral (
+            select array_agg(u.lease_id) leases, array_agg(u.id) ids from unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)
+            where exists (
+                select from trunq_data._lanespecimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = u.lease_id)
+              and not exists (
+                select from trunq_data._specimen_receipt r where r.lease_id = u.lease_id and r.subscription_id = v_sub.subscription_id and u.id = any (r.ids))
+            offset 0) o),
+        weighed as (
+          select ceil(p_max_messages::numeric / greatest(1, sum(k.weight))) quantum from kept k
+          where k.is_newest and k.at <= c_lanes
+            and (k.turn).class = (select (f.turn).class from kept f where f.is_newest order by f.at limit 1))
+        select array_agg(((k.turn).seq, (k.turn).subscription_id, (k.turn).segment, (k.turn).priority, (k.turn).class, (k.turn).left_over, (k.turn).state,
+            (k.turn).lane, (k.turn).epoch, (k.turn).last_txid, (k.turn).last_id, (k.turn).lease_id,
+            case when k.paused_until > v_now then k.paused_until
+              -- For some time at once, or there would be a turn for each token.
+              when k.tokens < 1 then v_now + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05)) end,
+            k.tokens, (k.turn).tokens_at, (k.turn).lo, (k.turn).hi, k.leases, k.ids)::trunq_data._lanespecimen_turn order by k.at),
+          array_agg(case when not k.is_newest then -1 when k.paused_until > v_now then 0 else
+            greatest(0, least(w.quantum * k.weight, coalesce(k.max_running - coalesce(cardinality(k.leases), 0), p_max_messages),
+              coalesce(floor(k.tokens)::integer, p_max_messages), p_max_messages)) end::integer order by k.at),
+          array_agg(k.max_running order by k.at)
+        into v_turns, v_shares, v_limits from kept k cross join weighed w;
+      else
+        -- Rounded up: a lesser class gets something only when this one has no more.
+        v_shares := array_fill(ceil(p_max_messages::numeric / v_weight)::integer, array[cardinality(v_turns)]);
+        v_limits := null;
+      end if;
       v_segments := array(
         select n::smallint from generate_series(0, 3) n
         where (select g.txid from trunq_log._specimen g where g.segment = n order by g.txid desc, g.id desc limit 1) >= v_floor);
       v_lease_id := nextval('trunq_data._specimen_lease_id');
       v_token := trunq._token();
       return query
-        with turn as materialized (
-          select row_number() over () at, t.* from (
-            select t.* from unnest(v_classes, v_heads) u(class, head) cross join lateral (
-              select t.* from trunq_data._lanespecimen_turn t
-              where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit v_turns) t
-            limit v_turns) t),
-        -- What each may have. A lateral with offset 0 leaves no other way than row by row, in the order of the queue.
-        share as materialized (
-          select t.at, t.seq, t.priority, t.lane, t.class, t.lo, t.hi, t.epoch, t.last_txid, t.last_id, t.left_over, v_quantum n,
-            null::timestamptz due_at, null::integer max_running, null::double precision tokens, null::bigint[] open_leases, null::bigint[] open_ids, true is_newest
-          from turn t where not v_is_watched
-          union all
-          select t.at, t.seq, t.priority, t.lane, t.class, t.lo, t.hi, t.epoch, t.last_txid, t.last_id, t.left_over,
-            case when z.paused_until > v_now then 0 else
-              greatest(0, least(v_quantum * z.weight, coalesce(z.max_running - coalesce(cardinality(o.leases), 0), p_max_messages),
-                coalesce(floor(k.tokens)::integer, p_max_messages), p_max_messages)) end,
-            case when z.paused_until > v_now then z.paused_until
-              -- For some time at once, or there would be a turn for each token.
-              when k.tokens < 1 then v_now + make_interval(secs => greatest((1 - k.tokens) / z.rate, 0.05)) end,
-            z.max_running, k.tokens, o.leases, o.ids, newest.seq = t.seq
-          from turn t
-          cross join lateral (
-            select max(z.paused_until) paused_until, coalesce(max(z.weight), 1) weight, coalesce(max(z.max_running), v_policy.max_running) max_running,
-              coalesce(max(z.rate), v_policy.rate) rate, coalesce(max(z.burst), v_policy.burst, 1) burst
-            from trunq.lane z where z.subscription_id = v_sub.subscription_id and z.priority = t.priority and z.lane = t.lane offset 0) z
-          cross join lateral (
-            select n.seq from trunq_data._lanespecimen_turn n
-            where n.subscription_id = v_sub.subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1) newest
-          -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first.
-          cross join lateral (
-            select array_agg(u.lease_id) leases, array_agg(u.id) ids from unnest(t.open_leases, t.open_ids) u(lease_id, id)
-            where exists (
-                select from trunq_data._lanespecimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = u.lease_id)
-              and not exists (
-                select from trunq_data._specimen_receipt r where r.lease_id = u.lease_id and r.subscription_id = v_sub.subscription_id and u.id = any (r.ids))
-            offset 0) o
-          cross join lateral (
-            select case when z.rate is not null then
-              least(z.burst, coalesce(t.tokens, z.burst) + z.rate * greatest(0, extract(epoch from v_now - coalesce(t.tokens_at, v_now)))) end tokens offset 0) k
-          where v_is_watched),
-        found as materialized (
-          select s.at turn, m.* from share s cross join lateral (
+        with share as materialized (
+          select s.* from rows from (unnest(v_turns), unnest(v_shares), unnest(v_limits)) with ordinality s(seq, subscription_id, segment, priority, class,
+            left_over, state, lane, epoch, last_txid, last_id, lease_id, due_at, tokens, tokens_at, lo, hi, open_leases, open_ids, n, max_running, at)),
+        found as (
+          select s.at turn, s.lane, m.* from share s cross join lateral (
             select * from (
               -- Of its window: what committed late, then the range.
               (select m.*, false is_next from unnest(array(
@@ -402,27 +406,27 @@ begin
                  and (g.subscription_id is null or g.subscription_id = v_sub.subscription_id)
                order by g.txid, g.id limit s.n)) m
             limit s.n) m
-          where s.n > 0 and s.is_newest
+          where s.n > 0
           limit p_max_messages),
         numbered as materialized (
-          select f.*, row_number() over () number, sum(trunq._bytes(f.kind, f.key, f.payload, f.body, f.headers)) over (rows unbounded preceding) bytes
-          from found f),
+          select f.*, row_number() over rest number, sum(trunq._bytes(f.kind, f.key, f.payload, f.body, f.headers)) over rest bytes
+          from found f window rest as (rows unbounded preceding)),
         -- Cut by bytes, and before a suspect, which is leased alone, before anything is recorded.
         cut as materialized (
           select t.n, least(case when t.suspect_at = 1 then 1 else t.suspect_at - 1 end, greatest(t.fits, 1), t.n) size, t.suspect_at = 1 is_suspect
           from (
             select count(*) n, count(*) filter (where n.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/)) fits,
               min(n.number) filter (where n.expiries > 1) suspect_at from numbered n) t),
-        batch as materialized (select n.* from numbered n where n.number <= (select u.size from cut u)),
+        batch as not materialized (select n.* from numbered n where n.number <= (select u.size from cut u)),
         last_turn as materialized (
           -- Of a lease that is full: turns behind it keep their place.
           select case when u.size < u.n or u.n >= p_max_messages then (select b.turn from batch b where b.number = u.size) end at from cut u),
         given as materialized (
-          select b.turn, count(*)::integer n, max(b.number) number, array_agg(b.id) ids, bool_or(b.is_next) is_next from batch b group by b.turn),
+          select b.turn, count(*)::integer n, array_agg(b.id) ids, array_agg(b.txid) txids, bool_or(b.is_next) is_next from batch b group by b.turn),
         taken as materialized (
-          select s.*, coalesce(v.n, 0) given, l.txid to_txid, l.id to_id, v.ids, coalesce(v.is_next, false) is_next,
+          select s.*, coalesce(v.n, 0) given, v.txids[v.n] to_txid, v.ids[v.n] to_id, v.ids, coalesce(v.is_next, false) is_next,
             s.n > 0 and (coalesce(v.n, 0) < s.n and s.at is distinct from t.at or s.epoch >= c.epoch and s.left_over <= coalesce(v.n, 0)) is_done
-          from last_turn t cross join share s left join given v on v.turn = s.at left join batch l on l.number = v.number
+          from last_turn t cross join share s left join given v on v.turn = s.at
           where s.at <= coalesce(t.at, s.at)),
         next as (
           insert into trunq_data._lanespecimen_turn (seq, subscription_id, priority, lane, class, state, lo, hi, epoch, last_txid, last_id, left_over,
@@ -437,7 +441,7 @@ begin
             case when t.max_running is not null then t.open_leases || array_fill(v_lease_id, array[t.given]) end,
             case when t.max_running is not null then t.open_ids || t.ids end,
             t.tokens - t.given, case when t.tokens is not null then v_now end
-          from (select t.* from taken t where t.is_newest order by t.at) t),
+          from (select t.* from taken t where t.n >= 0 order by t.at) t),
         made as (
           insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
             jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, min_txid, max_txid, size, ids, txids, priorities, lanes, leased_at, expires_at, is_suspect)
@@ -447,16 +451,16 @@ begin
               select greatest(u.head, (select max(t.seq) from taken t where t.class = u.class))
               from unnest(c.classes, c.heads) with ordinality u(class, head, at) order by u.at),
             -- Of what the turns record; and the ids of what is handed out: a constraint compares them.
-            a.min_txid, a.max_txid, nullif((select sum(t.given) from taken t where t.is_newest), 0), a.ids, a.txids,
-            case when v_is_watched then a.priorities end, case when v_is_watched then a.lanes end,
+            a.min_txid, a.max_txid, nullif((select sum(t.given) from taken t where t.n >= 0), 0), a.ids, a.txids,
+            a.priorities, a.lanes,
             v_now, case when a.ids is not null then v_expires_at end, nullif((select u.is_suspect from cut u), false)
           from (
-            select array_agg(b.id order by b.number) ids, array_agg(b.txid order by b.number) txids, min(b.txid::text::bigint) min_txid, max(b.txid::text::bigint) max_txid,
-              array_agg(b.priority::smallint order by b.number) priorities, array_agg(s.lane order by b.number) lanes
-            from batch b join share s on s.at = b.turn) a)
+            select array_agg(b.id) ids, array_agg(b.txid) txids, min(b.txid)::text::bigint min_txid, max(b.txid)::text::bigint max_txid,
+              array_agg(b.priority::smallint) filter (where v_is_watched) priorities, array_agg(b.lane) filter (where v_is_watched) lanes
+            from batch b) a)
         select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
           b.priority::smallint, b.created_at, v_expires_at
-        from batch b order by b.number;
+        from batch b;
       get diagnostics v_count = row_count;
       if v_count > 0 then
         return;
