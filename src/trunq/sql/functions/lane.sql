@@ -141,13 +141,21 @@ create or replace function trunq.set_lanes(
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
+  v_has_turns boolean;
 begin
   if coalesce(p_policy, '') not in ('fair', 'priority') then
     perform trunq._fail('TQ005', format('there is no policy "%s" for lanes', p_policy),
       'fair: each lane in turn; priority: the smallest first. Weights and ranks are settings of single lanes (trunq.set_lane, trunq.set_ranks)');
   end if;
   perform trunq._check_limits(p_max_running, p_rate, p_burst);
-  perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[null::smallint], array[null::text]);
+  -- Nothing to be checked later, where no turn was made by another policy.
+  execute format('select exists (select from trunq_data.%I where subscription_id = $1)', (v.queue).name || '_turn')
+    into v_has_turns using (v.sub).subscription_id;
+  if v_has_turns or num_nonnulls(p_max_running, p_rate) > 0 then
+    perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[null::smallint], array[null::text]);
+  else
+    insert into trunq.lane_policy (subscription_id) values ((v.sub).subscription_id) on conflict (subscription_id) do nothing;
+  end if;
   update trunq.lane_policy p set policy = p_policy, max_running = p_max_running, rate = p_rate, burst = p_burst
   where p.subscription_id = (v.sub).subscription_id;
 end $$;

@@ -327,18 +327,23 @@ begin
           left join lateral (
             select z.* from trunq.lane z
             where z.subscription_id = v_sub.subscription_id and z.priority = (t.turn).priority and z.lane = (t.turn).lane offset 0) z on true),
+        -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first. Each lease is looked at once.
+        running as materialized (
+          select t.at, u.lease_id, u.id from turn t cross join lateral unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)),
+        answered as materialized (
+          select l.lease_id, array(
+            select unnest(r.ids) from trunq_data._specimen_receipt r
+            where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = v_sub.subscription_id) ids
+          from (select distinct r.lease_id from running r) r cross join lateral (
+            select l.lease_id, l.segment from trunq_data._lanespecimen_lease l
+            where l.subscription_id = v_sub.subscription_id and l.lease_id = r.lease_id offset 0) l),
+        still as materialized (
+          select r.at, array_agg(r.lease_id) leases, array_agg(r.id) ids from running r join answered a on a.lease_id = r.lease_id
+          where r.id <> all (a.ids) group by r.at),
         kept as materialized (
           select t.*, o.leases, o.ids, case when t.rate is not null then
               least(t.burst, coalesce((t.turn).tokens, t.burst) + t.rate * greatest(0, extract(epoch from v_now - coalesce((t.turn).tokens_at, v_now)))) end tokens
-          from turn t
-          -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first.
-          cross join lateral (
-            select array_agg(u.lease_id) leases, array_agg(u.id) ids from unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)
-            where exists (
-                select from trunq_data._lanespecimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = u.lease_id)
-              and not exists (
-                select from trunq_data._specimen_receipt r where r.lease_id = u.lease_id and r.subscription_id = v_sub.subscription_id and u.id = any (r.ids))
-            offset 0) o),
+          from turn t left join still o on o.at = t.at),
         weighed as (
           select ceil(p_max_messages::numeric / greatest(1, sum(k.weight))) quantum from kept k
           where k.is_newest and k.at <= c_lanes

@@ -3,13 +3,20 @@
 
 create or replace function trunq_queue._lanespecimen_wake_lanes() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_is_whole boolean;
 begin
+  select l.ids = new.ids into v_is_whole from trunq_data._lanespecimen_lease l
+  where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment and l.lanes is not null;
+  if v_is_whole is null then
+    return null;
+  end if;
   -- In the transaction of the answer: a lease that does not see the receipt does not see this either, and one after it sees both.
   insert into trunq_data._lanespecimen_wake (subscription_id, priority, lane)
   select distinct l.subscription_id, u.priority, u.lane
   from trunq_data._lanespecimen_lease l cross join lateral unnest(l.ids, l.priorities, l.lanes) u(id, priority, lane)
-  where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment and l.lanes is not null
-    and u.id = any (new.ids);
+  where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment
+    and (v_is_whole or u.id = any (new.ids));
   if found and not pg_try_advisory_xact_lock_shared(1953656417 /*lock bell*/, 0 /*queue_id*/) then
     perform pg_notify(concat('trunq_', 0 /*queue_id*/), 'm');
   end if;
