@@ -8,6 +8,7 @@ from trunq._async.bell import AsyncBells
 from trunq._async.dead import AsyncDead
 from trunq._async.delayed import AsyncDelayed
 from trunq._async.history import AsyncHistory
+from trunq._async.lane import AsyncLanes
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
 from trunq._async.publish import AsyncPublishing
@@ -23,6 +24,7 @@ class AsyncClient(
     AsyncSubscriptions,
     AsyncPublishing,
     AsyncLeases,
+    AsyncLanes,
     AsyncAnswers,
     AsyncTicks,
     AsyncBatches,

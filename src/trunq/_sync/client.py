@@ -10,6 +10,7 @@ from trunq._sync.bell import Bells
 from trunq._sync.dead import Dead
 from trunq._sync.delayed import Delayed
 from trunq._sync.history import History
+from trunq._sync.lane import Lanes
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
 from trunq._sync.publish import Publishing
@@ -25,6 +26,7 @@ class Client(
     Subscriptions,
     Publishing,
     Leases,
+    Lanes,
     Answers,
     Ticks,
     Batches,

@@ -74,6 +74,7 @@ class Publishing(Access):
         bodies: Sequence[bytes | None] | None = None,
         delay: Interval | None = None,
         due_at: datetime | None = None,
+        priorities: Sequence[int] | int | None = None,
         connection: Connection[Any] | None = None,
     ) -> list[int]:
         """Publish many messages at once and return their ids, in the order given.
@@ -81,6 +82,7 @@ class Publishing(Access):
         `payloads`, or `bodies`, say how many there are. Of the others, a list is as long, and a list of
         one, or one value, stands for all. It is all of them or none. Some thousands at a time are quickest:
         more than 500 go by COPY, with ids drawn before. `copy` takes a stream, and gives no ids.
+        `priorities` are for a queue with lanes by priority.
         """
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
@@ -92,8 +94,8 @@ class Publishing(Access):
             "delay": interval("delay", delay),
             "due_at": moment("due_at", due_at),
         }
-        columns = Columns(payloads or [None], kinds, keys, headers, bodies)
-        if columns.count > PART and columns.fit and delay is None and due_at is None:
+        columns = Columns(payloads or [None], kinds, keys, headers, bodies, priorities)
+        if columns.count > PART and columns.fit and delay is None and due_at is None and priorities is None:
             copied = self._copy_many(connection, queue, columns)
             if copied is not None:
                 return copied

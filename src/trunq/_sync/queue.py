@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from psycopg import Connection
 
@@ -26,13 +26,15 @@ class Queues(Access):
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
         default_subscription: bool | None = None,
+        lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
         connection: Connection[Any] | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
         changed.
 
         `default` keeps every message until a worker reads it: with `default_subscription` False, a queue
-        that only streams read does without.
+        that only streams read does without. With `lanes`, messages are handed out by turns of their
+        priority, key or kind (`set_lanes`).
 
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
@@ -47,6 +49,7 @@ class Queues(Access):
             tick_max_lag=interval("tick_max_lag", tick_max_lag),
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
             default_subscription=default_subscription,
+            lanes=lanes,
         )
         return created
 

@@ -27,6 +27,7 @@ class Columns:
         keys: Sequence[str | None] | str | None,
         headers: Sequence[Any] | Mapping[str, Any] | None,
         bodies: Sequence[bytes | None] | None,
+        priorities: Sequence[int] | int | None = None,
     ) -> None:
         given: dict[str, Any] = {
             "payloads": payloads,
@@ -34,6 +35,7 @@ class Columns:
             "keys": [keys] if isinstance(keys, str) else keys,
             "headers": [headers] if isinstance(headers, Mapping) else headers,
             "bodies": bodies,
+            "priorities": [priorities] if isinstance(priorities, int) else priorities,
         }
         self._given = {name: values for name, values in given.items() if values is not None}
         for name, values in self._given.items():
@@ -45,13 +47,13 @@ class Columns:
         self.fit = lengths <= {1, self.count}
         """Whether the columns agree about that."""
 
-    def arrays(self) -> list[Callable[[], dict[str, Array | None]]]:
+    def arrays(self) -> list[Callable[[], dict[str, Array | str | None]]]:
         """What makes the arguments of publish_many, for some of the messages each."""
         # Lengths that differ are for the database to refuse.
         step = PART if self.fit else self.count
         return [partial(self._part, first, step) for first in range(0, self.count, step)]
 
-    def _part(self, first: int, step: int) -> dict[str, Array | None]:
+    def _part(self, first: int, step: int) -> dict[str, Array | str | None]:
         return {
             name: _COLUMNS[name].array(
                 name, values if len(values) == 1 else values[first : first + step], first
@@ -85,7 +87,7 @@ class Columns:
 
 class _Column(NamedTuple):
     column: str
-    array: Callable[[str, Any, int], Array | None]
+    array: Callable[[str, Any, int], Array | str | None]
     encode: Callable[[str, Sequence[Any], int], Iterable[bytes | None]]
 
 
@@ -95,6 +97,19 @@ def _documents(name: str, values: Sequence[Any], first: int) -> Iterator[bytes |
 
 def _texts(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
     return elements(name, values, str, str.encode, first)
+
+
+def _numbers(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
+    return elements(name, values, int, _digits, first)
+
+
+def _digits(number: int) -> bytes:
+    return str(number).encode()
+
+
+def _number_array(name: str, values: Any, first: int) -> str | None:
+    digits = (b"NULL" if raw is None else raw for raw in _numbers(name, values, first))
+    return f"{{{b','.join(digits).decode()}}}"
 
 
 def _contents(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
@@ -107,6 +122,7 @@ _COLUMNS: Final = {
     "keys": _Column("key", text_array, _texts),
     "headers": _Column("headers", jsonb_array, _documents),
     "bodies": _Column("body", bytea_array, _contents),
+    "priorities": _Column("priority", _number_array, _numbers),
 }
 
 

@@ -273,6 +273,33 @@ comment on function trunq.resume_lane(text, text, text, smallint) is
 Returns: false when it was not paused.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
+create or replace function trunq.list_lanes(p_queue text, p_subscription text default 'default', p_limit integer default 100)
+returns table (
+  lane text, priority smallint, depth integer, is_more boolean, running bigint, oldest_ready interval, is_paused boolean,
+  paused_until timestamptz,
+  max_running integer, rate double precision, burst integer, weight integer, rank integer
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v record := trunq._laned(p_queue, p_subscription);
+  v_now timestamptz := trunq.clock();
+begin
+  perform trunq._check_limit(p_limit);
+  return query execute format($q$
+    select l.lane, l.priority, least(l.depth, 1000)::integer, l.depth > 1000, l.running, $4 - l.oldest,
+      coalesce(z.paused_until > $4, false), case when z.paused_until > $4 and isfinite(z.paused_until) then z.paused_until end, coalesce(z.max_running, p.max_running),
+      coalesce(z.rate, p.rate), case when coalesce(z.rate, p.rate) is not null then coalesce(z.burst, p.burst, 1) end, coalesce(z.weight, 1), z.rank
+    from trunq_queue.%I($1, $2) l
+    left join trunq.lane_policy p on p.subscription_id = $1
+    left join trunq.lane z on z.subscription_id = $1 and z.priority = l.priority and z.lane = l.lane collate "C"
+    order by l.depth desc, l.priority, l.lane limit $3
+  $q$, p_queue || '_list_lanes') using (v.sub).subscription_id, p_limit, p_limit, v_now;
+end $$;
+comment on function trunq.list_lanes(text, text, integer) is
+  'The lanes of a subscription in which something waits or runs, or that have settings, the deepest first. depth: how many messages wait, exact up to 1,000 (is_more: there are more; of those that nobody has looked for yet, the next 5,000 count); running: how many are held; oldest_ready: since when the first waits; paused_until: null when it is paused until somebody resumes it; then its limits, its own or the subscription''s.
+Raises: TQ001, TQ002, TQ005, TQ011.';
+
 -- Turns and wakes lie in the same ring as leases, and go after them. The turns in which lanes stand are copied first, under the lock of
 -- their subscription; the old ones are still in the run queue, so leases check each turn until the head is behind them.
 

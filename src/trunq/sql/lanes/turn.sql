@@ -68,8 +68,34 @@ $$;
 comment on function trunq_queue._lanespecimen_needing(integer) is
   'The subscriptions with a lane that has not handed out every message of this segment of the log.';
 
-create or replace function trunq_queue._lanespecimen_unread(p_subscription_id integer, p_limit integer)
-returns table (txid xid8, id bigint, created_at timestamptz, is_own boolean)
+create or replace function trunq_queue._lanespecimen_behind(p_turn trunq_data._lanespecimen_turn, p_limit integer)
+returns table (txid xid8, id bigint, created_at timestamptz)
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+  select m.txid, m.id, m.created_at from (
+    (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.lo) late(txid) cross join lateral (
+       select g.* from trunq_log._specimen g
+       where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid and (g.txid, g.id) > (p_turn.last_txid, p_turn.last_id)
+         and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id) order by g.id limit p_limit) g
+     where p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) and pg_visible_in_snapshot(late.txid, p_turn.hi))
+    union all
+    (select g.txid, g.id, g.created_at from trunq_log._specimen g
+     where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane
+       and (g.txid, g.id) > (greatest(p_turn.last_txid, pg_snapshot_xmax(p_turn.lo)), case when p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) then 0 else p_turn.last_id end)
+       and (g.txid >= pg_snapshot_xmax(p_turn.hi) or pg_visible_in_snapshot(g.txid, p_turn.hi))
+       and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id)
+     order by g.txid, g.id limit p_limit)
+    union all
+    (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.hi) late(txid) cross join lateral (
+       select g.* from trunq_log._specimen g
+       where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid
+         and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id) order by g.id limit p_limit) g)) m
+  limit p_limit
+$$;
+comment on function trunq_queue._lanespecimen_behind(trunq_data._lanespecimen_turn, integer) is 'What lies behind the position of a lane.';
+
+create or replace function trunq_queue._lanespecimen_new(p_subscription_id integer, p_limit integer)
+returns table (txid xid8, id bigint, created_at timestamptz, priority smallint, lane text)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
@@ -78,57 +104,73 @@ declare
 begin
   select p.lo, p.hi, p.last_txid, p.last_id into c from trunq_queue._specimen_position(p_subscription_id) p;
   return query
-    with held as materialized (
-      select t.* from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t),
-    -- All behind the position of a lane that holds something.
-    lane as materialized (
-      select g.txid, g.id, g.created_at from held t cross join lateral (
-        select m.* from (
-          (select g.txid, g.id, g.created_at from pg_snapshot_xip(t.lo) late(txid) cross join lateral (
-             select g.* from trunq_log._specimen g
-             where g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane and g.txid = late.txid and (g.txid, g.id) > (t.last_txid, t.last_id)
-               and (g.subscription_id is null or g.subscription_id = p_subscription_id) order by g.id limit p_limit) g
-           where t.last_txid < pg_snapshot_xmax(t.lo) and pg_visible_in_snapshot(late.txid, t.hi))
-          union all
-          (select g.txid, g.id, g.created_at from trunq_log._specimen g
-           where g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane
-             and (g.txid, g.id) > (greatest(t.last_txid, pg_snapshot_xmax(t.lo)), case when t.last_txid < pg_snapshot_xmax(t.lo) then 0 else t.last_id end)
-             and (g.txid >= pg_snapshot_xmax(t.hi) or pg_visible_in_snapshot(g.txid, t.hi))
-             and (g.subscription_id is null or g.subscription_id = p_subscription_id)
-           order by g.txid, g.id limit p_limit)
-          union all
-          (select g.txid, g.id, g.created_at from pg_snapshot_xip(t.hi) late(txid) cross join lateral (
-             select g.* from trunq_log._specimen g
-             where g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane and g.txid = late.txid
-               and (g.subscription_id is null or g.subscription_id = p_subscription_id) order by g.id limit p_limit) g)) m
-        limit p_limit) g
-      limit p_limit),
-    -- And what discovery has not seen, of the others.
-    new as materialized (
-      select m.* from (
-        (select g.* from pg_snapshot_xip(c.lo) late(txid) cross join lateral (
-           select g.* from trunq_log._specimen g where g.txid = late.txid and (g.txid, g.id) > (c.last_txid, c.last_id) order by g.id limit p_limit) g
-         where c.last_txid < pg_snapshot_xmax(c.lo) and pg_visible_in_snapshot(late.txid, c.hi))
-        union all
-        (select g.* from trunq_log._specimen g
-         where (g.txid, g.id) > (greatest(c.last_txid, pg_snapshot_xmax(c.lo)), case when c.last_txid < pg_snapshot_xmax(c.lo) then 0 else c.last_id end)
-           and (g.txid >= pg_snapshot_xmax(c.hi) or pg_visible_in_snapshot(g.txid, c.hi))
-         order by g.txid, g.id limit p_limit)
-        union all
-        (select g.* from pg_snapshot_xip(c.hi) late(txid) cross join lateral (
-           select g.* from trunq_log._specimen g where g.txid = late.txid order by g.id limit p_limit) g)) m
-      where (m.subscription_id is null or m.subscription_id = p_subscription_id)
-        and not trunq_queue._lanespecimen_is_read(p_subscription_id, m.txid, m.id)
-      limit p_limit)
-    select u.txid, u.id, u.created_at, true
-    from (
-      select l.* from lane l
+    select g.txid, g.id, g.created_at, g.priority::smallint, coalesce(g.key, '') /*lane*/ from (
+      (select g.* from pg_snapshot_xip(c.lo) late(txid) cross join lateral (
+         select g.* from trunq_log._specimen g where g.txid = late.txid and (g.txid, g.id) > (c.last_txid, c.last_id) order by g.id limit p_limit) g
+       where c.last_txid < pg_snapshot_xmax(c.lo) and pg_visible_in_snapshot(late.txid, c.hi))
       union all
-      select n.txid, n.id, n.created_at from new n where not exists (select from lane l where l.txid = n.txid and l.id = n.id)) u
+      (select g.* from trunq_log._specimen g
+       where (g.txid, g.id) > (greatest(c.last_txid, pg_snapshot_xmax(c.lo)), case when c.last_txid < pg_snapshot_xmax(c.lo) then 0 else c.last_id end)
+         and (g.txid >= pg_snapshot_xmax(c.hi) or pg_visible_in_snapshot(g.txid, c.hi))
+       order by g.txid, g.id)
+      union all
+      (select g.* from pg_snapshot_xip(c.hi) late(txid) cross join lateral (
+         select g.* from trunq_log._specimen g where g.txid = late.txid order by g.id limit p_limit) g)) g
+    where (g.subscription_id is null or g.subscription_id = p_subscription_id)
+      and not trunq_queue._lanespecimen_is_read(p_subscription_id, g.txid, g.id)
     limit p_limit;
 end $$;
+comment on function trunq_queue._lanespecimen_new(integer, integer) is
+  'What discovery has not seen and no lane has handed out; lanes that hold something are among them.';
+
+create or replace function trunq_queue._lanespecimen_unread(p_subscription_id integer, p_limit integer)
+returns table (txid xid8, id bigint, created_at timestamptz, is_own boolean)
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+  with held as materialized (
+    select b.txid, b.id, b.created_at from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t
+    cross join lateral trunq_queue._lanespecimen_behind(t, p_limit) b limit p_limit)
+  select u.txid, u.id, u.created_at, true
+  from (
+    select h.* from held h
+    union all
+    select n.txid, n.id, n.created_at from trunq_queue._lanespecimen_new(p_subscription_id, p_limit) n
+    where (n.txid, n.id) not in (select h.txid, h.id from held h)) u
+  limit p_limit
+$$;
 comment on function trunq_queue._lanespecimen_unread(integer, integer) is
   'What a shared subscription has not handed out: what its lanes hold, and what it has not found yet.';
+
+create or replace function trunq_queue._lanespecimen_list_lanes(p_subscription_id integer, p_limit integer)
+returns table (lane text, priority smallint, depth bigint, running bigint, oldest timestamptz)
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+  with held as materialized (
+    select k.priority, k.lane, count(b.id) depth, min(b.created_at) oldest
+    from (select t from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t order by t.seq limit p_limit) t(turn)
+    cross join lateral (select (t.turn).priority, (t.turn).lane) k(priority, lane)
+    left join lateral trunq_queue._lanespecimen_behind(t.turn, 1001) b on true
+    group by 1, 2),
+  new as materialized (
+    select n.priority, n.lane, count(*) depth, min(n.created_at) oldest from trunq_queue._lanespecimen_new(p_subscription_id, 5000) n group by n.priority, n.lane),
+  running as materialized (
+    select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, count(*) n
+    from trunq._open_ids(trunq._find_queue(0 /*queue_id*/), p_subscription_id, 0, 9223372036854775807, 10000) o
+    join lateral (select g.* from trunq_log._specimen g where g.txid = o.txid and g.id = o.id offset 0) g on true
+    group by 1, 2),
+  known as (
+    select h.priority, h.lane from held h
+    union select n.priority, n.lane collate "C" from new n
+    union select r.priority, r.lane from running r
+    union select z.priority, z.lane from trunq.lane z where z.subscription_id = p_subscription_id)
+  select k.lane, k.priority, coalesce(h.depth, n.depth, 0), coalesce(r.n, 0), coalesce(h.oldest, n.oldest)
+  from known k
+  left join held h on h.priority = k.priority and h.lane = k.lane
+  left join new n on n.priority = k.priority and n.lane = k.lane
+  left join running r on r.priority = k.priority and r.lane = k.lane
+  order by 3 desc, k.priority, k.lane limit p_limit
+$$;
+comment on function trunq_queue._lanespecimen_list_lanes(integer, integer) is 'trunq.list_lanes, but for settings.';
 
 create or replace function trunq_queue._lanespecimen_is_read(p_subscription_id integer, p_txid xid8, p_id bigint) returns boolean
 language plpgsql stable
