@@ -111,7 +111,7 @@ def test_priority_and_key_stay_with_a_message(session: Connection) -> None:
     assert priorities(laned.lease()) == [5]
 
 
-def test_a_retry_of_another_subscription_makes_no_turn(session: Connection) -> None:
+def test_a_retry_of_another_subscription_is_not_handed_out(session: Connection) -> None:
     laned = make(session)
     laned.ask("subscribe", subscription="other")
     laned.publish(2, keys=["a"])

@@ -20,7 +20,7 @@ as $$
 #variable_conflict use_column
 declare
   c_look constant integer := 5000;     -- rows of the log that one step of discovery reads
-  c_lanes constant integer := 50;      -- lanes among which a lease is divided
+  c_lanes constant integer := 25;      -- lanes among which a lease is divided
   c_favour constant integer := 8;      -- each so manieth lease goes to the oldest turn
   v_sub record; v_policy record; c record;
   v_now timestamptz := trunq.clock(); v_expires_at timestamptz; v_started timestamptz := clock_timestamp();
@@ -313,8 +313,8 @@ begin
         select t turn, row_number() over () at from unnest(v_classes, v_heads) u(class, head) cross join lateral (
           select t.* from trunq_data._lanespecimen_turn t
           where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
-          order by t.seq limit least(2 * p_max_messages, 2 * c_lanes) + 20) t
-        limit least(2 * p_max_messages, 2 * c_lanes) + 20) t;
+          order by t.seq limit least(2 * p_max_messages, 4 * c_lanes) + 20) t
+        limit least(2 * p_max_messages, 4 * c_lanes) + 20) t;
       if v_is_watched then
         -- What each may have by the settings of its lane: its turn as the next one begins, with tokens, what runs, and until when it waits.
         with turn as materialized (
