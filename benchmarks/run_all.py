@@ -30,6 +30,7 @@ RUNS = (
     ("wake.py", "--postgres", "16"),
     ("latency.py", "--postgres", "18"),
     ("latency.py", "--postgres", "16"),
+    ("lanes.py", "--postgres", "18"),
     ("lease.py", "--postgres", "18"),
     ("lease.py", "--postgres", "16"),
     ("fleet.py", "--postgres", "18"),

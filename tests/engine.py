@@ -36,7 +36,7 @@ class Engine:
         return ask(self.connection, function, queue=self.queue, **arguments)
 
     def run(self, statement: str, *arguments: Any) -> psycopg.Cursor[Any]:
-        """A statement about this queue's tables: {log}, {lease}, {receipt}, {id}."""
+        """A statement about this queue's tables: {log}, {lease}, {receipt}, {turn}, {id}."""
         return self.connection.execute(self._named(statement).encode(), arguments or None)
 
     def fetch(self, statement: str, *arguments: Any) -> Any:
@@ -51,6 +51,7 @@ class Engine:
             lease=f"trunq_data.{self.queue}_lease",
             receipt=f"trunq_data.{self.queue}_receipt",
             queue=self.queue,
+            turn=f"trunq_data.{self.queue}_turn",
         )
 
     @property

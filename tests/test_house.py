@@ -102,6 +102,7 @@ def test_every_function_is_a_method_with_its_parameters_and_the_reverse(
 def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> None:
     returned = {function[0]: names(function, "t") for function in functions}
     for name, row in {
+        "list_lanes": record.Lane,
         "list_queues": record.Queue,
         "list_subscriptions": record.Subscription,
         "list_warnings": record.Warned,

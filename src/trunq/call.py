@@ -48,7 +48,8 @@ class Call:
             check_name("queue", queue)
         if (subscription := arguments.get("subscription")) is not None:
             check_name("subscription", subscription)
-        is_of_a_queue = function in VERBS and queue is not None
+        # A plain queue's own publish_many knows no priorities: the one that looks the queue up refuses them.
+        is_of_a_queue = function in VERBS and queue is not None and "priorities" not in arguments
         names, values, has_arrays = [], [], False
         for name, value in arguments.items():
             if value is None or (is_of_a_queue and name == "queue"):

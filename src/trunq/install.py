@@ -217,7 +217,7 @@ def function_files() -> tuple[tuple[str, str], ...]:
     """Path and text of every file of functions, in the order they are applied."""
     return tuple(
         (f"{folder}/{path.name}", path.read_text(encoding="utf-8"))
-        for folder in ("functions", "queue")
+        for folder in ("functions", "queue", "lanes")
         for path in _sql_files(folder)
     )
 

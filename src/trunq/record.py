@@ -24,6 +24,27 @@ class Announced(NamedTuple):
     last: int
 
 
+class Lane(NamedTuple):
+    """A row of `list_lanes`. `depth` is exact up to 1,000; `is_more`: there are more than that.
+
+    `paused_until` is None also for a lane that is paused until somebody resumes it.
+    """
+
+    lane: str
+    priority: int
+    depth: int
+    is_more: bool
+    running: int
+    oldest_ready: timedelta | None
+    is_paused: bool
+    paused_until: datetime | None
+    max_running: int | None
+    rate: float | None
+    burst: int | None
+    weight: int
+    rank: int | None
+
+
 class Subscription(NamedTuple):
     """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
 

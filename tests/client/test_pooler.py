@@ -55,6 +55,7 @@ def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) ->
         use_messages(client, queue, round)
         use_ticks(client, queue, round)
     look(client, queue)
+    use_lanes(client, f"{queue}_laned")
     # The bell is a session's, of which a pooler has none to give.
     assert client.take_bell(queue, connection=direct) == "held"
     assert client.give_bell(queue, connection=direct)
@@ -128,6 +129,20 @@ def look(client: Any, queue: str) -> None:
     with pytest.raises(QueueClosed):
         client.publish(queue, 1)
     client.open_queue(queue)
+
+
+def use_lanes(client: Any, queue: str) -> None:
+    assert client.create_queue(queue, lanes="priority,key")
+    client.set_lanes(queue, max_running=5)
+    client.set_lane(queue, lane="a", weight=2)
+    client.publish_many(queue, [queue] * 3, keys=["a", "b", "c"], priorities=[1, 2, 2])
+    assert client.set_ranks(queue, "default", ["b", "c"], [2, 1], [2, 2]) == 2
+    client.pause_lane(queue, lane="a", priority=1)
+    assert [message.key for message in client.lease(queue, "default", "w", 5)] == ["c", "b"]
+    assert client.resume_lane(queue, lane="a", priority=1)
+    assert [message.payload for message in client.lease(queue, "default", "w", 5)] == [queue]
+    assert {lane.running for lane in client.list_lanes(queue) if lane.lane != "a"} == {1}
+    client.drop_queue(queue, force=True)
 
 
 def test_every_method_in_six_threads_answers_for_its_own_statement(

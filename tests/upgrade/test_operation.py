@@ -304,6 +304,7 @@ def test_a_copy_of_the_schema_alone_is_completed(
     ask(session, "create_queue", queue="gone")
     ask(session, "drop_queue", queue="gone")
     ask(session, "create_queue", queue="mail")
+    ask(session, "create_queue", queue="laned", lanes="priority,key")
     publish(session, "orders", 3)
     copy = new_database("template0")
     restored(server, copy, dumped(server, database))
@@ -318,7 +319,8 @@ def test_a_copy_of_the_schema_alone_is_completed(
     assert install.install(copy).functions is False
     with psycopg.connect(copy, autocommit=True) as session:
         queues = {row.queue: row for row in call(session, "list_queues")}
-        assert sorted(queues) == ["mail", "orders"]
+        assert sorted(queues) == ["laned", "mail", "orders"]
+        assert ask(session, "create_queue", queue="laned", lanes="priority,key") is False
         assert str(queues["orders"].retention) == "6:00:00"
         for queue in queues:
             ids = publish(session, queue, 2)

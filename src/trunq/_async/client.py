@@ -9,6 +9,7 @@ from trunq._async.dead import AsyncDead
 from trunq._async.delayed import AsyncDelayed
 from trunq._async.gate import AsyncGates
 from trunq._async.history import AsyncHistory
+from trunq._async.lane import AsyncLanes
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
 from trunq._async.publish import AsyncPublishing
@@ -25,6 +26,7 @@ class AsyncClient(
     AsyncPublishing,
     AsyncGates,
     AsyncLeases,
+    AsyncLanes,
     AsyncAnswers,
     AsyncTicks,
     AsyncBatches,

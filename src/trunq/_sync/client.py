@@ -11,6 +11,7 @@ from trunq._sync.dead import Dead
 from trunq._sync.delayed import Delayed
 from trunq._sync.gate import Gates
 from trunq._sync.history import History
+from trunq._sync.lane import Lanes
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
 from trunq._sync.publish import Publishing
@@ -27,6 +28,7 @@ class Client(
     Publishing,
     Gates,
     Leases,
+    Lanes,
     Answers,
     Ticks,
     Batches,

@@ -80,6 +80,7 @@ class Publishing(Access):
         bodies: Iterable[bytes | None] | None = None,
         delay: Interval | None = None,
         due_at: datetime | None = None,
+        priorities: Sequence[int] | int | None = None,
         kind: Label | None = None,
         key: Label | None = None,
         connection: Connection[Any] | None = None,
@@ -90,6 +91,7 @@ class Publishing(Access):
         stands for all; `headers` may also be one object for all. `kind` and `key` are for the messages that
         have none of their own in `kinds` and `keys`. It is all of them or none. Some thousands at a time are
         quickest: more than 500 go by COPY, with ids drawn before. `copy` takes a stream, and gives no ids.
+        `priorities` are for a queue with lanes by priority.
         """
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
@@ -101,8 +103,8 @@ class Publishing(Access):
             "delay": interval("delay", delay),
             "due_at": moment("due_at", due_at),
         }
-        columns = Columns(payloads or [None], kinds, keys, headers, bodies, kind, key)
-        if columns.count > PART and columns.fit and delay is None and due_at is None:
+        columns = Columns(payloads or [None], kinds, keys, headers, bodies, kind, key, priorities)
+        if columns.count > PART and columns.fit and delay is None and due_at is None and priorities is None:
             copied = self._copy_many(connection, queue, columns)
             if copied is not None:
                 return copied

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from psycopg import Connection
 
@@ -29,13 +29,15 @@ class Queues(Access):
         tick_idle_period: Interval | None = None,
         default_subscription: bool | None = None,
         kinds: Sequence[str] | None = None,
+        lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
         connection: Connection[Any] | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
         changed.
 
         `default` keeps every message until a worker reads it: with `default_subscription` False, a queue
-        that only streams read does without. With `kinds`, it takes messages of these only.
+        that only streams read does without. With `kinds`, it takes messages of these only. With `lanes`,
+        messages are handed out by turns of their priority, key or kind (`set_lanes`).
 
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
@@ -51,6 +53,7 @@ class Queues(Access):
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
             default_subscription=default_subscription,
             kinds=text_array("kinds", kinds),
+            lanes=lanes,
         )
         return created
 

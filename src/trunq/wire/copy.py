@@ -8,7 +8,15 @@ from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
 from trunq.errors import InvalidArgument
-from trunq.wire.array import Array, bytea_array, contents, headers_array, jsonb_array, label_array, labels
+from trunq.wire.array import (
+    Array,
+    bytea_array,
+    contents,
+    headers_array,
+    jsonb_array,
+    label_array,
+    labels,
+)
 from trunq.wire.json import headers_bytes, json_bytes
 from trunq.wire.scalar import Label, content, label
 
@@ -31,6 +39,7 @@ class Columns:
         bodies: Iterable[bytes | None] | None = None,
         kind: Label | None = None,
         key: Label | None = None,
+        priorities: Sequence[int] | int | None = None,
     ) -> None:
         given = {
             "payloads": payloads,
@@ -38,6 +47,7 @@ class Columns:
             "keys": _or_all("keys", keys, "key", key),
             "headers": headers if headers is None or isinstance(headers, list | tuple) else [headers],
             "bodies": None if bodies is None else _listed("bodies", bodies),
+            "priorities": [priorities] if isinstance(priorities, int) else priorities,
         }
         self._given = {name: values for name, values in given.items() if values is not None}
         lengths = {1, *map(len, self._given.values())}
@@ -46,13 +56,13 @@ class Columns:
         self.fit = lengths <= {1, self.count}
         """Whether the columns agree about that."""
 
-    def arrays(self) -> list[Callable[[], dict[str, Array | None]]]:
+    def arrays(self) -> list[Callable[[], dict[str, Array | str | None]]]:
         """What makes the arguments of publish_many, for some of the messages each."""
         # Lengths that differ are for the database to refuse.
         step = PART if self.fit else self.count
         return [partial(self._part, first, step) for first in range(0, self.count, step)]
 
-    def _part(self, first: int, step: int) -> dict[str, Array | None]:
+    def _part(self, first: int, step: int) -> dict[str, Array | str | None]:
         return {
             name: _COLUMNS[name].array(
                 name, values if len(values) == 1 else values[first : first + step], first
@@ -106,7 +116,7 @@ def _listed(name: str, values: Iterable[Any], hint: str | None = None) -> Sequen
 
 class _Column(NamedTuple):
     column: str
-    array: Callable[[str, Any, int], Array | None]
+    array: Callable[[str, Any, int], Array | str | None]
     encode: Callable[[str, Sequence[Any], int], Iterable[bytes | None]]
 
 
@@ -122,12 +132,25 @@ def _hexes(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | Non
     return (None if value is None else _hex(value) for value in contents(name, values, first))
 
 
+def _numbers(name: str, values: Sequence[Any], first: int) -> Iterator[bytes | None]:
+    for position, value in enumerate(values, first):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InvalidArgument(f"{name}[{position}] is an int or None, not {type(value).__name__}")
+        yield None if value is None else str(int(value)).encode()
+
+
+def _number_array(name: str, values: Any, first: int) -> str | None:
+    digits = (b"NULL" if raw is None else raw for raw in _numbers(name, values, first))
+    return f"{{{b','.join(digits).decode()}}}"
+
+
 _COLUMNS: Final = {
     "payloads": _Column("payload", jsonb_array, _documents),
     "kinds": _Column("kind", label_array, labels),
     "keys": _Column("key", label_array, labels),
     "headers": _Column("headers", headers_array, _headers),
     "bodies": _Column("body", bytea_array, _hexes),
+    "priorities": _Column("priority", _number_array, _numbers),
 }
 
 

@@ -18,7 +18,7 @@ Locks: its tables, exclusively, waiting 200 ms at a time.';
 create or replace function trunq._empty_queue(p_queue trunq.queue) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table);
+  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table) || trunq._lane_tables(p_queue);
   v_tick trunq.tick;
   v_logged bigint;
   v_delayed bigint;

@@ -75,7 +75,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identi
   insert into trunq.function (signature, settings)
   select p.oid::regprocedure::text, trunq._settings(p.oid)
   from pg_proc p
-  where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname like '\_specimen\_%';
+  where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname ~ '^_(lane)?specimen_';
 $$;
 comment on function trunq._note_settings() is 'Notes the settings of all functions, as the files have just given them.';
 
@@ -84,8 +84,9 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   with present as (
     select f.signature, f.settings given from trunq.function f
     union all
-    select replace(f.signature, '_specimen', q.name), f.settings
-    from trunq.queue q join trunq.function f on f.signature like 'trunq\_queue.%'),
+    select replace(replace(f.signature, '_lanespecimen', q.name), '_specimen', q.name), f.settings
+    from trunq.queue q join trunq.function f on f.signature like 'trunq\_queue.%'
+    where trunq._is_original(q, substring(f.signature from '^trunq_queue\.(\w+)'))),
   -- A setting of ours that was taken away comes back: plans and safety hang on it.
   changed as (
     select p.signature, n.clause from present p cross join lateral unnest(trunq._settings(to_regprocedure(p.signature))) n(clause)
@@ -124,8 +125,9 @@ begin
   loop
     -- The span and the number of segments: trunq._segment.
     v_ring := regexp_match(v_log.segment, '/ \D*(\d+)\D* % \D*(\d+)');
-    insert into trunq.queue (name, retention, segments, span)
-    values (v_log.name, make_interval(secs => v_ring[1]::bigint * (v_ring[2]::integer - 2)), v_ring[2]::smallint, make_interval(secs => v_ring[1]::bigint))
+    insert into trunq.queue (name, retention, segments, span, lanes)
+    values (v_log.name, make_interval(secs => v_ring[1]::bigint * (v_ring[2]::integer - 2)), v_ring[2]::smallint, make_interval(secs => v_ring[1]::bigint),
+      substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_turn')), 'pg_class') from 'Lanes by ([a-z,]+)\.$'))
     on conflict do nothing
     returning queue_id into v_queue_id;
     if found then

@@ -98,6 +98,10 @@ declare
   v_found record;
   v_before record;
 begin
+  if p_queue.lanes is not null then
+    return query execute format('select * from trunq_queue.%I($1, $2, $3)', p_queue.name || '_holders') using p_subscription_id, p_txids, p_ids;
+    return;
+  end if;
   execute format('select min(lease_id) from trunq_data.%I where subscription_id = $1', p_queue.lease_table) into v_first using p_subscription_id;
   for v_n in 1 .. coalesce(cardinality(p_ids), 0) loop
     txid := p_txids[v_n];

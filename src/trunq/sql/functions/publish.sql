@@ -38,20 +38,24 @@ create or replace function trunq.publish_many(
   p_headers jsonb[] default null,
   p_bodies bytea[] default null,
   p_delay interval default null,
-  p_due_at timestamptz default null
+  p_due_at timestamptz default null,
+  p_priorities smallint[] default null
 ) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_ids bigint[];
 begin
+  if p_priorities is not null then
+    return trunq._publish_many_prioritized(p_queue, p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_priorities);
+  end if;
   execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7)', trunq._function(p_queue, 'publish_many'))
     into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at;
   return v_ids;
 end $$;
-comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz) is
-  'Publishes many messages in the caller''s transaction; an array of one element stands for all. In a WITH list, Postgres runs it only if something reads its result.
+comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, smallint[]) is
+  'Publishes many messages in the caller''s transaction; an array of one element stands for all. p_priorities: for a queue with lanes by priority. In a WITH list, Postgres runs it only if something reads its result.
 Returns: ids in input order.
-Raises: TQ001; TQ005 for arrays of different lengths; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Raises: TQ001; TQ005 for arrays of different lengths, or priorities that the queue does not have; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq.draw_ids(p_queue text, p_count integer) returns bigint[]
@@ -88,9 +92,8 @@ declare
 begin
   perform trunq._check_size(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
   perform trunq._check_label(p_queue, greatest(octet_length(p_kind), octet_length(p_key)));
-  if p_priority is distinct from 0 then
-    perform trunq._fail('TQ005', format('queue "%s" is a plain queue: it has no priorities', p_queue),
-      'publish with priority 0');
+  if p_priority is null or p_priority <> 0 then
+    perform trunq._check_priorities(v_queue, array[p_priority]);
   end if;
   if not has_table_privilege('trunq.delayed', 'insert') then
     -- One of trunq.grant_publisher: the log's trigger puts it off.
@@ -110,7 +113,7 @@ comment on function trunq._publish_delayed(text, jsonb, text, text, jsonb, bytea
 
 create or replace function trunq._publish_many_delayed(
   p_queue text, p_payloads jsonb[], p_kinds text[], p_keys text[], p_headers jsonb[], p_bodies bytea[], p_delay interval,
-  p_due_at timestamptz
+  p_due_at timestamptz, p_priorities smallint[] default null
 ) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -137,19 +140,20 @@ begin
   end if;
   perform trunq._check_gate(v_queue, greatest(cardinality(p_payloads), cardinality(p_bodies)), p_kinds);
   with published as (
-    insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, kind, key, payload, body, headers)
+    insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
     select v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass), v_due_at, clock_timestamp(), 1,
+      case when cardinality(p_priorities) = 1 then p_priorities[1] else coalesce(u.priority, 0) end,
       case when cardinality(p_kinds) = 1 then p_kinds[1] else u.kind end,
       case when cardinality(p_keys) = 1 then p_keys[1] else u.key end,
       case when cardinality(p_payloads) = 1 then p_payloads[1] else u.payload end,
       case when cardinality(p_bodies) = 1 then p_bodies[1] else u.body end,
       case when cardinality(p_headers) = 1 then p_headers[1] else u.headers end
-    from unnest(p_payloads, p_kinds, p_keys, p_headers, p_bodies) u(payload, kind, key, headers, body)
+    from unnest(p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_priorities) u(payload, kind, key, headers, body, priority)
     returning id)
   select array_agg(id) into v_ids from published;
   return v_ids;
 end $$;
-comment on function trunq._publish_many_delayed(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz) is
+comment on function trunq._publish_many_delayed(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, smallint[]) is
   'publish_many with a delay or a time.';
 
 create or replace function trunq._due_at(p_delay interval, p_due_at timestamptz) returns timestamptz

@@ -13,7 +13,8 @@ create or replace function trunq.create_queue(
   p_tick_max_lag interval default '3 seconds',
   p_tick_idle_period interval default '1 minute',
   p_default_subscription boolean default true,
-  p_kinds text[] default null
+  p_kinds text[] default null,
+  p_lanes text default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -27,9 +28,10 @@ begin
   if coalesce(p_tick_max_count, 0) < 1 then
     perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, coalesce(p_tick_max_count::text, 'null')));
   end if;
+  perform trunq._check_lanes(p_queue, p_lanes);
   v_role := trunq._become_owner();
   begin
-    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription);
+    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription, p_lanes);
   exception when duplicate_table or duplicate_object or unique_violation then
     perform trunq._fail('TQ004', format('"%s" cannot be the name of a queue: a table, index, sequence or type behind it would have the name of one that is there', p_queue),
       'choose another name; \d trunq_log.* and \d trunq_data.* in psql show those taken, such as the indexes <queue>_id_idx');
@@ -44,15 +46,15 @@ begin
   perform set_config('role', v_role, true);
   return v_is_made;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[]) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; with p_kinds a queue that takes only these; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first).
+comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text) is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; a plain queue has none.
 Returns: true when it was made, false when it was there.
-Raises: TQ004, also when the name is that of an index of another queue; TQ005; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
+Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
 
 create or replace function trunq._create_queue(
   p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval,
-  p_default_subscription boolean
+  p_default_subscription boolean, p_lanes text
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -68,8 +70,8 @@ begin
   if found then
     return false;
   end if;
-  insert into trunq.queue (name, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period)
-  values (p_queue, p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag, p_tick_idle_period)
+  insert into trunq.queue (name, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period, lanes)
+  values (p_queue, p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_lanes)
   on conflict (name) do nothing
   returning queue_id into v_queue_id;
   if v_queue_id is null then
@@ -80,7 +82,7 @@ begin
   perform trunq._start_queue(v_queue_id, p_default_subscription);
   return true;
 end $$;
-comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean) is 'create_queue, when all that is given is possible and the owner asks.';
+comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean, text) is 'create_queue, when all that is given is possible and the owner asks.';
 
 create or replace function trunq._start_queue(p_queue_id integer, p_default_subscription boolean default true) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -106,7 +108,7 @@ Locks: its tables, exclusively, waiting 200 ms at a time.';
 create or replace function trunq._drop_queue(p_queue trunq.queue, p_force boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table);
+  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table) || trunq._lane_tables(p_queue);
 begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
   if not p_force then
@@ -121,6 +123,7 @@ begin
   execute format('drop table %s', v_tables);
   -- A delayed publish holds its sequence to the end of its transaction.
   execute format('drop sequence trunq_data.%I, trunq_data.%I', p_queue.message_sequence, p_queue.lease_sequence);
+  execute format('drop sequence if exists trunq_data.%I', p_queue.name || '_turn_id');
   delete from trunq.delayed d where d.queue_id = p_queue.queue_id;
   delete from trunq.dead d where d.queue_id = p_queue.queue_id;
   delete from trunq.duty_failure f where f.queue = p_queue.name;
@@ -264,8 +267,11 @@ begin
   for v_table in
     select * from (values
       ('log', 'trunq_log', p_queue.log_table, '_specimen'),
-      ('lease', 'trunq_data', p_queue.lease_table, '_specimen_lease'),
-      ('receipt', 'trunq_data', p_queue.receipt_table, '_specimen_receipt')) t(kind, schema, name, specimen)
+      ('lease', 'trunq_data', p_queue.lease_table, case when p_queue.lanes is null then '_specimen_lease' else '_lanespecimen_lease' end),
+      ('receipt', 'trunq_data', p_queue.receipt_table, '_specimen_receipt'),
+      ('turn', 'trunq_data', p_queue.name || '_turn', '_lanespecimen_turn'),
+      ('wake', 'trunq_data', p_queue.name || '_wake', '_lanespecimen_wake')) t(kind, schema, name, specimen)
+    where p_queue.lanes is not null or t.kind not in ('turn', 'wake')
   loop
     execute format('create table %1$I.%2$I (like %1$I.%3$I including all) partition by list (segment)', v_table.schema, v_table.name, v_table.specimen);
     execute format('alter table %I.%I alter segment set default %s', v_table.schema, v_table.name, trunq._segment(p_queue));
@@ -273,6 +279,9 @@ begin
       obj_description(format('%I.%I', v_table.schema, v_table.specimen)::regclass, 'pg_class'));
     if v_table.kind = 'log' then
       execute format('alter table trunq_log.%I alter id set default nextval(%L)', v_table.name, format('trunq_data.%I', p_queue.message_sequence));
+      if p_queue.lanes like 'priority%' then
+        execute format('alter table trunq_log.%I alter priority type smallint', v_table.name);
+      end if;
     end if;
     for v_n in 0 .. p_queue.segments - 1 loop
       -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
@@ -282,6 +291,9 @@ begin
       execute format('alter table trunq_data.%I replica identity full', trunq._segment_name(p_queue, v_table.kind, v_n));
     end loop;
   end loop;
+  if p_queue.lanes is not null then
+    perform trunq._create_lanes(p_queue);
+  end if;
 end $$;
 comment on function trunq._create_tables(trunq.queue) is 'Makes the sequences of a queue, and its tables and their segments like those of the specimen.';
 
@@ -299,7 +311,7 @@ begin
     select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment,
       format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
     from pg_proc p
-    where p.pronamespace = 'trunq_queue'::regnamespace and p.proname like '\_specimen\_%'
+    where p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
   loop
     execute trunq._for_queue(p_queue, v_function.definition);
     execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
@@ -314,8 +326,21 @@ begin
     execute format('create or replace trigger put_off after insert on trunq_log.%I for each row when (new.due_at is not null) execute function trunq_queue.%I()',
       p_queue.log_table, p_queue.name || '_put_off');
   end if;
+  if p_queue.lanes is not null then
+    execute format('create or replace trigger wake_lanes after insert on trunq_data.%I for each row when (new.outcome <> ''b'') execute function trunq_queue.%I()',
+      p_queue.receipt_table, p_queue.name || '_wake_lanes');
+  end if;
 end $$;
 comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, its view and its trigger.';
+
+create or replace function trunq._is_original(p_queue trunq.queue, p_function text) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- A queue with lanes has its own in the place of some.
+  select case when p_function like '\_lanespecimen\_%' then p_queue.lanes is not null
+    when p_function like '\_specimen\_%' then p_queue.lanes is null or not exists (
+      select from pg_proc p where p.pronamespace = 'trunq_queue'::regnamespace and p.proname = '_lane' || substr(p_function, 2)) end is true
+$$;
+comment on function trunq._is_original(trunq.queue, text) is 'Whether a queue has this function of a specimen.';
 
 create or replace function trunq._has_trigger(p_queue trunq.queue, p_trigger text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -331,9 +356,12 @@ create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) re
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
-  select replace(replace(replace(p_text,
+  select replace(replace(replace(replace(replace(replace(p_text,
+    'true /*priorities*/', coalesce(p_queue.lanes like 'priority%', false)::text),
     '0 /*queue_id*/', p_queue.queue_id::text),
     '0 /*segment*/', trunq._segment(p_queue)),
+    'coalesce(g.key, '''') /*lane*/', trunq._lane_expression(p_queue.lanes)),
+    '_lanespecimen', p_queue.name),
     '_specimen', p_queue.name)
 $$;
 comment on function trunq._for_queue(trunq.queue, text) is 'SQL about the specimen, said of a queue.';
@@ -345,10 +373,11 @@ declare
 begin
   execute format('drop trigger if exists wake on trunq_log.%1$I; drop trigger if exists put_off on trunq_log.%1$I', p_queue.log_table);
   execute format('drop view if exists trunq_queue.%I', p_queue.name || '_messages');
+  execute format('drop trigger if exists wake_lanes on trunq_data.%I', p_queue.receipt_table);
   for v_function in
     select p.oid::regprocedure signature
-    from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || substr(s.proname, length('_specimen') + 1)
-    where s.pronamespace = 'trunq_queue'::regnamespace and s.proname like '\_specimen\_%'
+    from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || regexp_replace(s.proname, '^_(lane)?specimen', '')
+    where s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
   loop
     execute format('drop function %s', v_function.signature);
   end loop;

@@ -19,6 +19,9 @@ begin
   for v_queue in select q.* from trunq.queue q order by q.queue_id loop
     execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I in access exclusive mode', v_queue.log_table,
       v_queue.lease_table, v_queue.receipt_table);
+    if v_queue.lanes is not null then
+      execute 'truncate ' || substr(trunq._lane_tables(v_queue), 3);
+    end if;
     v_tick := trunq._cut_tick(v_queue);
     for v_sub in
       select s.subscription_id, p.since,

@@ -46,7 +46,7 @@ begin
     elsif trunq._has_rows(v_queue, 'receipt', v_segment) then
       v_step := trunq._truncate(v_queue, 'receipt', v_segment);
     else
-      v_step := 0;
+      v_step := trunq._empty_lanes(v_queue, v_segment);
     end if;
     if v_step = 1 then
       return 1;
@@ -167,6 +167,8 @@ begin
       select exists (select from unnest($1, $2) s(subscription_id, newest), lateral (
         select from trunq_data.%I l where l.subscription_id = s.subscription_id and l.lease_id > s.newest limit 1) l)
     $q$, v_name) into v_is_needed using p_subscriptions, p_newest;
+  elsif p_table = 'wake' then
+    v_is_needed := trunq._needs_wakes(p_queue, p_segment);
   else
     v_is_needed := trunq._has_rows(p_queue, 'lease', p_segment);
   end if;
@@ -238,7 +240,12 @@ begin
         select from pg_snapshot_xip(r.hi) late(txid), lateral (
           select from trunq_data.%1$I g where g.txid = late.txid limit 1) g)
   $q$, trunq._segment_name(p_queue, 'log', p_segment)) into v_needing using p_queue;
-  return coalesce(v_needing, '{}');
+  v_needing := coalesce(v_needing, '{}');
+  if p_queue.lanes is not null and v_needing = '{}' then
+    -- By a later statement: what was found before is held by a lane, or was handed out since.
+    execute format('select trunq_queue.%I($1)', p_queue.name || '_needing') into v_needing using p_segment;
+  end if;
+  return v_needing;
 end $$;
 comment on function trunq._needing(trunq.queue, integer) is
   'The subscriptions that have not read every message of this segment of the log. By index probes alone.';
@@ -392,6 +399,11 @@ create or replace function trunq._carry_cursor(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  if p_queue.lanes is not null then
+    execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6)', p_queue.name || '_carry_cursor')
+      using p_subscription_id, p_segment, p_lo, p_hi, p_last_txid, p_last_id;
+    return;
+  end if;
   execute format($q$
     insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, segment)
     values (nextval('trunq_data.%I'), $1, trunq._token(), 'rotate', $2, $3, $4, $5, trunq.clock(), $6)

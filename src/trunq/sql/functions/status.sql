@@ -80,8 +80,9 @@ begin
   if is_estimate then
     v := trunq._reading(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(s.name::regclass, s.from_page, format(
-      '(subscription_id is null or subscription_id = %s) and not trunq._is_read_at(txid, id, %L, %L, %L, %s)',
-      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id))), 0)::bigint) into ready
+      '(subscription_id is null or subscription_id = %1$s) and not ' || case when p_queue.lanes is null then 'trunq._is_read_at(txid, id, %2$L, %3$L, %4$L, %5$s)'
+        else 'trunq_queue.%6$I(%1$s, txid, id)' end,
+      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_queue.name || '_is_read'))), 0)::bigint) into ready
     from unnest(v_segments) n
     cross join lateral (select format('trunq_data.%I', trunq._segment_name(p_queue, 'log', n)) as name) t
     cross join lateral (select t.name, trunq._first_page(t.name::regclass, v.last_txid, v.last_id) as from_page) s

@@ -52,6 +52,10 @@ begin
   if p_segments = '{}' then
     return;
   end if;
+  if p_queue.lanes is not null then
+    return query execute format('select * from trunq_queue.%I($1, $2)', p_queue.name || '_unread') using p_subscription_id, p_limit;
+    return;
+  end if;
   return query execute format($q$
     select u.txid, u.id, u.created_at, u.is_own
     from (

@@ -83,6 +83,8 @@ create table trunq.queue (
   max_per_transaction integer
     constraint max_per_transaction_is_positive check (max_per_transaction > 0),
   announces boolean not null default false,
+  lanes text
+    constraint lanes_are_known check (lanes in ('priority', 'key', 'kind', 'priority,key', 'priority,kind')),
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)
@@ -91,6 +93,8 @@ comment on table trunq.queue is 'One row a queue; its messages are in trunq_log.
 comment on column trunq.queue.log_table is 'In the schema trunq_log; its segments are trunq_data.<queue>_log_<number>.';
 comment on column trunq.queue.lease_table is 'In the schema trunq_data, like receipt_table and the sequences; its segments have its name and a number.';
 
+comment on column trunq.queue.lanes is
+  'What its lanes are made of; null: a plain queue. Chosen when it is made (functions/lane.sql).';
 comment on column trunq.queue.reachable_tick_id is
   'The first tick after which every message is still in the log: rotation emptied messages after those before it.';
 
@@ -310,3 +314,101 @@ comment on table trunq_data._specimen_receipt is 'Receipts of the queue: what be
 alter table trunq_data._specimen_lease alter ids set storage external;
 alter table trunq_data._specimen_receipt alter ids set storage external;
 alter table trunq_data._specimen_receipt alter took set storage external;
+
+-- Lanes (functions/lane.sql): what a queue with lanes has besides. Its log has one more index; its leases have more columns.
+
+create table trunq.lane_policy (
+  subscription_id integer primary key references trunq.subscription on delete cascade,
+  policy text not null default 'fair'
+    constraint policy_is_known check (policy in ('fair', 'priority')),
+  max_running integer
+    constraint max_running_fits_a_turn check (max_running between 1 and 1000),
+  rate double precision
+    constraint rate_is_positive check (rate > 0),
+  burst integer
+    constraint burst_is_positive check (burst > 0),
+  is_watched boolean not null default false
+);
+comment on table trunq.lane_policy is 'In which order a subscription serves its lanes, and the limits of those that have none of their own.';
+comment on column trunq.lane_policy.is_watched is 'A lane of it had a setting once: each turn is checked from then on.';
+
+create table trunq.lane (
+  subscription_id integer not null references trunq.subscription on delete cascade,
+  priority smallint not null,
+  lane text collate "C" not null,
+  paused_until timestamptz,
+  max_running integer
+    constraint max_running_fits_a_turn check (max_running between 1 and 1000),
+  rate double precision
+    constraint rate_is_positive check (rate > 0),
+  burst integer
+    constraint burst_is_positive check (burst > 0),
+  weight integer
+    constraint weight_is_small check (weight between 1 and 100),
+  rank integer
+    constraint rank_is_small check (rank between -100 and 100),
+  primary key (subscription_id, priority, lane)
+);
+comment on table trunq.lane is 'What people and schedulers said about single lanes; null: as the others.';
+
+create table trunq_data._lanespecimen_lease (
+  like trunq_data._specimen_lease including all,
+  epoch bigint not null default 0,
+  turn_no bigint not null default 0,
+  looked integer not null default 0,
+  jump_priority integer,
+  jump_lane text collate "C",
+  carried_to bigint,
+  wake_lo pg_snapshot,
+  timer_at timestamptz,
+  classes integer[] not null default '{}',
+  heads bigint[] not null default '{}',
+  priorities smallint[],
+  lanes text[],
+  constraint records_what_it_hands_out check (coalesce(cardinality(ids), 0) = coalesce(size, 0))
+) partition by list (segment);
+comment on column trunq_data._lanespecimen_lease.carried_to is
+  'Rotation copied turns up to here: the old ones among them are not to be taken, until the heads are behind it.';
+comment on table trunq_data._lanespecimen_lease is
+  'Leases of the queue: which worker holds which messages until when; how far the subscription has looked for lanes, and the head of its run queue.';
+
+create table trunq_data._lanespecimen_turn (
+  seq bigint not null,
+  subscription_id integer not null,
+  segment smallint not null default 0,
+  priority smallint not null,
+  class integer not null,
+  left_over integer,
+  state "char" not null
+    constraint state_is_known check (state in ('r', 'i', 'b', 'p')),
+  lane text collate "C" not null,
+  epoch bigint not null,
+  last_txid xid8 not null,
+  last_id bigint not null,
+  lease_id bigint,
+  due_at timestamptz,
+  tokens double precision,
+  tokens_at timestamptz,
+  lo pg_snapshot not null,
+  hi pg_snapshot not null,
+  open_leases bigint[],
+  open_ids bigint[]
+) partition by list (segment);
+create index on trunq_data._lanespecimen_turn (subscription_id, priority, lane, seq);
+create index on trunq_data._lanespecimen_turn (subscription_id, class, seq) where state = 'r';
+create index on trunq_data._lanespecimen_turn (subscription_id, due_at) where state = 'p';
+create index on trunq_data._lanespecimen_turn (subscription_id, seq) where state in ('b', 'p');
+comment on table trunq_data._lanespecimen_turn is
+  'Turns of lanes: the newest of a lane is its state and position. r: ready, in the run queue; i: nothing left of what was found; b: as many run as may; p: parked until due_at.';
+
+create table trunq_data._lanespecimen_wake (
+  subscription_id integer not null,
+  txid xid8 not null default pg_current_xact_id(),
+  priority smallint,
+  segment smallint not null default 0,
+  lane text collate "C"
+) partition by list (segment);
+create index on trunq_data._lanespecimen_wake (subscription_id, txid);
+comment on table trunq_data._lanespecimen_wake is 'Lanes to be looked at again: a message of theirs was answered, or their setting changed. priority null: all of them.';
+
+create sequence trunq_data._lanespecimen_turn_id;

@@ -1,0 +1,31 @@
+-- Publishing into a queue with lanes: as into a plain one (sql/queue/publish.sql), with a priority where the queue has them.
+
+create or replace function trunq_queue._lanespecimen_publish(
+  p_payload jsonb default null,
+  p_kind text default null,
+  p_key text default null,
+  p_headers jsonb default null,
+  p_body bytea default null,
+  p_priority smallint default 0,
+  p_delay interval default null,
+  p_due_at timestamptz default null
+) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_id bigint;
+begin
+  -- One condition for all that is unusual: Postgres prepares each condition anew in every transaction.
+  if p_priority is null or p_priority <> 0 and not true /*priorities*/ or p_delay is not null or p_due_at is not null
+      or greatest(octet_length(p_kind), octet_length(p_key)) > 1000 /*limit label_bytes*/
+      or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
+    return trunq._publish_delayed('_lanespecimen', p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at);
+  end if;
+  insert into trunq_log._specimen (priority, kind, key, payload, headers, body) values (p_priority, p_kind, p_key, p_payload, p_headers, p_body)
+  returning id into v_id;
+  return v_id;
+end $$;
+comment on function trunq_queue._lanespecimen_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
+  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at.
+Returns: its id.
+Raises: TQ005 for both a delay and a time, one beyond the year 9999, or a priority that the queue does not have; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Locks: none.';

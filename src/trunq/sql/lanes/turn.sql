@@ -1,0 +1,308 @@
+-- What else a queue with lanes has of its own: what its lanes hold, for rotation, history and status; how turns outlive their
+-- segment; and the wake of an answer. The essay is in functions/lane.sql.
+
+create or replace function trunq_queue._lanespecimen_wake_lanes() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_is_whole boolean;
+begin
+  select l.ids = new.ids into v_is_whole from trunq_data._lanespecimen_lease l
+  where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment and l.lanes is not null;
+  if v_is_whole is null then
+    return null;
+  end if;
+  -- In the transaction of the answer: a lease that does not see the receipt does not see this either, and one after it sees both.
+  insert into trunq_data._lanespecimen_wake (subscription_id, priority, lane)
+  select distinct l.subscription_id, u.priority, u.lane
+  from trunq_data._lanespecimen_lease l cross join lateral unnest(l.ids, l.priorities, l.lanes) u(id, priority, lane)
+  where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment
+    and (v_is_whole or u.id = any (new.ids));
+  if found and not pg_try_advisory_xact_lock_shared(1953656417 /*lock bell*/, 0 /*queue_id*/) then
+    perform pg_notify(concat('trunq_', 0 /*queue_id*/), 'm');
+  end if;
+  return null;
+end $$;
+comment on function trunq_queue._lanespecimen_wake_lanes() is
+  'After a receipt: the lanes of its messages, where they have limits, are to be looked at again.';
+
+create or replace function trunq_queue._lanespecimen_waiting_lanes(p_subscription_id integer) returns setof trunq_data._lanespecimen_turn
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+  with cursor as (
+    select l.classes, l.heads from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1),
+  asked as (
+    select t.* from cursor c cross join lateral unnest(c.classes, c.heads) u(class, head) cross join lateral (
+      select t.* from trunq_data._lanespecimen_turn t
+      where t.subscription_id = p_subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head) t
+    union all
+    select t.* from trunq_data._lanespecimen_turn t where t.subscription_id = p_subscription_id and t.state in ('b', 'p'))
+  select a.* from asked a
+  where a.seq = (
+    select n.seq from trunq_data._lanespecimen_turn n
+    where n.subscription_id = p_subscription_id and n.priority = a.priority and n.lane = a.lane order by n.seq desc limit 1)
+$$;
+comment on function trunq_queue._lanespecimen_waiting_lanes(integer) is
+  'The newest turns of the lanes that may hold something that was found and not handed out: ready, blocked or parked.';
+
+create or replace function trunq_queue._lanespecimen_needing(p_segment integer) returns integer[]
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+  select coalesce(array_agg(s.subscription_id order by s.subscription_id), '{}') from trunq.subscription s
+  where s.queue_id = 0 /*queue_id*/ and s.mode = 'shared' and exists (
+    select from trunq_queue._lanespecimen_waiting_lanes(s.subscription_id) t
+    where exists (
+        select from trunq_log._specimen g
+        where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane
+          and (g.txid, g.id) > (greatest(t.last_txid, pg_snapshot_xmax(t.lo)), case when t.last_txid < pg_snapshot_xmax(t.lo) then 0 else t.last_id end))
+      or exists (
+        select from pg_snapshot_xip(t.lo) late(txid), lateral (
+          select from trunq_log._specimen g
+          where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane
+            and g.txid = late.txid and (g.txid, g.id) > (t.last_txid, t.last_id) limit 1) g
+        where t.last_txid < pg_snapshot_xmax(t.lo))
+      or exists (
+        select from pg_snapshot_xip(t.hi) late(txid), lateral (
+          select from trunq_log._specimen g
+          where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane and g.txid = late.txid limit 1) g))
+$$;
+comment on function trunq_queue._lanespecimen_needing(integer) is
+  'The subscriptions with a lane that has not handed out every message of this segment of the log.';
+
+create or replace function trunq_queue._lanespecimen_behind(p_turn trunq_data._lanespecimen_turn, p_limit integer)
+returns table (txid xid8, id bigint, created_at timestamptz)
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+  select m.txid, m.id, m.created_at from (
+    (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.lo) late(txid) cross join lateral (
+       select g.* from trunq_log._specimen g
+       where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid and (g.txid, g.id) > (p_turn.last_txid, p_turn.last_id)
+         and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id) order by g.id limit p_limit) g
+     where p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) and pg_visible_in_snapshot(late.txid, p_turn.hi))
+    union all
+    (select g.txid, g.id, g.created_at from trunq_log._specimen g
+     where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane
+       and (g.txid, g.id) > (greatest(p_turn.last_txid, pg_snapshot_xmax(p_turn.lo)), case when p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) then 0 else p_turn.last_id end)
+       and (g.txid >= pg_snapshot_xmax(p_turn.hi) or pg_visible_in_snapshot(g.txid, p_turn.hi))
+       and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id)
+     order by g.txid, g.id limit p_limit)
+    union all
+    (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.hi) late(txid) cross join lateral (
+       select g.* from trunq_log._specimen g
+       where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid
+         and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id) order by g.id limit p_limit) g)) m
+  limit p_limit
+$$;
+comment on function trunq_queue._lanespecimen_behind(trunq_data._lanespecimen_turn, integer) is 'What lies behind the position of a lane.';
+
+create or replace function trunq_queue._lanespecimen_new(p_subscription_id integer, p_limit integer)
+returns table (txid xid8, id bigint, created_at timestamptz, priority smallint, lane text)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+#variable_conflict use_column
+declare
+  c record;
+begin
+  select p.lo, p.hi, p.last_txid, p.last_id into c from trunq_queue._specimen_position(p_subscription_id) p;
+  return query
+    select g.txid, g.id, g.created_at, g.priority::smallint, coalesce(g.key, '') /*lane*/ from (
+      (select g.* from pg_snapshot_xip(c.lo) late(txid) cross join lateral (
+         select g.* from trunq_log._specimen g where g.txid = late.txid and (g.txid, g.id) > (c.last_txid, c.last_id) order by g.id limit p_limit) g
+       where c.last_txid < pg_snapshot_xmax(c.lo) and pg_visible_in_snapshot(late.txid, c.hi))
+      union all
+      (select g.* from trunq_log._specimen g
+       where (g.txid, g.id) > (greatest(c.last_txid, pg_snapshot_xmax(c.lo)), case when c.last_txid < pg_snapshot_xmax(c.lo) then 0 else c.last_id end)
+         and (g.txid >= pg_snapshot_xmax(c.hi) or pg_visible_in_snapshot(g.txid, c.hi))
+       order by g.txid, g.id)
+      union all
+      (select g.* from pg_snapshot_xip(c.hi) late(txid) cross join lateral (
+         select g.* from trunq_log._specimen g where g.txid = late.txid order by g.id limit p_limit) g)) g
+    where (g.subscription_id is null or g.subscription_id = p_subscription_id)
+      and not trunq_queue._lanespecimen_is_read(p_subscription_id, g.txid, g.id)
+    limit p_limit;
+end $$;
+comment on function trunq_queue._lanespecimen_new(integer, integer) is
+  'What discovery has not seen and no lane has handed out; lanes that hold something are among them.';
+
+create or replace function trunq_queue._lanespecimen_unread(p_subscription_id integer, p_limit integer)
+returns table (txid xid8, id bigint, created_at timestamptz, is_own boolean)
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+  with held as materialized (
+    select b.txid, b.id, b.created_at from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t
+    cross join lateral trunq_queue._lanespecimen_behind(t, p_limit) b limit p_limit)
+  select u.txid, u.id, u.created_at, true
+  from (
+    select h.* from held h
+    union all
+    select n.txid, n.id, n.created_at from trunq_queue._lanespecimen_new(p_subscription_id, p_limit) n
+    where (n.txid, n.id) not in (select h.txid, h.id from held h)) u
+  limit p_limit
+$$;
+comment on function trunq_queue._lanespecimen_unread(integer, integer) is
+  'What a shared subscription has not handed out: what its lanes hold, and what it has not found yet.';
+
+create or replace function trunq_queue._lanespecimen_list_lanes(p_subscription_id integer, p_limit integer)
+returns table (lane text, priority smallint, depth bigint, running bigint, oldest timestamptz)
+language sql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+  with held as materialized (
+    select k.priority, k.lane, count(b.id) depth, min(b.created_at) oldest
+    from (select t from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t order by t.seq limit p_limit) t(turn)
+    cross join lateral (select (t.turn).priority, (t.turn).lane) k(priority, lane)
+    left join lateral trunq_queue._lanespecimen_behind(t.turn, 1001) b on true
+    group by 1, 2),
+  new as materialized (
+    select n.priority, n.lane, count(*) depth, min(n.created_at) oldest from trunq_queue._lanespecimen_new(p_subscription_id, 5000) n group by n.priority, n.lane),
+  running as materialized (
+    select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, count(*) n
+    from trunq._open_ids(trunq._find_queue(0 /*queue_id*/), p_subscription_id, 0, 9223372036854775807, 10000) o
+    join lateral (select g.* from trunq_log._specimen g where g.txid = o.txid and g.id = o.id offset 0) g on true
+    group by 1, 2),
+  known as (
+    select h.priority, h.lane from held h
+    union select n.priority, n.lane collate "C" from new n
+    union select r.priority, r.lane from running r
+    union select z.priority, z.lane from trunq.lane z where z.subscription_id = p_subscription_id)
+  select k.lane, k.priority, coalesce(h.depth, n.depth, 0), coalesce(r.n, 0), coalesce(h.oldest, n.oldest)
+  from known k
+  left join held h on h.priority = k.priority and h.lane = k.lane
+  left join new n on n.priority = k.priority and n.lane = k.lane
+  left join running r on r.priority = k.priority and r.lane = k.lane
+  order by 3 desc, k.priority, k.lane limit p_limit
+$$;
+comment on function trunq_queue._lanespecimen_list_lanes(integer, integer) is 'trunq.list_lanes, but for settings.';
+
+create or replace function trunq_queue._lanespecimen_is_read(p_subscription_id integer, p_txid xid8, p_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  c record;
+  v_row record;
+  v_turn record;
+begin
+  select l.lo, l.hi, l.last_txid, l.last_id, l.epoch into c
+  from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
+  if not found then
+    return exists (
+      select from trunq.subscription s where s.subscription_id = p_subscription_id and pg_visible_in_snapshot(p_txid, s.start));
+  end if;
+  select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane into v_row from trunq_log._specimen g where g.txid = p_txid and g.id = p_id;
+  select t.* into v_turn from trunq_data._lanespecimen_turn t
+  where t.subscription_id = p_subscription_id and t.priority = v_row.priority and t.lane = v_row.lane order by t.seq desc limit 1;
+  if not found or v_turn.state = 'i' then
+    -- What was found was handed out; a lane may have been ahead of discovery, to the end of its window.
+    return trunq._is_read_at(p_txid, p_id, c.lo, c.hi, c.last_txid, c.last_id)
+      or coalesce(v_turn.epoch = c.epoch and pg_visible_in_snapshot(p_txid, c.hi), false);
+  end if;
+  return trunq._is_read_at(p_txid, p_id, v_turn.lo, v_turn.hi, v_turn.last_txid, v_turn.last_id);
+end $$;
+comment on function trunq_queue._lanespecimen_is_read(integer, xid8, bigint) is 'Whether a row of the log was handed out.';
+
+create or replace function trunq_queue._lanespecimen_holders(p_subscription_id integer, p_txids xid8[], p_ids bigint[])
+returns table (txid xid8, id bigint, lease_id bigint)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_queue trunq.queue := trunq._find_queue(0 /*queue_id*/);
+  v_row record;
+  v_turn record;
+  v_low bigint;
+  v_high bigint;
+  v_lease_id bigint;
+begin
+  v_queue.lanes := null;  -- by positions alone
+  for v_row in
+    select u.txid, u.id, g.priority, g.lane from unnest(p_txids, p_ids) u(txid, id) cross join lateral (
+      select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane from trunq_log._specimen g where g.txid = u.txid and g.id = u.id offset 0) g
+  loop
+    txid := v_row.txid;
+    id := v_row.id;
+    -- The first turn of its lane whose position lies behind it: positions of a lane grow. One that discovery made has no lease and
+    -- stands before what it found.
+    v_lease_id := null;
+    select min(n.seq), max(n.seq) into v_low, v_high from trunq_data._lanespecimen_turn n
+    where n.subscription_id = p_subscription_id and n.priority = v_row.priority and n.lane = v_row.lane;
+    while v_low <= v_high loop
+      select n.seq, n.lease_id, n.lo, n.hi, n.last_txid, n.last_id into v_turn from trunq_data._lanespecimen_turn n
+      where n.subscription_id = p_subscription_id and n.priority = v_row.priority and n.lane = v_row.lane and n.seq >= (v_low + v_high) / 2
+      order by n.seq limit 1;
+      exit when v_turn.seq is null;
+      if trunq._is_read_at(txid, id, v_turn.lo, v_turn.hi, v_turn.last_txid, v_turn.last_id) then
+        v_high := (v_low + v_high) / 2 - 1;
+        v_lease_id := v_turn.lease_id;
+      else
+        v_low := v_turn.seq + 1;
+      end if;
+    end loop;
+    if v_lease_id is null or not exists (
+        select from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = v_lease_id and l.ids @> array[v_row.id]) then
+      -- It went out as it was found.
+      select h.lease_id into v_lease_id from trunq._holders(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h;
+    end if;
+    if v_lease_id is not null then
+      lease_id := v_lease_id;
+      return next;
+    end if;
+  end loop;
+end $$;
+comment on function trunq_queue._lanespecimen_holders(integer, xid8[], bigint[]) is
+  'For rows of the log the lease that held each, if any did: by the turns of their lanes, or the lease that found them.';
+
+create or replace function trunq_queue._lanespecimen_carry_cursor(
+  p_subscription_id integer, p_segment smallint, p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+begin
+  insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
+    jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment)
+  select nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), 'rotate', p_lo, p_hi, p_last_txid, p_last_id,
+    coalesce(c.epoch, 0) + (p_hi::text is distinct from c.hi::text)::integer, coalesce(c.turn_no, 0), coalesce(c.looked, 0),
+    c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, coalesce(c.classes, '{}'), coalesce(c.heads, '{}'), trunq.clock(), p_segment
+  from (select 1) one left join (
+    select l.* from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1) c on true;
+end $$;
+comment on function trunq_queue._lanespecimen_carry_cursor(integer, smallint, pg_snapshot, pg_snapshot, xid8, bigint) is
+  'Writes a position again, with all that a queue with lanes has beside it.';
+
+create or replace function trunq_queue._lanespecimen_carry_turns(p_subscription_id integer, p_segment integer, p_into smallint, p_limit integer) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+declare
+  v_count integer;
+  v_last bigint;
+  c record;
+begin
+  select l.*, l.last_txid < pg_snapshot_xmax(l.hi) is_looking, p.is_watched is true is_watched into c
+  from trunq_data._lanespecimen_lease l left join trunq.lane_policy p on p.subscription_id = l.subscription_id
+  where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
+  with old as materialized (
+    select t.seq from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t where t.segment = p_segment
+    union all
+    -- Idle ones count while they hold messages or tokens, or are ahead of discovery.
+    select t.seq from trunq_data._lanespecimen_turn t
+    where t.segment = p_segment and t.subscription_id = p_subscription_id and t.state = 'i'
+      and (c.is_watched or c.is_looking)
+      and (t.open_ids is not null and t.open_ids <> '{}' or t.tokens is not null or c.is_looking and t.epoch >= c.epoch)
+      and t.seq = (
+        select n.seq from trunq_data._lanespecimen_turn n
+        where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1)
+    limit p_limit),
+  made as (
+    insert into trunq_data._lanespecimen_turn (seq, subscription_id, segment, priority, lane, class, state, lo, hi, epoch, last_txid, last_id, left_over,
+      lease_id, due_at, open_leases, open_ids, tokens, tokens_at)
+    select nextval('trunq_data._lanespecimen_turn_id'), t.subscription_id, p_into, t.priority, t.lane, t.class, t.state, t.lo, t.hi, t.epoch, t.last_txid,
+      t.last_id, t.left_over, t.lease_id, t.due_at, t.open_leases, t.open_ids, t.tokens, t.tokens_at
+    from (select t.* from old o join trunq_data._lanespecimen_turn t on t.subscription_id = p_subscription_id and t.seq = o.seq and t.segment = p_segment order by t.seq) t
+    returning seq)
+  select count(*), max(m.seq) into v_count, v_last from made m;
+  if v_count > 0 then
+    insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
+      jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment)
+    values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), 'rotate', c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no,
+      c.looked, c.jump_priority, c.jump_lane, v_last, c.wake_lo, c.timer_at, c.classes, c.heads, trunq.clock(), p_into);
+  end if;
+  return v_count;
+end $$;
+comment on function trunq_queue._lanespecimen_carry_turns(integer, integer, smallint, integer) is
+  'Copies the turns in which lanes stand out of a segment, some of them; the caller holds the lock of the subscription.
+Returns: how many.';
