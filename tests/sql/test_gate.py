@@ -234,3 +234,15 @@ def test_a_queue_announces_the_ids_of_each_statement(
             break
     assert heard == [f"{ids[0]}-{ids[-1]}", f"{one}-{one}", f"{delayed}-{delayed}", f"{last}-{last}"]
     assert state(session, queue, delayed).state == "ready"
+
+
+def test_a_snapshot_of_before_the_rule_publishes_all_the_same(
+    session: Connection, queue: str, open_session: Connect
+) -> None:
+    publisher = open_session()
+    publisher.execute("begin isolation level repeatable read")
+    publisher.execute("select 1")
+    ask(session, "set_publishing", queue=queue, announce=True)
+    (id,) = publish(publisher, queue)
+    publisher.execute("commit")
+    assert drain(session, queue) == [id]
