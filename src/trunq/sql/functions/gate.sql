@@ -11,7 +11,7 @@ create or replace function trunq.set_publishing(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if array_position(p_kinds, null) is not null or array_ndims(p_kinds) > 1 then
+  if array_ndims(p_kinds) > 1 or exists (select from unnest(p_kinds) k where k is null) then
     perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
   end if;
   if p_max_waiting < 0 or p_max_per_transaction < 0 then
@@ -87,7 +87,8 @@ begin
         format('%L, %L', p_queue.name, case when p_queue.is_closed then 'trunq.closed' else 'trunq.room_' || p_queue.queue_id end)),
       ('gate_kinds', p_queue.kinds is not null, 'after insert',
         format('for each row when ((new.kind = any (%L::text[])) is not true)', p_queue.kinds), '_refuse_kind',
-        format('%L, %L', p_queue.name, array_to_string(p_queue.kinds, ', '))),
+        format('%L, %L', p_queue.name, array_to_string(
+          array(select k from unnest(p_queue.kinds) k limit 20) || case when cardinality(p_queue.kinds) > 20 then 'and others' end, ', '))),
       ('gate_transaction', p_queue.max_per_transaction is not null, 'after insert', 'referencing new table as published for each statement',
         '_count_published', format('%L', p_queue.name)),
       ('gate_announce', p_queue.announces, 'after insert', 'referencing new table as published for each statement', '_announce',
