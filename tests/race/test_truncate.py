@@ -373,3 +373,23 @@ def test_a_ring_of_four_seconds_under_load_loses_and_doubles_nothing(
     assert sorted(readers[0].result(1) + readers[1].result(1)) == published
     assert sorted(readers[2].result(1)) == published
     assert emptied > 0
+
+
+def test_a_writer_that_asked_whether_the_queue_is_full_locks_its_own_segment_alone(
+    session: Connection, connect: Connect
+) -> None:
+    publish(session, QUEUE, 3)
+    drain(session, QUEUE)
+    ask(session, "set_publishing", queue=QUEUE, max_waiting=10)
+    writer = connect()
+    writer.execute("begin")
+    (late,) = publish(writer, QUEUE)
+    locked = fetch(
+        session,
+        "select count(*) from pg_locks l join pg_class c on c.oid = l.relation"
+        " where l.pid = %s and c.relnamespace = 'trunq_data'::regnamespace and c.relkind = 'r'",
+        writer.info.backend_pid,
+    )
+    writer.execute("commit")
+    assert locked == 1, "rotation would wait for it"
+    assert drain(session, QUEUE) == [late]

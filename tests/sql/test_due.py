@@ -92,6 +92,17 @@ def test_columns_of_the_user_come_with_it(session: Connection, queue: str) -> No
     assert found.fetchall() == [(row[0], "acme", "1.50", None)]
 
 
+def test_columns_of_the_user_come_with_every_digit(
+    session: Connection, queue: str, open_session: Connect
+) -> None:
+    session.execute(f"alter table trunq_log.{queue} add weight float8".encode())
+    other = open_session()
+    other.execute("set extra_float_digits = -10")
+    other.execute(f"insert into trunq_log.{queue} (due_at, weight) values ('{AT}', 1::float8 / 3)".encode())
+    come_back(session, queue)
+    assert fetch(session, f"select weight from trunq_log.{queue}") == 1 / 3
+
+
 def test_a_publisher_who_may_only_insert_may_give_a_time(
     session: Connection, queue: str, open_session: Connect
 ) -> None:

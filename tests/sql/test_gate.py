@@ -86,6 +86,13 @@ def test_a_kind_that_is_not_the_queues_is_refused(session: Connection, queue: st
     way(session, queue, "post")
 
 
+def test_a_refusal_names_no_more_kinds_than_somebody_reads(session: Connection, queue: str) -> None:
+    ask(session, "set_publishing", queue=queue, kinds=[f"kind{number}" for number in range(1000)])
+    with refused("TQ005", "it takes: kind0, kind1,", "kind19, and others;"):
+        by_insert(session, queue, "post")
+    by_insert(session, queue, "kind999")
+
+
 def test_a_queue_is_made_with_its_kinds(session: Connection) -> None:
     queue = next(new_names("queue"))
     ask(session, "create_queue", queue=queue, kinds=["mail"])
@@ -190,6 +197,7 @@ def test_a_queue_without_rules_has_no_gate(session: Connection, queue: str) -> N
     ("given", "words"),
     [
         ({"kinds": ["mail", None]}, "must be a list of texts"),
+        ({"kinds": [["mail"], ["post"]]}, "must be a list of texts"),
         ({"max_waiting": -1}, "cannot be -1"),
         ({"max_per_transaction": -5}, "cannot be -5"),
     ],
@@ -234,3 +242,15 @@ def test_a_queue_announces_the_ids_of_each_statement(
             break
     assert heard == [f"{ids[0]}-{ids[-1]}", f"{one}-{one}", f"{delayed}-{delayed}", f"{last}-{last}"]
     assert state(session, queue, delayed).state == "ready"
+
+
+def test_a_snapshot_of_before_the_rule_publishes_all_the_same(
+    session: Connection, queue: str, open_session: Connect
+) -> None:
+    publisher = open_session()
+    publisher.execute("begin isolation level repeatable read")
+    publisher.execute("select 1")
+    ask(session, "set_publishing", queue=queue, announce=True)
+    (id,) = publish(publisher, queue)
+    publisher.execute("commit")
+    assert drain(session, queue) == [id]

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, call, fetch, lease, publish
+from calling import answer, ask, call, fetch, lease, publish, refused
 from conftest import Connect
 
 Connection = psycopg.Connection[Any]
@@ -116,3 +116,42 @@ def test_hostile_overloads_are_never_run(connect: Connect, path: str) -> None:
     assert ask(session, "requeue", queue="orders") == 1
     assert ask(session, "elect", name="me") == 1
     ask(session, "drop_queue", queue="orders", force=True)
+
+
+def test_what_runs_with_the_owners_rights_is_run_by_its_trigger_alone(
+    session: Connection, queue: str
+) -> None:
+    """On a table of somebody else's, its types and their casts would run as the owner."""
+    privileged = (
+        "select count(*) from pg_proc p where p.prosecdef"
+        " and p.pronamespace in ('trunq'::regnamespace, 'trunq_queue'::regnamespace)"
+    )
+    assert fetch(session, f"{privileged} and p.proname in ('_gate', '{queue}_put_off')") == 2
+    assert fetch(session, f"{privileged} and p.prorettype <> 'trigger'::regtype") == 0
+    assert fetch(session, f"{privileged} and has_function_privilege('public', p.oid, 'execute')") == 0
+
+
+def test_a_publisher_cannot_forge_or_delete_messages_of_another_queue(
+    session: Connection, queue: str, open_session: Connect
+) -> None:
+    own = f"{queue}_own"
+    ask(session, "create_queue", queue=own)
+    ids = publish(session, queue, 2)
+    role = f"forger_{queue}"
+    session.execute(f"create role {role}".encode())
+    try:
+        ask(session, "grant_publisher", queue=own, role=role)
+        forger = open_session()
+        forger.execute(f"set role {role}".encode())
+        forger.execute("create temp table mine (id bigint, txid xid8, segment smallint, due_at timestamptz)")
+        for function in (
+            f"trunq_queue.{queue}_put_off",
+            "trunq_queue._specimen_put_off",
+            "trunq._refuse_kind",
+        ):
+            with refused("42501"):
+                trigger = f"create trigger t after insert on mine for each row execute function {function}()"
+                forger.execute(trigger.encode())
+    finally:
+        session.execute(f"drop owned by {role}; drop role {role}".encode())
+    assert lease(session, queue, 5).ids == ids

@@ -94,10 +94,10 @@ def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest
         with refused("42501", "schema trunq"):
             ask(member, "create_queue", queue="orders")
         owner.execute(OUTDATED.encode())
-        assert install.upgrade(member).functions
+        assert install.install(member).functions
         owner.execute(OUTDATED.encode())
         member.execute(install.render(since=install.newest()).encode())
-        assert install.upgrade(member).functions is False
+        assert install.install(member).functions is False
         assert fetch(member, "select current_user") == member.info.user
         member.execute(f"set role {names[0]}".encode())
         ask(member, "create_queue", queue="orders")
@@ -169,7 +169,7 @@ def test_an_upgrade_that_must_lock_logs_never_makes_a_publisher_the_victim_of_a_
     session.execute(OUTDATED.encode())
     ids = publish(publisher, "two")
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(install.upgrade, database)
+        late = pool.submit(install.install, database)
         wait_until_thrown_back(session)
         wait_for_nobody(publisher)
         ids_of_one = publish(publisher, "one")

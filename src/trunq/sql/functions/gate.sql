@@ -11,7 +11,7 @@ create or replace function trunq.set_publishing(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if array_position(p_kinds, null) is not null or array_ndims(p_kinds) > 1 then
+  if array_ndims(p_kinds) > 1 or exists (select from unnest(p_kinds) k where k is null) then
     perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
   end if;
   if p_max_waiting < 0 or p_max_per_transaction < 0 then
@@ -86,10 +86,13 @@ begin
         -- The setting that says when there was room; that of a closed queue is never made.
         format('%L, %L', p_queue.name, case when p_queue.is_closed then 'trunq.closed' else 'trunq.room_' || p_queue.queue_id end)),
       ('gate_kinds', p_queue.kinds is not null, 'after insert',
-        format('for each row when ((new.kind = any (%L::text[])) is not true)', p_queue.kinds), '_refuse_kind', format('%L', p_queue.name)),
+        format('for each row when ((new.kind = any (%L::text[])) is not true)', p_queue.kinds), '_refuse_kind',
+        format('%L, %L', p_queue.name, array_to_string(
+          array(select k from unnest(p_queue.kinds) k limit 20) || case when cardinality(p_queue.kinds) > 20 then 'and others' end, ', '))),
       ('gate_transaction', p_queue.max_per_transaction is not null, 'after insert', 'referencing new table as published for each statement',
         '_count_published', format('%L', p_queue.name)),
-      ('gate_announce', p_queue.announces, 'after insert', 'referencing new table as published for each statement', '_announce', format('%L', p_queue.name))
+      ('gate_announce', p_queue.announces, 'after insert', 'referencing new table as published for each statement', '_announce',
+        format('%L', case when p_queue.announces then trunq.announcement_channel(p_queue.name) end))
     ) t(name, is_wanted, event, level, function, arguments)
   loop
     v_is_there := exists (
@@ -108,7 +111,9 @@ begin
 end $$;
 comment on function trunq._define_gate(trunq.queue) is 'Makes the triggers that the rules of a queue need, and drops those that they no longer need.';
 
--- The functions below run for whoever publishes, with the owner's rights: they look at what a publisher may not read.
+-- The functions below run for whoever publishes, with the owner's rights: they look at what a publisher may not read. Nobody else may
+-- execute them, or he would put them on a table of his own, and his types and their casts would run as the owner. (A trigger that is
+-- there fires all the same.)
 
 create or replace function trunq._gate() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -119,10 +124,11 @@ begin
   end if;
   return null;
 end $$;
+revoke execute on function trunq._gate() from public;
 comment on function trunq._gate() is 'Before an insert into a log: refuses it while its queue is closed or full.';
 
 create or replace function trunq._check_open(p_queue trunq.queue) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_waiting bigint;
 begin
@@ -133,9 +139,14 @@ begin
   if p_queue.max_waiting is null then
     return;
   end if;
-  select max(w.ready) into v_waiting
-  from trunq.subscription s cross join lateral trunq._waiting(p_queue, s.subscription_id) w
-  where s.queue_id = p_queue.queue_id and s.mode = 'shared';
+  begin
+    select max(w.ready) into v_waiting
+    from trunq.subscription s cross join lateral trunq._waiting(p_queue, s.subscription_id) w
+    where s.queue_id = p_queue.queue_id and s.mode = 'shared';
+    -- Gives the locks of all segments back: a publisher that stays open would hold up rotation.
+    raise exception using errcode = 'TQ000';
+  exception when sqlstate 'TQ000' then
+  end;
   if v_waiting >= p_queue.max_waiting then
     perform trunq._fail('TQ014', format('queue "%s" is full: %s messages wait, at most %s may', p_queue.name, v_waiting, p_queue.max_waiting),
       'publish again when its workers have caught up, or raise the limit with trunq.set_publishing');
@@ -150,66 +161,45 @@ create or replace function trunq._refuse_kind() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('trunq.inside', true) is distinct from 'on' then
-    perform trunq._check_kinds(trunq._find_queue(tg_argv[0]), array[new.kind::text]);
+    perform trunq._fail('TQ005', format('queue "%s" takes no message %s', tg_argv[0],
+        case when new.kind is null then 'without a kind' else format('of kind "%s"', new.kind) end),
+      format('it takes: %s; trunq.set_publishing changes that', tg_argv[1]));
   end if;
   return null;
 end $$;
-comment on function trunq._refuse_kind() is 'After an insert of a message whose kind its queue does not take: refuses it, unless it was let in before.';
-
-create or replace function trunq._check_kinds(p_queue trunq.queue, p_kinds text[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_wrong text;
-begin
-  select case when k is null then 'without a kind' else format('of kind "%s"', k) end into v_wrong
-  from unnest(coalesce(p_kinds, '{null}')) k where (k = any (p_queue.kinds)) is not true limit 1;
-  if found and p_queue.kinds is not null then
-    perform trunq._fail('TQ005', format('queue "%s" takes no message %s', p_queue.name, v_wrong),
-      format('it takes: %s; trunq.set_publishing changes that', array_to_string(p_queue.kinds, ', ')));
-  end if;
-end $$;
-comment on function trunq._check_kinds(trunq.queue, text[]) is 'Refuses (TQ005) kinds that a queue does not take.';
+revoke execute on function trunq._refuse_kind() from public;
+comment on function trunq._refuse_kind() is 'After an insert of a message whose kind its queue does not take: refuses it (TQ005), unless it was let in before.';
 
 create or replace function trunq._count_published() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-  if current_setting('trunq.inside', true) is distinct from 'on' then
-    perform trunq._check_count(trunq._find_queue(tg_argv[0]), (select count(*) from published));
-  end if;
-  return null;
-end $$;
-comment on function trunq._count_published() is 'After an insert into a log: refuses more in one transaction than its queue allows.';
-
-create or replace function trunq._check_count(p_queue trunq.queue, p_count bigint) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_setting text := 'trunq.published_' || p_queue.queue_id;
-  -- To the end of the transaction; a savepoint that is rolled back takes back what it counted.
-  v_count bigint := p_count + coalesce(nullif(current_setting(v_setting, true), '')::bigint, 0);
+  v_queue trunq.queue;
+  v_setting text;
+  v_count bigint;
 begin
-  if v_count > p_queue.max_per_transaction then
+  if current_setting('trunq.inside', true) = 'on' then
+    return null;
+  end if;
+  v_queue := trunq._find_queue(tg_argv[0]);
+  v_setting := 'trunq.published_' || v_queue.queue_id;
+  -- To the end of the transaction; a savepoint that is rolled back takes back what it counted.
+  v_count := coalesce(nullif(current_setting(v_setting, true), '')::bigint, 0) + (select count(*) from published);
+  if v_count > v_queue.max_per_transaction then
     perform trunq._fail('TQ019', format('a transaction may publish at most %s messages into queue "%s", not %s',
-        p_queue.max_per_transaction, p_queue.name, v_count),
+        v_queue.max_per_transaction, v_queue.name, v_count),
       'commit in between, or raise the limit with trunq.set_publishing');
   end if;
   perform set_config(v_setting, v_count::text, true);
+  return null;
 end $$;
-comment on function trunq._check_count(trunq.queue, bigint) is 'Refuses (TQ019) more messages in one transaction than a queue allows.';
+revoke execute on function trunq._count_published() from public;
+comment on function trunq._count_published() is 'After an insert into a log: refuses (TQ019) more in one transaction than its queue allows.';
 
-create or replace function trunq._check_gate(p_queue trunq.queue, p_count bigint, p_kinds text[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  if p_queue.is_closed or p_queue.max_waiting is not null then
-    perform trunq._check_open(p_queue);
-  end if;
-  if p_queue.kinds is not null then
-    perform trunq._check_kinds(p_queue, p_kinds);
-  end if;
-  if p_queue.max_per_transaction is not null then
-    perform trunq._check_count(p_queue, p_count);
-  end if;
-end $$;
-comment on function trunq._check_gate(trunq.queue, bigint, text[]) is 'The gate for messages that are published with a delay, which do not go into the log at once.';
+create or replace function trunq._has_gate(p_queue trunq.queue) returns boolean
+language sql immutable as $$
+  select p_queue.is_closed or p_queue.kinds is not null or p_queue.max_waiting is not null or p_queue.max_per_transaction is not null
+$$;
+comment on function trunq._has_gate(trunq.queue) is 'Whether a queue refuses anything: what is published with a delay then passes its log, where the gate is.';
 
 create or replace function trunq._announce() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -220,10 +210,11 @@ begin
   select min(p.id), max(p.id) into v_first, v_last from published p where p.subscription_id is null and p.due_at is null;
   -- A transaction that is to be prepared must not notify.
   if v_first is not null and current_setting('trunq.notify', true) is distinct from 'off' then
-    perform pg_notify(trunq.announcement_channel(tg_argv[0]), format('%s-%s', v_first, v_last));
+    perform pg_notify(tg_argv[0], format('%s-%s', v_first, v_last));
   end if;
   return null;
 end $$;
+revoke execute on function trunq._announce() from public;
 comment on function trunq._announce() is 'After an insert into a log: notifies the first and last id of the statement.';
 
 create or replace function trunq.announcement_channel(p_queue text) returns text

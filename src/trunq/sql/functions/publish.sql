@@ -95,13 +95,12 @@ begin
   if p_priority is null or p_priority <> 0 then
     perform trunq._check_priorities(v_queue, array[p_priority]);
   end if;
-  if not has_table_privilege('trunq.delayed', 'insert') then
-    -- One of trunq.grant_publisher: the log's trigger puts it off.
+  if trunq._has_gate(v_queue) or not has_table_privilege('trunq.delayed', 'insert') then
+    -- The log has the gate, and its trigger puts off for one of trunq.grant_publisher.
     execute format('insert into trunq_log.%I (kind, key, payload, body, headers, due_at) values ($1, $2, $3, $4, $5, $6) returning id', v_queue.log_table)
       into v_id using p_kind, p_key, p_payload, p_body, p_headers, trunq._due_at(p_delay, p_due_at);
     return v_id;
   end if;
-  perform trunq._check_gate(v_queue, 1, array[p_kind]);
   insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
   values (v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass),
     trunq._due_at(p_delay, p_due_at), clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers)
@@ -124,7 +123,7 @@ begin
   -- The log would refuse it when it is due, and whatever is due behind it.
   perform trunq._check_label(p_queue, (
     select max(greatest(octet_length(u.kind), octet_length(u.key))) from unnest(p_kinds, p_keys) u(kind, key)));
-  if not has_table_privilege('trunq.delayed', 'insert') then
+  if trunq._has_gate(v_queue) or not has_table_privilege('trunq.delayed', 'insert') then
     -- As in _publish_delayed.
     execute format($q$
       with published as (
@@ -138,7 +137,6 @@ begin
     $q$, v_queue.log_table) into v_ids using p_kinds, p_keys, p_payloads, p_bodies, p_headers, v_due_at;
     return v_ids;
   end if;
-  perform trunq._check_gate(v_queue, greatest(cardinality(p_payloads), cardinality(p_bodies)), p_kinds);
   with published as (
     insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
     select v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass), v_due_at, clock_timestamp(), 1,

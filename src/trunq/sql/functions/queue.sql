@@ -308,12 +308,16 @@ declare
   v_function record;
 begin
   for v_function in
-    select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment,
+    select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype is_trigger,
       format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
     from pg_proc p
     where p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
   loop
     execute trunq._for_queue(p_queue, v_function.definition);
+    if v_function.is_trigger then
+      -- Or anybody would put it on a table of his own (functions/gate.sql).
+      execute format('revoke execute on function %s from public', trunq._for_queue(p_queue, v_function.signature));
+    end if;
     execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
   end loop;
   perform trunq._define_messages(p_queue);

@@ -4,7 +4,10 @@
 
 create or replace function trunq_queue._specimen_put_off() returns trigger
 -- For publishers, who may write to the log and nothing else.
-language plpgsql security definer set search_path = pg_catalog, pg_temp set DateStyle = 'ISO, YMD' set IntervalStyle = postgres as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- Columns of the user go through jsonb, as in trunq_queue._specimen_give_back.
+set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
+as $$
 begin
   insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries)
   values (0 /*queue_id*/, new.id, new.subscription_id, trunq._due_at(null, new.due_at), new.created_at, new.attempt, new.priority, new.kind, new.key,
@@ -13,4 +16,6 @@ begin
   delete from trunq_log._specimen g where g.segment = new.segment and g.txid = new.txid and g.id = new.id;
   return null;
 end $$;
+-- As those of functions/gate.sql.
+revoke execute on function trunq_queue._specimen_put_off() from public;
 comment on function trunq_queue._specimen_put_off() is 'After an insert of a message with due_at: moves it to trunq.delayed.';
