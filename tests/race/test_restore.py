@@ -357,6 +357,16 @@ def test_a_queue_that_never_had_a_reader_is_rebased_too(moved: tuple[Connection,
     assert drain(session, "fresh") == ids
 
 
+def test_a_rebase_publishes_again_what_a_queue_takes_no_more(session: Connection, queue: str) -> None:
+    ids = publish(session, queue, 3)
+    ask(session, "set_publishing", queue=queue, kinds=["other"], max_waiting=1, max_per_transaction=1)
+    ask(session, "close_queue", queue=queue)
+    assert ask(session, "rebase") == 3
+    with refused("TQ018"):
+        publish(session, queue)
+    assert drain(session, queue) == ids
+
+
 def test_an_unnecessary_rebase_changes_nothing_for_readers(session: Connection, queue: str) -> None:
     ids = publish(session, queue, 5)
     answer(session, "ack", lease(session, queue, 2))
