@@ -27,15 +27,18 @@ begin
       select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
       into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
       select o.leased, o.workers, estimated || case when o.is_estimate then '{leased}'::text[] end
-      into leased, workers, estimated from trunq._leased(v.row, v.subscription_id, v_now) o;
+      into leased, workers, estimated from trunq._leased(v.row, v.sub, v_now) o;
       select sum(o.number), estimated || case when bool_or(o.is_estimate) then '{delayed}'::text[] end into delayed, estimated
       from unnest(array['is null', '= ' || v.subscription_id]) whose
       cross join lateral trunq._counted('trunq.delayed', format('queue_id = %s and subscription_id %s', v.queue_id, whose)) o;
       select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
       from trunq._counted('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
       oldest_dead := v_now - trunq._oldest_dead(v.queue_id, v.subscription_id);
-      select o.done, estimated || case when o.is_estimate then '{done_last_minute}'::text[] end into done_last_minute, estimated
-      from trunq._done(v.row, v.subscription_id, v_now, interval '1 minute') o;
+      done_last_minute := 0;
+      if v.mode = 'shared' then  -- a batch is finished as a whole, whatever lies in it
+        select o.done, estimated || case when o.is_estimate then '{done_last_minute}'::text[] end into done_last_minute, estimated
+        from trunq._done(v.row, v.subscription_id, v_now, interval '1 minute') o;
+      end if;
       raise exception using errcode = 'TQ000';  -- gives the locks back
     exception when sqlstate 'TQ000' then
     end;
@@ -147,7 +150,7 @@ $$;
 comment on function trunq._oldest_dead(integer, integer) is 'When the first of the dead messages of a subscription died.';
 
 create or replace function trunq._leased(
-  p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, out leased bigint, out workers integer, out is_estimate boolean
+  p_queue trunq.queue, p_sub trunq.subscription, p_now timestamptz, out leased bigint, out workers integer, out is_estimate boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -155,6 +158,16 @@ declare
   v_rows numeric;
   v_most integer;
 begin
+  if p_sub.mode = 'exclusive' then
+    -- Its leases are batches: only the newest can be open, and the reaper leaves no mark below which all are over.
+    leased := 0;
+    is_estimate := false;
+    execute format($q$
+      select count(*) from (select l.* from trunq_data.%I l where l.subscription_id = $1 order by l.lease_id desc limit 1) l
+      where l.leased_at > $2 - interval '1 minute' or l.expires_at > $2 and not (trunq._newest_batch($3, $1)).finished
+    $q$, p_queue.lease_table) into workers using p_sub.subscription_id, p_now, p_queue;
+    return;
+  end if;
   -- As many leases as lie on so many pages: one of a hundred messages is twenty times as long as one of one.
   select sum(trunq._estimate(t.name::regclass, 0, 'true')) / nullif(sum(pg_relation_size(t.name::regclass)) / current_setting('block_size')::integer, 0)
   into v_rows
@@ -164,9 +177,9 @@ begin
   select coalesce(sum(l.unanswered), 0), count(*) >= v_most,
     count(distinct l.worker) filter (where l.leased_at > p_now - interval '1 minute' or l.expires_at > p_now and not l.is_reaped)
   into leased, is_estimate, workers
-  from trunq._leases(p_queue, p_subscription_id, p_now - interval '1 minute', v_most) l;
+  from trunq._leases(p_queue, p_sub.subscription_id, p_now - interval '1 minute', v_most) l;
 end $$;
-comment on function trunq._leased(trunq.queue, integer, timestamptz) is
+comment on function trunq._leased(trunq.queue, trunq.subscription, timestamptz) is
   'How many messages are under open leases, and how many workers hold or held one within a minute; at least so many, when there are too many leases to look at.';
 
 create or replace function trunq._leases(
@@ -230,6 +243,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   c_pages constant integer := 1000;
   v_left integer := c_pages;
+  v_step integer;
   v_segment smallint;
   v_table regclass;
   v_from bigint;
@@ -243,8 +257,9 @@ begin
   foreach v_segment in array trunq._filled(p_queue, 'receipt') loop
     v_table := format('trunq_data.%I', trunq._segment_name(p_queue, 'receipt', v_segment));
     v_to := pg_relation_size(v_table) / current_setting('block_size')::integer;
+    v_step := 8;  -- more than positions that rotation carried would fill
     while v_to > 0 loop
-      v_from := greatest(0, v_to - 32);
+      v_from := greatest(0, v_to - v_step);
       execute format($q$
         select count(*) n, coalesce(sum(r.size) filter (where r.finished_at > $1 and r.subscription_id = $2 and r.outcome = 'a'), 0) size,
           min(r.finished_at) filter (where r.finished_at > $1) oldest
@@ -253,10 +268,11 @@ begin
       done := done + v.size;
       exit when v.n > 0 and v.oldest is null;
       v_oldest := least(v_oldest, v.oldest);
-      v_left := v_left - 32;
+      v_left := v_left - v_step;
       is_estimate := is_estimate or v_left <= 0;
       exit when v_left <= 0;
       v_to := v_from;
+      v_step := least(2 * v_step, 32);
     end loop;
   end loop;
   if is_estimate then
