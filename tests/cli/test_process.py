@@ -162,3 +162,51 @@ def test_the_command_is_a_module_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trunq", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, "Usage: trunq" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            "import nosuchlibrary\n",
+            "error: broken cannot be imported: ModuleNotFoundError: No module named 'nosuchlibrary'\n"
+            '  File "{file}", line 1, in <module>\n'
+            "    import nosuchlibrary\n",
+        ),
+        (
+            "def f(\n",
+            "error: broken cannot be imported: SyntaxError: '(' was never closed\n"
+            '  File "{file}", line 1\n'
+            "    def f(\n"
+            "         ^\n",
+        ),
+        (
+            "from trunq import Worker\n@Worker('mail').handler('letter')\ndef deliver(): ...\n",
+            "error: broken cannot be imported: TypeError: deliver takes no message: def handle(message)\n"
+            '  File "{file}", line 2, in <module>\n'
+            "    @Worker('mail').handler('letter')\n",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told_by_the_users_own_lines(
+    tmp_path: Path, lines: str, told: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    (file := tmp_path / "broken.py").write_text(lines)
+    processes.append(worker := start("worker", "broken:worker", directory=tmp_path))
+    _, err = worker.communicate(timeout=60)
+    assert worker.returncode == 1
+    said = "\n".join(line for line in err.splitlines() if set(line) - set(" ^~") or line == "         ^")
+    assert f"{said}\n" == told.format(file=file)
+
+
+def test_a_worker_of_a_queue_that_cannot_be_has_one_sentence(
+    tmp_path: Path, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    (tmp_path / "office.py").write_text(APP.replace('"mail"', '"Mail"'))
+    processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
+    _, err = worker.communicate(timeout=60)
+    assert worker.returncode == 1
+    assert err == (
+        'error: office:post cannot run: "Mail" cannot be the name of a queue. '
+        "1 to 48 of a-z, 0-9 and _, starting with a letter.\n"
+    )

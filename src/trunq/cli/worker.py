@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import traceback
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Final
@@ -13,10 +14,11 @@ import typer
 
 from trunq.cli import option
 from trunq.cli.database import address
-from trunq.cli.failure import Mistake
+from trunq.cli.failure import Mistake, explain
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import write_json
 from trunq.worker import UnknownKinds, Worker
+from trunq.worker.result import headline, users_frames
 
 log = logging.getLogger("trunq.worker")
 
@@ -136,7 +138,7 @@ def _run(found: Worker, app: str, json: bool) -> None:
     try:
         found.run()
     except ValueError as error:
-        raise Mistake(f"{app} cannot run: {error}.") from None
+        raise Mistake(f"{app} cannot run: {explain(error) or f'{error}.'}") from None
     statistics = found.statistics
     if json:
         write_json(asdict(statistics))
@@ -172,13 +174,8 @@ def load(app: str) -> Worker:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            # The module exists but imports one that does not: the traceback says where.
-            raise
-        raise Mistake(
-            f"There is no module {error.name} here or installed. Is this the right directory?"
-        ) from None
+    except Exception as error:
+        raise _failed_import(module_name, error) from None
     found = module
     for part in attribute.split("."):
         try:
@@ -188,6 +185,21 @@ def load(app: str) -> Worker:
     if not isinstance(found, Worker):
         raise Mistake(f"{app} is a {type(found).__name__}, not a trunq Worker.{_those_there(module)}")
     return found
+
+
+def _failed_import(module: str, error: Exception) -> Exception:
+    """What to raise in place of the error of an import: a sentence, then the user's own lines."""
+    if explain(error) is not None:
+        return error
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return Mistake(f"There is no module {error.name} here or installed. Is this the right directory?")
+    own = users_frames(error)
+    places = [] if own is error.__traceback__ else traceback.format_tb(own)
+    if isinstance(error, SyntaxError):
+        places += traceback.format_exception_only(error)[:-1]
+    said = error.msg if isinstance(error, SyntaxError) else None
+    what = f"{type(error).__name__}: {said}" if said else headline(error)
+    return Mistake(f"{module} cannot be imported: {what}\n{''.join(places)}".rstrip())
 
 
 def _those_there(module: object) -> str:

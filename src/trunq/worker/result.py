@@ -13,7 +13,9 @@ from trunq.wire.json import json_bytes
 _TAIL: Final = 2
 _LONGEST: Final = 2000
 _LINE: Final = 300
-_NOT_THE_USERS: Final = frozenset({"trunq", "psycopg", "psycopg_pool", "asyncio", "threading", "contextlib"})
+_NOT_THE_USERS: Final = frozenset(
+    {"trunq", "psycopg", "psycopg_pool", "asyncio", "threading", "contextlib", "importlib"}
+)
 _FRAMES: Final = 30
 _CAUSES: Final = 5
 
