@@ -13,6 +13,9 @@ class Queue(NamedTuple):
     queue_id: int
     retention: timedelta
     span: timedelta
+    tick_max_count: int
+    tick_max_lag: timedelta
+    tick_idle_period: timedelta
     subscriptions: int
     created_at: datetime
 
