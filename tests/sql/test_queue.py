@@ -197,7 +197,7 @@ class TestPublisher:
         yield other
         session.execute(sql.SQL("drop owned by {0}; drop role {0}").format(sql.Identifier(role)).as_string())
 
-    def test_it_publishes_in_every_way_but_delayed(
+    def test_it_publishes_in_every_way(
         self, session: Connection, queue: str, publisher: Connection, role: str
     ) -> None:
         assert ask(publisher, "publish", queue=queue, payload={"n": 1}) == 1
@@ -219,8 +219,7 @@ class TestPublisher:
             sql.SQL("copy trunq_log.{} (kind, payload) from stdin").format(sql.Identifier(queue))
         ) as copy:
             copy.write_row(("k", "{}"))
-        with refused("42501"):
-            ask(publisher, "publish", queue=queue, payload={}, delay=timedelta(seconds=1))
+        assert ask(publisher, "publish", queue=queue, payload={}, delay=timedelta(seconds=1)) == 6
         assert drain(session, queue) == [1, 2, 3, 4, 5]
 
     def test_it_cannot_forge_what_is_the_system_s(
@@ -275,3 +274,25 @@ def test_a_transaction_that_makes_a_queue_may_publish_at_once(
         ask(session, "create_queue", queue=name)
         ids = publish(session, name, 2)
     assert drain(session, name) == ids
+
+
+def test_a_queue_is_changed_in_what_is_given(session: Connection, queue: str) -> None:
+    def told() -> Any:
+        return next(row for row in call(session, "list_queues") if row.queue == queue)
+
+    ask(session, "set_queue", queue=queue, retention="1 hour", tick_max_count=7)
+    assert (told().retention, told().tick_max_count) == (timedelta(hours=1), 7)
+    ask(session, "set_queue", queue=queue, retention="1 day", tick_max_lag="5 s", tick_idle_period="1 h")
+    assert (told().retention, told().tick_max_count) == (timedelta(days=1), 7)
+    assert (told().tick_max_lag, told().tick_idle_period) == (timedelta(seconds=5), timedelta(hours=1))
+    for given in (
+        {"retention": "1 year"},
+        {"retention": "-1 s"},
+        {"tick_max_count": 0},
+        {"tick_max_lag": "-1 s"},
+        {"tick_idle_period": "-1 s"},
+    ):
+        with refused("TQ005", f'"{queue}"'):
+            ask(session, "set_queue", queue=queue, **given)
+    with refused("TQ001"):
+        ask(session, "set_queue", queue="nosuch", tick_max_count=1)

@@ -211,10 +211,11 @@ comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue
 create or replace function trunq.list_queues()
 returns table (
   queue text, queue_id integer, retention interval, span interval, tick_max_count integer, tick_max_lag interval, tick_idle_period interval,
-  subscriptions integer, created_at timestamptz
+  kinds text[], max_waiting bigint, max_per_transaction integer, announces boolean, is_closed boolean, subscriptions integer, created_at timestamptz
 )
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span, q.tick_max_count, q.tick_max_lag, q.tick_idle_period,
+    q.kinds, q.max_waiting, q.max_per_transaction, q.announces, q.is_closed,
     (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id), q.created_at
   from trunq.queue q order by q.name
 $$;
