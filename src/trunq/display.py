@@ -12,11 +12,9 @@ LONGEST = 48
 
 
 def cell(column: str, value: Any) -> str:
-    """A value in a table: an id without separators, a time in short, a long text cut."""
+    """A value in a table: an id without separators, a long text cut."""
     if column == "id":
         return str(value)
-    if isinstance(value, datetime):
-        return moment(value)
     shown = text(value)
     if column == "error":
         # The other lines say where in the code it happened; `trunq message show` prints them all.

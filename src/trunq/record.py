@@ -7,12 +7,23 @@ from typing import Any, NamedTuple
 
 
 class Queue(NamedTuple):
-    """A row of `list_queues`. `span` is how long one segment of the ring is written to."""
+    """A row of `list_queues`. `span` is how long one segment of the ring is written to.
+
+    `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit.
+    """
 
     queue: str
     queue_id: int
     retention: timedelta
     span: timedelta
+    tick_max_count: int
+    tick_max_lag: timedelta
+    tick_idle_period: timedelta
+    kinds: list[str] | None
+    max_waiting: int | None
+    max_per_transaction: int | None
+    announces: bool
+    is_closed: bool
     subscriptions: int
     created_at: datetime
 

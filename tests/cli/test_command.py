@@ -167,7 +167,7 @@ def test_dead_messages_are_listed_requeued_and_purged(trunq: Shell, client: Clie
         "queue": "mail",
         "purged": 0,
     }
-    assert "2 dead messages of mail purged" in trunq("dead", "purge", "mail", "--all").said
+    assert "2 dead messages of mail purged" in trunq("dead", "purge", "mail", "--all", "--yes").said
     assert "has no dead messages" in trunq("dead", "list", "mail").said
 
 
@@ -199,8 +199,8 @@ def test_an_embedded_database_is_kept_between_commands(
 ) -> None:
     assert "created" in shell("queue", "create", "mail", "--embedded").said
     assert (tmp_path / ".trunq" / "data").is_dir()
-    shell("publish", "mail", "1", "--embedded=.trunq")
-    (row,) = shell("status", "--json", "--embedded", ".trunq").json
+    shell("publish", "mail", "1", "--embedded", "--directory", ".trunq")
+    (row,) = shell("status", "--embedded", "--json").json
     assert row["ready"] == 1
     monkeypatch.setenv("TRUNQ_EMBEDDED", ".trunq")
     assert [row["queue"] for row in shell("queue", "list", "--json").json] == ["mail"]

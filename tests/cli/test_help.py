@@ -15,8 +15,9 @@ PLUG_INS = {"demo"}
 
 COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status")),
-    *(["db", verb] for verb in ("install", "upgrade", "version", "sql")),
-    *(["queue", verb] for verb in ("create", "list", "drop")),
+    *(["db", verb] for verb in ("install", "upgrade", "version", "sql", "uninstall")),
+    *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "drop")),
+    *(["subscription", verb] for verb in ("create", "set", "list", "drop", "reset")),
     *(["message", verb] for verb in ("show", "list")),
     *(["dead", verb] for verb in ("list", "requeue", "purge")),
 ]

@@ -34,7 +34,9 @@ from trunq.explanation import explain_connection
         (["publish", "mail", "1", "--file", "x"], "Give the payload once"),
         (["publish", "mail", "--file", "nosuch.json"], "nosuch.json: No such file or directory."),
         (["publish", "mail", "1", "--delay", "1h", "--due-at", "2999-01-01"], "either --delay or --due-at"),
-        (["dead", "requeue", "mail"], "Say which messages to requeue: their ids, or --all."),
+        (["dead", "requeue", "mail"], "Say which messages to requeue: their ids, a filter"),
+        (["dead", "purge", "mail", "1", "--all"], "Give --all, or ids and filters, not both."),
+        (["status", "--directory", "here"], "give --embedded too."),
         (["status", "--embedded", "--dsn", "postgresql:///x"], "Give --dsn or --embedded, not both."),
         (["worker", "nosuch:app"], "There is no module nosuch here or installed."),
         (["worker", "os:nosuch"], "The module os has no nosuch. It has no Worker"),
@@ -189,7 +191,7 @@ def test_a_database_newer_than_the_program(trunq: Shell, connection: psycopg.Con
 def test_a_directory_that_holds_other_things_gets_no_database(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    done = shell("status", "--embedded", "photos")
+    done = shell("status", "--embedded", "--directory", "photos")
     assert done.status == 1
     assert "holds other files (cat.jpg)" in done.said
 
@@ -198,7 +200,7 @@ def test_a_place_that_cannot_be_written(trunq: Shell, tmp_path: Path) -> None:
     done = trunq("db", "sql", "--file", "nosuch/trunq.sql")
     assert done.status == 1
     assert "nosuch/trunq.sql: No such file or directory. Name another place" in done.said
-    taken = trunq("status", "--embedded", "/proc/nosuch")
+    taken = trunq("status", "--embedded", "--directory", "/proc/nosuch")
     assert taken.status == 1
     assert "Traceback" not in taken.err
 

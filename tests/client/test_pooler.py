@@ -59,6 +59,8 @@ def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) ->
     # The bell is a session's, of which a pooler has none to give.
     assert client.take_bell(queue, connection=direct) == "held"
     assert client.give_bell(queue, connection=direct)
+    client.set_queue(queue, tick_max_count=7)
+    client.reset(queue, "stream")
     assert client.unsubscribe(queue, "stream")
     client.drop_queue(queue, force=True)
 
@@ -84,6 +86,7 @@ def use_messages(client: Any, queue: str, round: int) -> None:
     assert client.ack(last) == 1
     assert client.show_message(queue, done.id)[0].payload == texts[0]
     assert {dead.payload for dead in client.list_dead(queue)} == {texts[1], texts[2]}
+    assert client.count_dead(queue, error="NEVER") == 1
     assert client.requeue(queue, ids=[again.id]) == 1
     assert client.purge(queue) == 1
     client.promote(queue)

@@ -141,3 +141,64 @@ def test_views_do_not_mind_how_a_session_writes_dates(work: Engine) -> None:
     work.run("reset array_nulls")
     rows = work.run("select id, state, finished_at, due_at from told order by id desc").fetchall()
     assert rows == plain
+
+
+def kill_some(work: Engine) -> dict[str, int]:
+    """Five dead messages that differ in kind, key, error and age, each by what it is alone in."""
+    ids = work.publish(5, kinds=["a", "b", "a", "a", "a"], keys=["k", "k", "l", "k", "k"])
+    old = work.lease(4)
+    work.answer("reject", old, errors=["No Route 100%", "no route 100%", "no route 100%", "timed out"])
+    with work.clock("1 hour"):
+        work.answer("reject", work.lease(1), errors=["no route 100%"])
+    return dict(zip(("first", "kind", "key", "error", "young"), ids, strict=True))
+
+
+FILTERS = [
+    ({"kind": "b"}, {"kind"}),
+    ({"key": "l"}, {"key"}),
+    ({"error": "ROUTE 100%"}, {"first", "kind", "key", "young"}),
+    ({"error": "r%100"}, set()),
+    ({"older_than": "30 minutes"}, {"first", "kind", "key", "error"}),
+    ({"newer_than": "30 minutes"}, {"young"}),
+    ({"kind": "a", "key": "k", "error": "no route", "older_than": "30 minutes"}, {"first"}),
+    ({"subscription": "default"}, {"first", "kind", "key", "error", "young"}),
+]
+
+
+@pytest.mark.parametrize(("given", "found"), FILTERS)
+def test_the_dead_are_chosen_by_kind_key_error_and_age(
+    work: Engine, given: dict[str, str], found: set[str]
+) -> None:
+    named = kill_some(work)
+    wanted = {named[name] for name in found}
+    rest = set(named.values()) - wanted
+    with work.clock("1 hour"):
+        assert {row.id for row in work.call("list_dead", **given)} == wanted
+        assert work.ask("count_dead", **given) == len(wanted)
+        assert work.ask("requeue", **given) == len(wanted)
+        assert {row.id for row in work.call("list_dead")} == rest
+        held = work.lease(5)
+        assert set(held.ids) == wanted if held else not wanted
+
+
+@pytest.mark.parametrize(("given", "found"), FILTERS)
+def test_the_chosen_are_purged_and_no_others(work: Engine, given: dict[str, str], found: set[str]) -> None:
+    named = kill_some(work)
+    with work.clock("1 hour"):
+        assert work.ask("purge", **given) == len(found)
+        assert {row.id for row in work.call("list_dead")} == {
+            id for name, id in named.items() if name not in found
+        }
+
+
+def test_parts_come_to_an_end_while_messages_die(work: Engine) -> None:
+    first = kill(work, 3)
+    (newest,) = (row.dead_id for row in work.call("list_dead", limit=1))
+    last = kill(work, 1)
+    assert work.ask("count_dead", before=newest + 1) == 3
+    assert work.ask("count_dead", limit=2) == 2
+    assert work.ask("purge", before=newest + 1, limit=2) == 2
+    assert [row.id for row in work.call("list_dead")] == [*last, first[2]]
+    assert work.ask("requeue", before=newest + 1, limit=2) == 1
+    assert work.ask("requeue", before=newest + 1, limit=2) == 0
+    assert [row.id for row in work.call("list_dead")] == last

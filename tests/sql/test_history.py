@@ -319,3 +319,55 @@ def test_what_was_done_before_a_rebase_stays_done(connection: psycopg.Connection
     assert (work.state(done), work.state(ready)) == ("done", "ready")
     assert work.drain() == [ready]
     assert work.listed(state="done") == [ready, done]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"kind": "b"}, [1]),
+        ({"key": "l"}, [2]),
+        ({"error": "NO ROUTE"}, [0, 1, 2]),
+        ({"error": "n_ route"}, []),
+        ({"kind": "b", "older_than": "30 minutes"}, [1]),
+        ({"kind": "b", "older_than": "2 hours"}, []),
+        ({"kind": "b", "newer_than": "30 minutes"}, []),
+        ({"kind": "b", "newer_than": "2 hours"}, [1]),
+        ({"kind": "a", "error": "no route", "state": "dead"}, [0, 2]),
+        ({"kind": "a", "limit": 2}, [4, 3]),
+        ({"kind": "a", "state": "ready"}, [4, 3]),
+    ],
+)
+def test_messages_are_chosen_by_kind_key_error_and_age(
+    work: Engine, given: dict[str, Any], found: list[int]
+) -> None:
+    ids = work.publish(5, kinds=["a", "b", "a", "a", "a"], keys=["k", "k", "l", "k", "k"])
+    work.answer("reject", work.lease(3), errors=["no route to b"] * 3)
+    with work.clock("1 hour"):
+        assert sorted(row.id for row in work.call("list_messages", **given)) == sorted(
+            ids[at] for at in found
+        )
+
+
+def test_a_filter_finds_what_lies_behind_many_others(work: Engine) -> None:
+    (needle,) = work.publish(1, kinds=["rare"])
+    work.publish(2500)
+    assert [row.id for row in work.call("list_messages", kind="rare", limit=1)] == [needle]
+
+
+def test_a_filter_does_not_look_without_end_and_says_so(
+    work: Engine, session: psycopg.Connection[Any]
+) -> None:
+    (needle,) = work.publish(1, kinds=["rare"])
+    work.publish(2500)
+    told: list[str] = []
+    session.add_notice_handler(lambda notice: told.append(f"{notice.message_primary}: {notice.message_hint}"))
+    with session.transaction(force_rollback=True):
+        session.execute(
+            "create or replace function trunq._limit(p_what text) returns integer language sql immutable"
+            " as $$ select 1000 $$"
+        )
+        assert work.call("list_messages", kind="rare") == []
+        assert "the list ends after a look at 1000 messages: ask for the rest with p_before => " in told[0]
+        work.call("list_messages", kind="rare", before=int(told[0].rpartition(" ")[2]))
+        (found,) = work.call("list_messages", kind="rare", before=int(told[1].rpartition(" ")[2]))
+    assert (found.id, len(told)) == (needle, 2)

@@ -190,3 +190,43 @@ def test_who_holds_more_than_the_retention_and_reads_nothing_is_named(
         work.ack(held)
         work.ask("advance", subscription="lake", tick_id=work.ask("tick", force=True))
         assert work.call("list_warnings") == []
+
+
+@pytest.mark.parametrize(("start", "seen"), [("latest", [6]), ("earliest", [1, 2, 3, 4, 5, 6])])
+def test_a_subscription_starts_afresh(session: Connection, queue: str, start: str, seen: list[int]) -> None:
+    ask(session, "subscribe", queue=queue, subscription="s", max_attempts=3)
+    publish(session, queue, 5)
+    held = lease(session, queue, 3, subscription="s")
+    answer(session, "reject", held, held.ids[:1])
+    answer(session, "retry", held, held.ids[1:2])
+    ask(session, "reset", queue=queue, subscription="s", start=start)
+    assert len(held.ids) == 3
+    with refused("TQ003"):
+        answer(session, "ack", held, held.ids[2:])
+    publish(session, queue, 1)
+    (told,) = call(session, "status", queue=queue)[1:]
+    assert (told.subscription, told.ready, told.leased, told.delayed, told.dead) == ("s", len(seen), 0, 0, 0)
+    assert drain(session, queue, "s") == seen
+    assert drain(session, queue) == [1, 2, 3, 4, 5, 6]
+    assert only(session, queue, "s").max_attempts == 3
+
+
+def test_a_stream_starts_afresh_at_a_tick(session: Connection, queue: str) -> None:
+    ask(session, "subscribe", queue=queue, subscription="s", mode="exclusive")
+    publish(session, queue, 2)
+    ask(session, "tick", queue=queue)
+    ask(session, "reset", queue=queue, subscription="s")
+    publish(session, queue, 1)
+    ask(session, "tick", queue=queue)
+    told = {row.subscription: row.ready for row in call(session, "status", queue=queue)}
+    assert told["s"] == 1
+    ask(session, "reset", queue=queue, subscription="s", start="earliest")
+    told = {row.subscription: row.ready for row in call(session, "status", queue=queue)}
+    assert told["s"] == 3
+
+
+def test_reset_refuses_what_is_not_there(session: Connection, queue: str) -> None:
+    with refused("TQ002", "nosuch"):
+        ask(session, "reset", queue=queue, subscription="nosuch")
+    with refused("TQ005", "middle"):
+        ask(session, "reset", queue=queue, subscription="default", start="middle")

@@ -25,12 +25,19 @@ class AsyncDead(AsyncAccess):
         limit: int | None = None,
         before: int | None = None,
         brief: bool | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
         *,
         connection: AsyncConnection[Any] | None = None,
     ) -> list[DeadMessage]:
         """Dead messages, newest first, at most `limit` (100); the next page is `before` the last dead_id.
 
         `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
+        Only those of a `kind` and a `key`, whose last error contains `error` in any case, and that have been
+        dead for longer than `older_than` or no longer than `newer_than`.
         """
         return await self._records(
             connection,
@@ -41,7 +48,46 @@ class AsyncDead(AsyncAccess):
             limit=limit,
             before=before,
             brief=brief,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
         )
+
+    async def count_dead(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        ids: Iterable[int] | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        *,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> int:
+        """How many dead messages `requeue` or `purge` would take, given the same; counts no further than
+        `limit`.
+        """
+        counted: int = await self._value(
+            connection,
+            "count_dead",
+            queue=queue,
+            subscription=subscription,
+            ids=bigint_array(ids),
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            kind=kind,
+            key=key,
+            error=error,
+            before=before,
+            limit=limit,
+        )
+        return counted
 
     async def forget(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
         """Delete dead messages older than their subscription keeps them; returns how many."""
@@ -53,16 +99,35 @@ class AsyncDead(AsyncAccess):
         queue: str,
         subscription: str | None = None,
         ids: Iterable[int] | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
         *,
         connection: AsyncConnection[Any] | None = None,
     ) -> int:
-        """Let dead messages (of one subscription, with these message ids, or all) run again from the first
-        attempt.
+        """Let dead messages run again from the first attempt; returns how many.
 
-        Returns how many.
+        All of the queue, of one subscription, with these message ids, or those that the filters of
+        `list_dead` find. With `limit` the oldest so many; `before` takes only those with a smaller dead_id,
+        so that calls in parts come to an end while messages die.
         """
         requeued: int = await self._value(
-            connection, "requeue", queue=queue, subscription=subscription, ids=bigint_array(ids)
+            connection,
+            "requeue",
+            queue=queue,
+            subscription=subscription,
+            ids=bigint_array(ids),
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            kind=kind,
+            key=key,
+            error=error,
+            before=before,
+            limit=limit,
         )
         return requeued
 
@@ -72,13 +137,16 @@ class AsyncDead(AsyncAccess):
         subscription: str | None = None,
         ids: Iterable[int] | None = None,
         older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
         *,
         connection: AsyncConnection[Any] | None = None,
     ) -> int:
-        """Forget dead messages: of one subscription, with these message ids, dead for so long, or all.
-
-        Returns how many.
-        """
+        """Forget dead messages, chosen as `requeue` does; returns how many."""
         purged: int = await self._value(
             connection,
             "purge",
@@ -86,5 +154,11 @@ class AsyncDead(AsyncAccess):
             subscription=subscription,
             ids=bigint_array(ids),
             older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            kind=kind,
+            key=key,
+            error=error,
+            before=before,
+            limit=limit,
         )
         return purged

@@ -55,6 +55,30 @@ class AsyncQueues(AsyncAccess):
         )
         return created
 
+    async def set_queue(
+        self,
+        queue: str,
+        *,
+        retention: Interval | None = None,
+        tick_max_count: int | None = None,
+        tick_max_lag: Interval | None = None,
+        tick_idle_period: Interval | None = None,
+        connection: AsyncConnection[Any] | None = None,
+    ) -> None:
+        """Change what is given of a queue; see `create_queue`.
+
+        The `retention` can become shorter, and longer again up to that which the queue was made with.
+        """
+        await self._value(
+            connection,
+            "set_queue",
+            queue=queue,
+            retention=interval("retention", retention),
+            tick_max_count=tick_max_count,
+            tick_max_lag=interval("tick_max_lag", tick_max_lag),
+            tick_idle_period=interval("tick_idle_period", tick_idle_period),
+        )
+
     async def drop_queue(
         self, queue: str, *, force: bool = False, connection: AsyncConnection[Any] | None = None
     ) -> None:

@@ -27,12 +27,19 @@ class Dead(Access):
         limit: int | None = None,
         before: int | None = None,
         brief: bool | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
         *,
         connection: Connection[Any] | None = None,
     ) -> list[DeadMessage]:
         """Dead messages, newest first, at most `limit` (100); the next page is `before` the last dead_id.
 
         `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
+        Only those of a `kind` and a `key`, whose last error contains `error` in any case, and that have been
+        dead for longer than `older_than` or no longer than `newer_than`.
         """
         return self._records(
             connection,
@@ -43,7 +50,46 @@ class Dead(Access):
             limit=limit,
             before=before,
             brief=brief,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
         )
+
+    def count_dead(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        ids: Iterable[int] | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        *,
+        connection: Connection[Any] | None = None,
+    ) -> int:
+        """How many dead messages `requeue` or `purge` would take, given the same; counts no further than
+        `limit`.
+        """
+        counted: int = self._value(
+            connection,
+            "count_dead",
+            queue=queue,
+            subscription=subscription,
+            ids=bigint_array(ids),
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            kind=kind,
+            key=key,
+            error=error,
+            before=before,
+            limit=limit,
+        )
+        return counted
 
     def forget(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
         """Delete dead messages older than their subscription keeps them; returns how many."""
@@ -55,16 +101,35 @@ class Dead(Access):
         queue: str,
         subscription: str | None = None,
         ids: Iterable[int] | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
         *,
         connection: Connection[Any] | None = None,
     ) -> int:
-        """Let dead messages (of one subscription, with these message ids, or all) run again from the first
-        attempt.
+        """Let dead messages run again from the first attempt; returns how many.
 
-        Returns how many.
+        All of the queue, of one subscription, with these message ids, or those that the filters of
+        `list_dead` find. With `limit` the oldest so many; `before` takes only those with a smaller dead_id,
+        so that calls in parts come to an end while messages die.
         """
         requeued: int = self._value(
-            connection, "requeue", queue=queue, subscription=subscription, ids=bigint_array(ids)
+            connection,
+            "requeue",
+            queue=queue,
+            subscription=subscription,
+            ids=bigint_array(ids),
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            kind=kind,
+            key=key,
+            error=error,
+            before=before,
+            limit=limit,
         )
         return requeued
 
@@ -74,13 +139,16 @@ class Dead(Access):
         subscription: str | None = None,
         ids: Iterable[int] | None = None,
         older_than: Interval | None = None,
+        newer_than: Interval | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
         *,
         connection: Connection[Any] | None = None,
     ) -> int:
-        """Forget dead messages: of one subscription, with these message ids, dead for so long, or all.
-
-        Returns how many.
-        """
+        """Forget dead messages, chosen as `requeue` does; returns how many."""
         purged: int = self._value(
             connection,
             "purge",
@@ -88,5 +156,11 @@ class Dead(Access):
             subscription=subscription,
             ids=bigint_array(ids),
             older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
+            kind=kind,
+            key=key,
+            error=error,
+            before=before,
+            limit=limit,
         )
         return purged

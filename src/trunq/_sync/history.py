@@ -12,6 +12,7 @@ from trunq._sync.access import Access
 from trunq.record import (
     MessageState,
 )
+from trunq.wire.scalar import Interval, interval
 
 State = Literal["scheduled", "ready", "leased", "retrying", "done", "dead"]
 
@@ -33,13 +34,21 @@ class History(Access):
         limit: int | None = None,
         before: int | None = None,
         brief: bool | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: Interval | None = None,
+        newer_than: Interval | None = None,
         *,
         connection: Connection[Any] | None = None,
     ) -> list[MessageState]:
         """Messages as one subscription (`default`) sees them, newest first, at most `limit` (100,000).
 
         The next page is `before` the smallest `id`. `brief` leaves out (None) what is slow to read:
-        payload, headers, attempts and result.
+        payload, headers, attempts and result. Only those of a `kind` and a `key`, whose last error contains
+        `error` in any case, and that were published longer ago than `older_than` or no longer ago than
+        `newer_than`; such a list looks at 100,000 messages at most and, when it ends there, a warning of
+        Postgres tells where to go on.
         """
         return self._records(
             connection,
@@ -51,4 +60,9 @@ class History(Access):
             limit=limit,
             before=before,
             brief=brief,
+            kind=kind,
+            key=key,
+            error=error,
+            older_than=interval("older_than", older_than),
+            newer_than=interval("newer_than", newer_than),
         )

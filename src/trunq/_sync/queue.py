@@ -57,6 +57,30 @@ class Queues(Access):
         )
         return created
 
+    def set_queue(
+        self,
+        queue: str,
+        *,
+        retention: Interval | None = None,
+        tick_max_count: int | None = None,
+        tick_max_lag: Interval | None = None,
+        tick_idle_period: Interval | None = None,
+        connection: Connection[Any] | None = None,
+    ) -> None:
+        """Change what is given of a queue; see `create_queue`.
+
+        The `retention` can become shorter, and longer again up to that which the queue was made with.
+        """
+        self._value(
+            connection,
+            "set_queue",
+            queue=queue,
+            retention=interval("retention", retention),
+            tick_max_count=tick_max_count,
+            tick_max_lag=interval("tick_max_lag", tick_max_lag),
+            tick_idle_period=interval("tick_idle_period", tick_idle_period),
+        )
+
     def drop_queue(
         self, queue: str, *, force: bool = False, connection: Connection[Any] | None = None
     ) -> None:

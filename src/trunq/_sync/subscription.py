@@ -69,6 +69,22 @@ class Subscriptions(Access):
         dropped: bool = self._value(connection, "unsubscribe", queue=queue, subscription=subscription)
         return dropped
 
+    def reset(
+        self,
+        queue: str,
+        subscription: str,
+        start: Literal["latest", "earliest"] | None = None,
+        *,
+        connection: Connection[Any] | None = None,
+    ) -> None:
+        """Start a subscription afresh: at the `latest` message (the default) it skips what waits, at the
+        `earliest` it reads all that is still kept once more.
+
+        Its policy stays; its position, history, delayed and dead messages go, and answers under its leases
+        are refused.
+        """
+        self._value(connection, "reset", queue=queue, subscription=subscription, start=start)
+
     def list_subscriptions(
         self, queue: str | None = None, *, connection: Connection[Any] | None = None
     ) -> list[Subscription]:

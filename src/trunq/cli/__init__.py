@@ -24,7 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> None:
     try:
-        from trunq.cli import option
         from trunq.cli.command import app
         from trunq.cli.failure import Interrupted, explain
         from trunq.cli.output import complain, err
@@ -33,7 +32,7 @@ def _run(arguments: list[str]) -> None:
             raise
         sys.exit("The command trunq needs typer and rich: pip install 'trunq[cli]'.")
     try:
-        app(option.spell_out(arguments), prog_name="trunq")
+        app(arguments, prog_name="trunq")
     except Interrupted as error:
         err.print(str(error), markup=False)
         raise SystemExit(130) from None

@@ -12,13 +12,12 @@ from typing import Annotated
 
 import typer
 
-from trunq.cli import db, dead, leader, message, option, publish, queue, status, worker
+from trunq.cli import db, dead, leader, message, option, publish, queue, status, subscription, worker
 
 app = typer.Typer(
     name="trunq",
     cls=option.Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -62,7 +61,13 @@ for name, function, examples in (
     ("status", status.status, status.EXAMPLES),
 ):
     option.verb(app, name, *examples)(function)
-for name, group in (("db", db.app), ("queue", queue.app), ("message", message.app), ("dead", dead.app)):
+for name, group in (
+    ("db", db.app),
+    ("queue", queue.app),
+    ("subscription", subscription.app),
+    ("message", message.app),
+    ("dead", dead.app),
+):
     app.add_typer(group, name=name)
 for plug_in in entry_points(group="trunq.commands"):
     plug_in.load()(app)

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 
 from trunq import Client, install, settings
 from trunq import embedded as embedding
 from trunq.cli.failure import Mistake
-from trunq.cli.option import embedded_directory
+from trunq.cli.option import EMBEDDED_DIRECTORY, Database
 from trunq.explanation import WAYS_TO_A_DATABASE, explain_connection, is_connection_trouble
 
 
 @contextmanager
-def address(dsn: str | None, embedded: str | None) -> Iterator[str]:
+def address(named: Database) -> Iterator[str]:
     """The address of the database that options or settings name; starts an embedded one and stops it."""
-    if dsn is not None and embedded is not None:
+    if named.dsn is not None and named.embedded:
         raise Mistake("Give --dsn or --embedded, not both.")
+    if named.directory is not None and not named.embedded:
+        raise Mistake("--directory says where an embedded Postgres keeps its files: give --embedded too.")
     known = settings.load()
-    directory = embedded_directory(embedded) if embedded is not None else known.embedded
-    if directory is not None and dsn is None and (embedded is not None or known.dsn is None):
+    dsn = named.dsn if named.is_given else known.dsn
+    directory = (
+        (named.directory or known.embedded or Path(EMBEDDED_DIRECTORY)) if named.embedded else known.embedded
+    )
+    if dsn is not None:
+        yield dsn
+    elif directory is not None:
         with embedding.start(directory) as server:
             # Install into an embedded database unasked; the user decides when to change another database.
             if install.version(server.dsn) is None:
                 install.install(server.dsn)
             yield server.dsn
-    elif dsn is not None or known.dsn is not None:
-        yield dsn or known.dsn or ""
     else:
         with _default_address():
             yield ""
 
 
 @contextmanager
-def client(dsn: str | None, embedded: str | None) -> Iterator[Client]:
+def client(named: Database) -> Iterator[Client]:
     """A client of the database that the options or the settings name."""
-    with address(dsn, embedded) as database, Client(database, max_connections=2) as connected:
+    with address(named) as database, Client(database, max_connections=2) as connected:
         yield connected
 
 

@@ -25,34 +25,34 @@ app = option.noun(
 @option.verb(
     app, "install", "trunq db install --dsn postgresql://localhost/shop", "trunq db install --embedded"
 )
-def install(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
+def install(*, database: option.Database, json: option.Json = False) -> None:
     """Put trunq into a database: three schemas, no extension, no superuser.
 
     It happens in one transaction and under a lock: twenty at once are as good as one. In a database that
     has trunq already it does what `trunq db upgrade` does.
     """
-    with address(dsn, embedded) as database:
-        _tell(installer.install(database), json)
+    with address(database) as dsn:
+        _tell(installer.install(dsn), json)
 
 
 @option.verb(app, "upgrade", "trunq db upgrade")
-def upgrade(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
+def upgrade(*, database: option.Database, json: option.Json = False) -> None:
     """Bring the trunq in a database up to the version of this program.
 
     Tables are changed by the migrations that are missing, functions are applied again. Nothing happens when
     all is up to date.
     """
-    with address(dsn, embedded) as database:
-        if installer.version(database) is None:
+    with address(database) as dsn:
+        if installer.version(dsn) is None:
             installer.compare(None)
-        _tell(installer.install(database), json)
+        _tell(installer.install(dsn), json)
 
 
 @option.verb(app, "version", "trunq db version", "trunq db version --json | jq .database")
-def version(dsn: option.Dsn = None, embedded: option.Embedded = None, json: option.Json = False) -> None:
+def version(*, database: option.Database, json: option.Json = False) -> None:
     """Show the version of the schema in a database, and the one this program works with."""
-    with address(dsn, embedded) as database:
-        found = installer.version(database)
+    with address(database) as dsn:
+        found = installer.version(dsn)
     wanted = installer.newest()
     if json:
         write_json({"database": found, "program": wanted})

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from trunq.cli import option
+from trunq import Client
+from trunq.cli import completion, option
+from trunq.cli.choice import Choice
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
-from trunq.cli.output import say, write_json, write_rows
+from trunq.cli.output import Row, say, with_age, write_json, write_rows
+from trunq.cli.question import Yes, confirm
 
 app = option.noun(
     "Dead messages: rejected, or given up after their last attempt (others say dead-letter queue).",
     "trunq dead list mail",
-    "trunq dead requeue mail 42 43",
+    "trunq dead requeue mail --kind welcome --error 'timed out'",
     "trunq dead purge mail --older-than 30d",
 )
 
-COLUMNS = ("id", "subscription", "kind", "key", "reason", "attempts", "died_at", "error")
+COLUMNS = ("id", "subscription", "kind", "key", "reason", "attempts", "died_at", "age", "error")
+
+PART = 5_000
+"""Messages in one transaction, so that a command about millions holds nobody up."""
 
 Subscription = Annotated[
-    str | None, typer.Option("--subscription", "-s", metavar="NAME", help="Only those of this subscription.")
+    str | None,
+    typer.Option(
+        "--subscription",
+        "-s",
+        metavar="NAME",
+        help="Only those of this subscription.",
+        autocompletion=completion.subscriptions,
+    ),
 ]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")]
 Everything = Annotated[
@@ -33,7 +47,13 @@ Everything = Annotated[
 ]
 
 
-@option.verb(app, "list", "trunq dead list mail", "trunq dead list mail --json | jq '.[].errors'")
+@option.verb(
+    app,
+    "list",
+    "trunq dead list mail",
+    "# What died within the last hour, and why",
+    "trunq dead list mail --newer-than 1h --json | jq '.[].errors'",
+)
 def list_dead(
     queue: option.Queue,
     subscription: Subscription = None,
@@ -41,39 +61,52 @@ def list_dead(
     before: Annotated[
         int | None, typer.Option("--before", metavar="DEAD_ID", help="Only those listed after this dead_id.")
     ] = None,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    *,
+    choice: Choice,
+    database: option.Database,
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
     """List the dead messages of a queue, the newest first, each with its last error."""
-    with client(dsn, embedded) as trunq:
-        rows = trunq.list_dead(queue, subscription, limit=limit, before=before, brief=not (json or csv))
-        found = [row._asdict() for row in rows]
-    shown = found if json or csv else [row | {"error": _last_error(row)} for row in found]
-    write_rows(shown, COLUMNS, json, f"Queue {queue} has no dead messages.", csv)
+    with client(database) as trunq:
+        rows = trunq.list_dead(
+            queue, subscription, limit=limit, before=before, brief=not (json or csv), **asdict(choice)
+        )
+    found: list[Row] = [row._asdict() for row in rows]
+    shown = (
+        found if json or csv else [with_age(row, "died_at") | {"error": _last_error(row)} for row in found]
+    )
+    nothing = f"Queue {queue} has no {'such ' if choice.is_given else ''}dead messages."
+    write_rows(shown, COLUMNS, json, nothing, csv)
 
 
 @option.verb(
     app,
     "requeue",
     "trunq dead requeue mail 42 43",
-    "# Everything, after the cause is mended",
-    "trunq dead requeue mail --all",
+    "# What died of one cause, after the cause is mended",
+    "trunq dead requeue mail --kind welcome --error 'connection refused'",
+    "# Everything, without being asked",
+    "trunq dead requeue mail --all --yes",
 )
 def requeue(
     queue: option.Queue,
     ids: Ids = None,
     everything: Everything = False,
     subscription: Subscription = None,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    yes: Yes = False,
+    *,
+    choice: Choice,
+    database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Give dead messages another life: their subscription leases them again, with all attempts."""
-    chosen = _choose(ids, everything, "requeue")
-    with client(dsn, embedded) as trunq:
-        count = trunq.requeue(queue, subscription, ids=chosen)
+    """Give dead messages another life: their subscription leases them again, with all attempts.
+
+    Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay dead.
+    """
+    given = _choose(ids, everything, subscription, choice, "requeue")
+    with client(database) as trunq:
+        count = _take(trunq, trunq.requeue, queue, given, "requeue", yes)
     _tell("requeued", queue, count, json)
 
 
@@ -88,41 +121,63 @@ def purge(
     queue: option.Queue,
     ids: Ids = None,
     everything: Everything = False,
-    older_than: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--older-than", parser=option.interval, metavar="INTERVAL", help="Only those dead for so long."
-        ),
-    ] = None,
     subscription: Subscription = None,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    yes: Yes = False,
+    *,
+    choice: Choice,
+    database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Remove dead messages for good."""
-    chosen = _choose(ids, everything or older_than is not None, "purge")
-    with client(dsn, embedded) as trunq:
-        count = trunq.purge(queue, subscription, ids=chosen, older_than=older_than)
+    """Remove dead messages for good.
+
+    Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay.
+    """
+    given = _choose(ids, everything, subscription, choice, "purge")
+    with client(database) as trunq:
+        count = _take(trunq, trunq.purge, queue, given, "purge", yes)
     _tell("purged", queue, count, json)
 
 
-def _choose(ids: list[int] | None, everything: bool, verb: str) -> list[int] | None:
-    """The given ids, or None for all messages, which the user must ask for."""
-    if ids and everything and verb == "requeue":
-        raise Mistake("Give ids or --all, not both.")
-    if not ids and not everything:
-        raise Mistake(f"Say which messages to {verb}: their ids, or --all.")
-    return ids or None
+def _choose(
+    ids: list[int] | None, everything: bool, subscription: str | None, choice: Choice, verb: str
+) -> dict[str, Any]:
+    """What was chosen, as arguments; all messages only for a user who asks for them."""
+    if everything and (ids or choice.is_given):
+        raise Mistake("Give --all, or ids and filters, not both.")
+    if not (ids or everything or choice.is_given):
+        raise Mistake(f"Say which messages to {verb}: their ids, a filter (--kind, --error, ...), or --all.")
+    return {"subscription": subscription, "ids": ids or None, **asdict(choice)}
+
+
+def _take(
+    trunq: Client, verb: Callable[..., int], queue: str, given: dict[str, Any], name: str, yes: bool
+) -> int:
+    """Requeue or purge what is chosen, in parts; returns how many."""
+    # Only what is dead by now: messages die meanwhile, those requeued among them.
+    newest = trunq.list_dead(queue, given["subscription"], limit=1, brief=True)
+    if not newest:
+        return 0
+    given = given | {"before": newest[0].dead_id + 1}
+    if given["ids"] is None and (count := trunq.count_dead(queue, **given)):
+        confirm(f"{_counted(count)} of {queue}: {name}?", is_answered=yes)
+    taken = part = verb(queue, **given, limit=PART)
+    while part == PART:
+        part = verb(queue, **given, limit=PART)
+        taken += part
+    return taken
 
 
 def _tell(done: str, queue: str, count: int, json: bool) -> None:
     if json:
         write_json({"queue": queue, done: count})
     else:
-        messages = "message" if count == 1 else "messages"
-        say(f"{{count}} dead {messages} of {{queue}} {done}.", count=f"{count:,}", queue=queue)
+        say(f"{{count}} of {{queue}} {done}.", count=_counted(count), queue=queue)
 
 
-def _last_error(row: dict[str, Any]) -> str:
+def _counted(count: int) -> str:
+    return f"{count:,} dead {'message' if count == 1 else 'messages'}"
+
+
+def _last_error(row: Row) -> str:
     errors = row["errors"] or []
     return str(errors[-1].get("error") or "") if errors else ""

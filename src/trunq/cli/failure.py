@@ -10,7 +10,7 @@ from trunq.errors import QueueInUse, QueueNotFound, SubscriptionNotFound
 
 SHELL_HINTS: Final[dict[type[BaseException], str]] = {
     QueueNotFound: "Create it with trunq queue create NAME, or see what is there: trunq queue list.",
-    SubscriptionNotFound: "Those there are: trunq status.",
+    SubscriptionNotFound: "Those there are: trunq subscription list.",
     QueueInUse: "To drop it with all that is in it: --force.",
 }
 """The advice as a command, where the database gives it as SQL."""

@@ -23,8 +23,8 @@ def leader(
     name: Annotated[
         str | None, typer.Option("--name", help="What it is called; by default host and process.")
     ] = None,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    *,
+    database: option.Database,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     verbose: Verbose = False,
@@ -39,10 +39,10 @@ def leader(
     to keep it apart from them.
     """
     log_to_stderr(log_level, log_format, is_verbose=verbose)
-    with address(dsn, embedded) as database:
-        elected = Leader(database, name)
-        if embedded is not None:
-            err.print(f"The database: {database}", markup=False)
+    with address(database) as dsn:
+        elected = Leader(dsn, name)
+        if database.embedded:
+            err.print(f"The database: {dsn}", markup=False)
         err.print(f"[bold]{elected.name}[/bold] stands for election. Ctrl-C ends it.")
         elected.run()
     if json:

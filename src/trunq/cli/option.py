@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,6 +15,9 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
+from trunq.cli import completion
+from trunq.cli.spread import spread
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DATABASE = "Which database"
@@ -21,33 +25,66 @@ EMBEDDED_DIRECTORY = ".trunq"
 FLAG = ""
 """Metavar of an option without a value; by default --help would show its type."""
 
-Dsn = Annotated[
-    str | None,
-    typer.Option(
-        "--dsn",
-        metavar="DSN",
-        rich_help_panel=DATABASE,
-        help="Address of the database, as libpq takes it: postgresql://user@host/name. "
-        "Or set TRUNQ_DSN; a password is better kept in ~/.pgpass than on a command line.",
-    ),
-]
-Embedded = Annotated[
-    str | None,
-    typer.Option(
-        "--embedded",
-        metavar="[DIR]",
-        rich_help_panel=DATABASE,
-        help=f"Use a Postgres of your own in DIR (default: {EMBEDDED_DIRECTORY}) instead; "
-        "it is made when it is not there, and runs as long as a command uses it.",
-    ),
-]
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Which database a command is about; nothing given: that of the settings."""
+
+    dsn: Annotated[
+        str | None,
+        typer.Option(
+            "--dsn",
+            metavar="DSN",
+            rich_help_panel=DATABASE,
+            help="Address of the database, as libpq takes it: postgresql://user@host/name. "
+            "Or set TRUNQ_DSN; a password is better kept in ~/.pgpass than on a command line.",
+        ),
+    ] = None
+    embedded: Annotated[
+        bool,
+        typer.Option(
+            "--embedded",
+            metavar=FLAG,
+            rich_help_panel=DATABASE,
+            help="Use a Postgres of your own instead; it is made when it is not there, and runs as long as "
+            "a command uses it.",
+        ),
+    ] = False
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--directory",
+            metavar="DIR",
+            rich_help_panel=DATABASE,
+            help=f"Where the embedded one keeps its files (default: {EMBEDDED_DIRECTORY}).",
+        ),
+    ] = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line names it."""
+        return self.dsn is not None or self.embedded
+
+
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON, for scripts.")]
 Csv = Annotated[
     bool, typer.Option("--csv", metavar=FLAG, help="Print CSV with a line of headings, for spreadsheets.")
 ]
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+Queue = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="Name of the queue.", autocompletion=completion.queues)
+]
+OneQueue = Annotated[
+    str | None, typer.Argument(metavar="QUEUE", help="Only this queue.", autocompletion=completion.queues)
+]
 Subscription = Annotated[
-    str, typer.Option("--subscription", "-s", metavar="NAME", help="Name of the subscription.")
+    str,
+    typer.Option(
+        "--subscription",
+        "-s",
+        metavar="NAME",
+        help="Name of the subscription.",
+        autocompletion=completion.subscriptions,
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
 
@@ -135,7 +172,7 @@ class Group(_Help, TyperGroup):
         return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)
 
 
-ORDER = ("db", "queue", "publish", "worker", "leader", "status", "message", "dead")
+ORDER = ("db", "queue", "publish", "worker", "leader", "status", "subscription", "message", "dead")
 
 
 def noun(help: str, *lines: str) -> typer.Typer:
@@ -145,19 +182,9 @@ def noun(help: str, *lines: str) -> typer.Typer:
 
 def verb(app: typer.Typer, name: str, *lines: str) -> Callable[[Function], Function]:
     """Register a function as a command, with examples."""
-    return app.command(name, cls=Command, epilog=examples(*lines))
 
+    def register(function: Function) -> Function:
+        app.command(name, cls=Command, epilog=examples(*lines))(spread(function))
+        return function
 
-def embedded_directory(value: str) -> Path:
-    """The directory of `--embedded`; the flag alone arrives as an empty value (see `spell_out`)."""
-    return Path(value or EMBEDDED_DIRECTORY)
-
-
-def spell_out(arguments: list[str]) -> list[str]:
-    """Give `--embedded` without a directory an empty value: Typer does not support optional values."""
-    spelled = []
-    for position, argument in enumerate(arguments):
-        following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        alone = argument == "--embedded" and following.startswith("-")
-        spelled.append("--embedded=" if alone else argument)
-    return spelled
+    return register

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich import box
-from rich.console import Console
+import typer.rich_utils
+from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from trunq.display import cell, label, plain
+from trunq.cli.table import Column, draw
+from trunq.display import cell, interval, label, plain, text
 
 Row = Mapping[str, Any]
 
 WIDE = 1000
-"""Width of output that does not go to a terminal: a table in a file or a pipe is never cut."""
+"""Width of output that does not go to a terminal: a table in a file or a pipe has all its columns. COLUMNS
+overrules it: watch(1) sets it.
+"""
+
+IS_PLAIN = os.environ.get("NO_COLOR", "") != ""
+"""Neither colours nor bold letters: Rich alone would leave the latter."""
+
+if IS_PLAIN:
+    typer.rich_utils.COLOR_SYSTEM = None
 
 
 def _console(stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not console.is_terminal:
+    console = Console(
+        stderr=stderr, highlight=False, soft_wrap=True, color_system=None if IS_PLAIN else "auto"
+    )
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = WIDE
     return console
 
@@ -36,6 +48,12 @@ def say(sentence: str, **facts: Any) -> None:
     """Print a sentence with its facts in bold. The sentence may contain markup, facts are escaped."""
     marked = {name: f"[bold]{escape(str(fact))}[/bold]" for name, fact in facts.items()}
     out.print(sentence.format(**marked))
+
+
+def print_fact(name: str, value: Any) -> None:
+    """Print one of several facts, in a line of its own; nothing when there is none."""
+    if value is not None:
+        out.print(f"  [dim]{name:<10}[/dim] {escape(text(value))}")
 
 
 def complain(sentence: str) -> None:
@@ -77,22 +95,24 @@ def write_rows(
     elif as_json:
         write_json(found)
     elif found:
-        out.print(table(found, columns))
+        out.print(table(found, columns, out.width))
     else:
         out.print(empty)
 
 
-def table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
-    """A table without the empty columns; where space is short, only `error` becomes narrower."""
-    columns = [column for column in columns if any(row[column] not in (None, "") for row in rows)]
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
-    for column in columns:
-        is_number = all(isinstance(row[column], int | float | timedelta | None) for row in rows)
-        shown = [cell(column, row[column]) for row in rows]
-        least = None if column == "error" else max(map(len, [label(column), *shown]))
-        drawn.add_column(
-            label(column), justify="right" if is_number else "left", min_width=least, overflow="fold"
-        )
-    for row in rows:
-        drawn.add_row(*(escape(cell(column, row[column])) for column in columns))
-    return drawn
+def with_age(row: Row, since: str) -> dict[str, Any]:
+    """A row with the time since one of its times, to be shown beside it."""
+    then = row[since]
+    return {**row, "age": interval(max(datetime.now(UTC) - then, timedelta(0))) if then is not None else ""}
+
+
+def table(rows: Sequence[Row], columns: Sequence[str], room: int) -> RenderableType:
+    """A table without the empty columns."""
+    filled = (column for column in columns if any(row[column] not in (None, "") for row in rows))
+    return draw([_column(name, [row[name] for row in rows]) for name in filled], room)
+
+
+def _column(name: str, values: Sequence[Any]) -> Column:
+    is_number = all(isinstance(value, int | float | timedelta | None) for value in values)
+    cells = [Text(cell(name, value)) for value in values]
+    return Column(label(name), cells, is_number, is_flexible=name == "error")

@@ -67,8 +67,8 @@ def publish(
             "--due-at", parser=option.moment, metavar="TIME", help="Not before this time (ISO 8601)."
         ),
     ] = None,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    *,
+    database: option.Database,
     json: option.Json = False,
 ) -> None:
     """Publish messages to a queue and print their ids.
@@ -79,7 +79,7 @@ def publish(
         raise Mistake("A message has either --delay or --due-at, not both.")
     payloads = _payloads(payload, file, lines)
     ids: list[int] = []
-    with client(dsn, embedded) as trunq, trunq.transaction() as connection:
+    with client(database) as trunq, trunq.transaction() as connection:
         while group := list(islice(payloads, GROUP)):
             ids += trunq.publish_many(
                 queue,

@@ -1,28 +1,41 @@
-"""trunq queue: create, list, drop."""
+"""trunq queue: create, set, list, close, open, drop."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from trunq import Client
 from trunq.cli import option
 from trunq.cli.database import client
-from trunq.cli.output import say, write_json, write_rows
+from trunq.cli.failure import Mistake
+from trunq.cli.output import Row, print_fact, say, write_json, write_rows
+from trunq.display import interval
 
 app = option.noun(
-    "Queues: create, list, drop.", "trunq queue create mail", "trunq queue list", "trunq queue drop mail"
+    "Queues: create, set, list, close, open, drop.",
+    "trunq queue create mail",
+    "trunq queue set mail --max-waiting 100000",
+    "trunq queue list",
+    "trunq queue drop mail",
 )
 
-Retention = Annotated[
-    timedelta | None,
-    typer.Option(
-        parser=option.interval,
-        metavar="INTERVAL",
-        help="How long a message is kept after it was published, at least (default: one day).",
-    ),
-]
+COLUMNS = (
+    *("queue", "subscriptions", "retention", "closed", "kinds", "max_waiting", "max_per_transaction"),
+    "created_at",
+)
+SETTINGS = (
+    *("retention", "kinds", "max_waiting", "max_per_transaction", "announces", "is_closed"),
+    *("tick_max_count", "tick_max_lag", "tick_idle_period"),
+)
+RULES = "What may be published"
+TICKS = "When a tick is due, for exclusive subscriptions"
+
+
+def _kinds(value: str) -> list[str]:
+    return [kind.strip() for kind in value.split(",") if kind.strip()]
 
 
 @option.verb(
@@ -34,19 +47,28 @@ Retention = Annotated[
 )
 def create(
     queue: option.Queue,
-    retention: Retention = None,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    retention: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="How long a message is kept after it was published, at least (default: one day).",
+        ),
+    ] = None,
+    *,
+    database: option.Database,
     json: option.Json = False,
 ) -> None:
     """Create a queue, with its shared subscription `default`.
 
     Messages go into the table trunq_log.QUEUE: publish with `trunq publish`, trunq.publish() or a plain
-    INSERT. A name is 1 to 48 of a-z, 0-9 and _, and starts with a letter. Creating a queue that is there
-    changes nothing.
+    INSERT. A name is 1 to 48 of a-z, 0-9 and _, and starts with a letter. A queue that is there stays as it
+    is; if it has other settings than you give, the status is 1.
     """
-    with client(dsn, embedded) as trunq:
+    with client(database) as trunq:
         created = trunq.create_queue(queue, retention=retention)
+        if not created:
+            _refuse_another(_settings(trunq, queue), retention)
     if json:
         write_json({"queue": queue, "created": created})
     elif created:
@@ -60,22 +82,164 @@ def create(
         say("Queue {queue} is there already.", queue=queue)
 
 
-@option.verb(app, "list", "trunq queue list", "trunq queue list --json | jq -r '.[].queue'")
-def list_queues(
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+@option.verb(
+    app,
+    "set",
+    "trunq queue set mail --retention 12h",
+    "# Publishers are refused while so many messages wait (0: no limit)",
+    "trunq queue set mail --max-waiting 100000",
+    "# Only these kinds; and any kind again",
+    "trunq queue set mail --kinds welcome,goodbye",
+    "trunq queue set mail --kinds ''",
+)
+def set_queue(
+    queue: option.Queue,
+    retention: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="How long a message is kept at least; no longer than the queue was made for.",
+        ),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kinds",
+            parser=_kinds,
+            metavar="KIND,...",
+            rich_help_panel=RULES,
+            help="Take only messages of these kinds; '' takes any.",
+        ),
+    ] = None,
+    max_waiting: Annotated[
+        int | None,
+        typer.Option(
+            "--max-waiting",
+            min=0,
+            rich_help_panel=RULES,
+            help="Refuse to publish while the slowest shared subscription has so many waiting; 0: no limit.",
+        ),
+    ] = None,
+    max_per_transaction: Annotated[
+        int | None,
+        typer.Option(
+            "--max-per-transaction",
+            min=0,
+            rich_help_panel=RULES,
+            help="Refuse more than so many messages in one transaction; 0: no limit.",
+        ),
+    ] = None,
+    announce: Annotated[
+        bool | None,
+        typer.Option(
+            "--announce/--no-announce",
+            metavar=option.FLAG,
+            rich_help_panel=RULES,
+            help="Send a NOTIFY with the ids of each statement.",
+            show_default=False,
+        ),
+    ] = None,
+    tick_max_count: Annotated[
+        int | None,
+        typer.Option("--tick-max-count", min=1, rich_help_panel=TICKS, help="After so many messages."),
+    ] = None,
+    tick_max_lag: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--tick-max-lag",
+            parser=option.interval,
+            metavar="INTERVAL",
+            rich_help_panel=TICKS,
+            help="When the oldest message has waited so long.",
+        ),
+    ] = None,
+    tick_idle_period: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--tick-idle-period",
+            parser=option.interval,
+            metavar="INTERVAL",
+            rich_help_panel=TICKS,
+            help="So long after the last one, while nothing is published.",
+        ),
+    ] = None,
+    *,
+    database: option.Database,
     json: option.Json = False,
-    csv: option.Csv = False,
 ) -> None:
+    """Change the settings of a queue that you give; the others stay. Then show all of them.
+
+    Without any it shows them. Workers and publishers go on meanwhile. New rules hold for what is published
+    from now on: what waits stays.
+    """
+    shape: dict[str, Any] = {
+        "retention": retention,
+        "tick_max_count": tick_max_count,
+        "tick_max_lag": tick_max_lag,
+        "tick_idle_period": tick_idle_period,
+    }
+    rules: dict[str, Any] = {
+        "kinds": kinds,
+        "max_waiting": max_waiting,
+        "max_per_transaction": max_per_transaction,
+        "announce": announce,
+    }
+    with client(database) as trunq:
+        with trunq.transaction() as connection:
+            trunq.set_queue(queue, **shape, connection=connection)
+            if any(value is not None for value in rules.values()):
+                trunq.set_publishing(queue, **rules, connection=connection)
+        settings = _settings(trunq, queue)
+    if json:
+        write_json(settings)
+        return
+    say("Queue {queue}", queue=queue)
+    for name in SETTINGS:
+        print_fact(name.removeprefix("is_").replace("_", " "), _said(settings[name]))
+
+
+@option.verb(app, "list", "trunq queue list", "trunq queue list --json | jq -r '.[].queue'")
+def list_queues(*, database: option.Database, json: option.Json = False, csv: option.Csv = False) -> None:
     """List the queues."""
-    with client(dsn, embedded) as trunq:
-        write_rows(
-            (row._asdict() for row in trunq.list_queues()),
-            ("queue", "subscriptions", "retention", "created_at"),
-            json,
-            "There is no queue yet. Create one with: trunq queue create NAME",
-            csv,
-        )
+    with client(database) as trunq:
+        found: list[Row] = [row._asdict() for row in trunq.list_queues()]
+    for_people = (
+        {**row, "closed": "yes" if row["is_closed"] else "", "kinds": ", ".join(row["kinds"] or [])}
+        for row in found
+    )
+    write_rows(
+        found if json or csv else for_people,
+        COLUMNS,
+        json,
+        "There is no queue yet. Create one with: trunq queue create NAME",
+        csv,
+    )
+
+
+@option.verb(app, "close", "trunq queue close mail")
+def close(queue: option.Queue, *, database: option.Database, json: option.Json = False) -> None:
+    """Refuse to publish into a queue until `trunq queue open`.
+
+    What it holds is handled, retried and promoted as before: this drains a queue.
+    """
+    with client(database) as trunq:
+        trunq.close_queue(queue)
+    if json:
+        write_json({"queue": queue, "closed": True})
+    else:
+        say("Queue {queue} is closed. Open it with: trunq queue open {again}", queue=queue, again=queue)
+
+
+@option.verb(app, "open", "trunq queue open mail")
+def open_queue(queue: option.Queue, *, database: option.Database, json: option.Json = False) -> None:
+    """Let a queue that was closed take messages again; publishers need nothing but another try."""
+    with client(database) as trunq:
+        trunq.open_queue(queue)
+    if json:
+        write_json({"queue": queue, "closed": False})
+    else:
+        say("Queue {queue} is open.", queue=queue)
 
 
 @option.verb(app, "drop", "trunq queue drop mail", "# With everything in it", "trunq queue drop mail --force")
@@ -89,14 +253,37 @@ def drop(
             help="Also when other subscriptions read it or messages are unfinished.",
         ),
     ] = False,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    *,
+    database: option.Database,
     json: option.Json = False,
 ) -> None:
     """Drop a queue with its messages, history and dead messages."""
-    with client(dsn, embedded) as trunq:
+    with client(database) as trunq:
         trunq.drop_queue(queue, force=force)
     if json:
         write_json({"queue": queue, "dropped": True})
     else:
         say("Queue {queue} dropped.", queue=queue)
+
+
+def _settings(trunq: Client, queue: str) -> Row:
+    return next(row._asdict() for row in trunq.list_queues() if row.queue == queue)
+
+
+def _refuse_another(there: Row, retention: timedelta | None) -> None:
+    if retention is not None and there["retention"] != retention:
+        queue, kept = there["queue"], interval(there["retention"])
+        raise Mistake(
+            f"Queue {queue} is there already, with a retention of {kept}, and stays as it is."
+            f" To change it: trunq queue set {queue} --retention ..."
+        )
+
+
+def _said(value: Any) -> Any:
+    match value:
+        case None:
+            return "any"
+        case list():
+            return ", ".join(value)
+        case _:
+            return value

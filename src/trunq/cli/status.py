@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from trunq import Client, display
 from trunq.cli import option
 from trunq.cli.database import client
 from trunq.cli.output import Row, out, write_csv, write_json
+from trunq.cli.table import Column, draw, fits
 
 COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
 """Numbers with their colours."""
@@ -36,7 +36,7 @@ EXAMPLES = (
 
 
 def status(
-    queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Only this queue.")] = None,
+    queue: option.OneQueue = None,
     once: Annotated[
         bool,
         typer.Option(
@@ -46,8 +46,8 @@ def status(
     every: Annotated[
         float, typer.Option("--every", min=0.2, metavar="SECONDS", help="How often it is brought up to date.")
     ] = 1.0,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    *,
+    database: option.Database,
     json: option.Json = False,
     csv: option.Csv = False,
 ) -> None:
@@ -58,7 +58,7 @@ def status(
     an estimate: numbers are exact up to 1,000. The first line says when no leader runs, the last ones
     what else is wrong. Ctrl-C ends it.
     """
-    with client(dsn, embedded) as trunq:
+    with client(database) as trunq:
         if json or csv:
             rows = [row._asdict() for row in trunq.status(queue)]
             write_csv(rows) if csv else write_json(rows)
@@ -79,31 +79,62 @@ def _shown(trunq: Client, queue: str | None) -> Group:
     return Group(*unled, table, *warnings)
 
 
-def _table(rows: Iterable[Row]) -> Table | Text:
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
-    for name in ("queue", "subscription"):
-        drawn.add_column(name, overflow="fold")
-    for name in ("ready", "leased", "delayed", "dead", "oldest", "workers", "done"):
-        drawn.add_column(name, justify="right", no_wrap=True, min_width=len(name))
-    for row in rows:
-        drawn.add_row(*_cells(row))
-    return (
-        drawn if drawn.row_count else Text("There is no queue yet. Create one with: trunq queue create NAME")
-    )
+def _table(rows: Sequence[Row]) -> RenderableType:
+    """A line a subscription; where names leave no room for the counts, queues have lines of their own."""
+    if not rows:
+        return Text("There is no queue yet. Create one with: trunq queue create NAME")
+    names, numbers = _names(rows), _numbers(rows)
+    if fits([*names, *numbers[: len(COUNTED)]], out.width):
+        return draw([*names, *numbers], out.width, keep=len(names))
+    return draw(_stacked(rows, numbers), out.width)
 
 
-def _cells(row: dict[str, Any] | Row) -> list[Text | str]:
+def _names(rows: Sequence[Row]) -> list[Column]:
     return [
-        Text(row["queue"], style="bold"),
-        Text(row["subscription"]) if row["mode"] == "shared" else Text(f"{row['subscription']} (exclusive)"),
-        *(_counted(row, name, style) for name, style in COUNTED),
-        display.interval(row["oldest_ready"]) if row["oldest_ready"] is not None else "",
-        _number(f"{row['workers']:,}", row["workers"], ""),
-        _counted(row, "done_last_minute", "green", "/min"),
+        Column("queue", [Text(row["queue"], style="bold") for row in rows]),
+        Column("subscription", [Text(_reader(row)) for row in rows]),
     ]
 
 
-def _counted(row: dict[str, Any] | Row, name: str, style: str, unit: str = "") -> Text:
+def _numbers(rows: Sequence[Row]) -> list[Column]:
+    return [
+        *(Column(name, [_counted(row, name, style) for row in rows], True) for name, style in COUNTED),
+        Column("oldest", [_age(row["oldest_ready"]) for row in rows], True),
+        Column("workers", [_number(f"{row['workers']:,}", row["workers"], "") for row in rows], True),
+        Column("done", [_counted(row, "done_last_minute", "green", "/min") for row in rows], True),
+    ]
+
+
+def _stacked(rows: Sequence[Row], numbers: Sequence[Column]) -> list[Column]:
+    """Each queue on a line of its own, above its subscriptions."""
+    names: list[Text] = []
+    # Where a line has no numbers, its number is None.
+    places: list[int | None] = []
+    for place, row in enumerate(rows):
+        if place == 0 or rows[place - 1]["queue"] != row["queue"]:
+            names.append(Text(row["queue"], style="bold"))
+            places.append(None)
+        names.append(Text(f"  {_reader(row)}"))
+        places.append(place)
+    return [
+        Column("queue", names),
+        *(
+            Column(column.name, [Text() if place is None else column.cells[place] for place in places], True)
+            for column in numbers
+        ),
+    ]
+
+
+def _reader(row: Row) -> str:
+    name = str(row["subscription"])
+    return name if row["mode"] == "shared" else f"{name} (exclusive)"
+
+
+def _age(value: timedelta | None) -> Text:
+    return Text("" if value is None else display.interval(value))
+
+
+def _counted(row: Row, name: str, style: str, unit: str = "") -> Text:
     return _number(display.count(row[name], name in row["estimated"]) + unit, row[name], style)
 
 

@@ -94,8 +94,8 @@ def worker(
             help="Messages whose kind has no handler wait for a worker that has one, or are rejected.",
         ),
     ] = None,
-    dsn: option.Dsn = None,
-    embedded: option.Embedded = None,
+    *,
+    database: option.Database,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     verbose: Verbose = False,
@@ -127,10 +127,10 @@ def worker(
             setattr(found, attribute, value)
     found.until_empty = found.until_empty or until_empty
     log_to_stderr(log_level, log_format, is_verbose=verbose)
-    if found.dsn is not None and dsn is None and embedded is None:
+    if found.dsn is not None and not database.is_given:
         _run(found, app, json)
         return
-    with address(dsn, embedded) as found.dsn:
+    with address(database) as found.dsn:
         _run(found, app, json)
 
 

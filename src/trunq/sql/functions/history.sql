@@ -43,7 +43,8 @@ Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
   p_queue text, p_subscription text default 'default', p_state text default null, p_limit integer default null, p_before bigint default null,
-  p_brief boolean default false
+  p_brief boolean default false, p_kind text default null, p_key text default null, p_error text default null,
+  p_older_than interval default null, p_newer_than interval default null
 ) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
@@ -62,18 +63,21 @@ begin
       format('scheduled, ready, leased, retrying, done or dead; trunq_queue.%I has messages in every state', v_queue.name || '_messages'));
   end if;
   return query
-    select m.* from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief) m order by m.published_at desc nulls last, m.id desc;
+    select m.*
+    from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief, p_kind, p_key, p_error, p_older_than, p_newer_than) m
+    order by m.published_at desc nulls last, m.id desc;
   get diagnostics v_count = row_count;
   if p_limit is null and v_count = v_limit then
     raise warning 'trunq: the list ends after % messages', v_limit using hint = 'ask for the next page with p_before';
   end if;
 end $$;
-comment on function trunq.list_messages(text, text, text, integer, bigint, boolean) is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result.
+comment on function trunq.list_messages(text, text, text, integer, bigint, boolean, text, text, text, interval, interval) is
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long ago it was published); with one, a call looks at 100,000 messages at most, and a WARNING says where to go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(
-  p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint, p_brief boolean
+  p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint, p_brief boolean,
+  p_kind text, p_key text, p_error text, p_older_than interval, p_newer_than interval
 ) returns table (
   subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
@@ -82,13 +86,22 @@ create or replace function trunq._pages(
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   c_page constant integer := 1000;
+  c_now constant timestamptz := trunq.clock();
+  -- What few messages have is not looked for without end.
+  v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than) > 0;
+  v_looked integer := 0;
   v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
   v_places record;
   v_count integer;
 begin
   while v_left > 0 loop
-    v_places := trunq._candidates(p_sub, p_queue, p_state, least(v_left, c_page), v_before);
+    if v_looked >= trunq._limit('list_rows') then
+      raise warning 'trunq: the list ends after a look at % messages', v_looked
+        using hint = format('ask for the rest with p_before => %s', v_before);
+      exit;
+    end if;
+    v_places := trunq._candidates(p_sub, p_queue, p_state, case when v_is_filtered then c_page else least(v_left, c_page) end, v_before);
     exit when v_places.ids = '{}';
     return query
       with known as materialized (
@@ -100,14 +113,21 @@ begin
         cross join lateral trunq._message(p_sub, p_queue, k.ids, p_brief, false) m)
       select m.subscription, m.state, m.id, m.kind, m.key, m.payload, m.headers, m.attempt, m.attempts, m.published_at, m.due_at, m.worker,
         m.leased_at, m.expires_at, m.finished_at, m.error, m.result
-      from found m where p_state is null or m.state = p_state;
+      from found m
+      where (p_state is null or m.state = p_state)
+        and (p_kind is null or m.kind = p_kind) and (p_key is null or m.key = p_key)
+        and (p_error is null or strpos(lower(m.error), lower(p_error)) > 0)
+        and (p_older_than is null or m.published_at < c_now - p_older_than)
+        and (p_newer_than is null or m.published_at >= c_now - p_newer_than)
+      order by m.id desc limit v_left;
     get diagnostics v_count = row_count;
     v_left := v_left - v_count;
+    v_looked := v_looked + case when v_is_filtered then cardinality(v_places.ids) else 0 end;
     v_before := v_places.ids[cardinality(v_places.ids)];
   end loop;
 end $$;
-comment on function trunq._pages(trunq.subscription, trunq.queue, text, integer, bigint, boolean) is
-  'Messages of a shared subscription with ids below p_before, in one state or any, in no order.';
+comment on function trunq._pages(trunq.subscription, trunq.queue, text, integer, bigint, boolean, text, text, text, interval, interval) is
+  'Messages of a shared subscription with ids below p_before, in one state or any, that all filters given find, in no order.';
 
 create or replace function trunq._candidates(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,

@@ -94,6 +94,37 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._start_queue(integer, boolean) is 'Gives a new queue its first tick and, unless told otherwise, its subscription "default".';
 
+create or replace function trunq.set_queue(
+  p_queue text, p_retention interval default null, p_tick_max_count integer default null, p_tick_max_lag interval default null,
+  p_tick_idle_period interval default null
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_longest constant interval := (v_queue.segments - 2) * v_queue.span;
+begin
+  perform trunq._check_interval(format('the retention of queue "%s"', p_queue), p_retention);
+  perform trunq._check_interval(format('tick_max_lag of queue "%s"', p_queue), p_tick_max_lag);
+  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), p_tick_idle_period);
+  if p_tick_max_count < 1 then
+    perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, p_tick_max_count));
+  end if;
+  -- The segment of every row, and so of each position, follows from the span: it stays as it was made.
+  if p_retention > v_longest then
+    perform trunq._fail('TQ005', format('queue "%s" was made for a retention of at most %s, not %s', p_queue, v_longest, p_retention),
+      'a longer one needs a queue of its own: create it with that retention and move publishers and readers there');
+  end if;
+  update trunq.queue q set
+    retention = coalesce(p_retention, q.retention),
+    tick_max_count = coalesce(p_tick_max_count, q.tick_max_count),
+    tick_max_lag = coalesce(p_tick_max_lag, q.tick_max_lag),
+    tick_idle_period = coalesce(p_tick_idle_period, q.tick_idle_period)
+  where q.queue_id = v_queue.queue_id;
+end $$;
+comment on function trunq.set_queue(text, interval, integer, interval, interval) is
+  'Changes what is given of a queue. The retention can become shorter, and longer again up to that which the queue was made with.
+Raises: TQ001, TQ005.';
+
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -181,9 +212,13 @@ end $$;
 comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue with other subscriptions than "default", or with unfinished messages.';
 
 create or replace function trunq.list_queues()
-returns table (queue text, queue_id integer, retention interval, span interval, subscriptions integer, created_at timestamptz)
+returns table (
+  queue text, queue_id integer, retention interval, span interval, tick_max_count integer, tick_max_lag interval, tick_idle_period interval,
+  kinds text[], max_waiting bigint, max_per_transaction integer, announces boolean, is_closed boolean, subscriptions integer, created_at timestamptz
+)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select q.name, q.queue_id, q.retention, q.span,
+  select q.name, q.queue_id, q.retention, q.span, q.tick_max_count, q.tick_max_lag, q.tick_idle_period,
+    q.kinds, q.max_waiting, q.max_per_transaction, q.announces, q.is_closed,
     (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id), q.created_at
   from trunq.queue q order by q.name
 $$;

@@ -28,9 +28,7 @@ begin
   if coalesce(p_mode, '') not in ('shared', 'exclusive') then
     perform trunq._fail('TQ005', format('a subscription is shared or exclusive, not "%s"', p_mode));
   end if;
-  if coalesce(p_start, '') not in ('latest', 'earliest') then
-    perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
-  end if;
+  perform trunq._check_start(p_start);
   if p_max_attempts < 0 or p_backoff not in ('constant', 'linear', 'exponential') or p_jitter not between 0 and 1
       or p_dead_retention < '0' then
     perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription),
@@ -45,12 +43,9 @@ begin
   perform trunq._check_cluster();
   select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
   if not found then
-    if p_mode = 'exclusive' then
-      v_tick := trunq._start_tick(trunq._find_queue(v_queue_id), p_start);
-    end if;
+    v_tick := trunq._start(trunq._find_queue(v_queue_id), p_mode, p_start);
     insert into trunq.subscription (queue_id, name, mode, start, start_tick_id)
-    values (v_queue_id, p_subscription, p_mode,
-      coalesce(v_tick.snapshot, case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end), v_tick.tick_id)
+    values (v_queue_id, p_subscription, p_mode, v_tick.snapshot, v_tick.tick_id)
     on conflict (queue_id, name) do nothing
     returning * into v_sub;
     v_created := found;
@@ -90,15 +85,37 @@ declare
 begin
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
   returning s.subscription_id into v_subscription_id;
-  delete from trunq.mark m where m.queue_id = v_queue_id and m.subscription_id = v_subscription_id;
-  delete from trunq.delayed d where d.subscription_id = v_subscription_id;
-  delete from trunq.dead d where d.subscription_id = v_subscription_id;
+  perform trunq._forget_subscription(v_queue_id, v_subscription_id);
   return v_subscription_id is not null;
 end $$;
 comment on function trunq.unsubscribe(text, text) is
   'Ends a subscription: its position, delayed and dead messages go with it.
 Returns: false when there was none.
 Raises: TQ001.';
+
+create or replace function trunq.reset(p_queue text, p_subscription text, p_start text default 'latest') returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub trunq.subscription;
+  v_tick trunq.tick;
+begin
+  perform trunq._require_read_committed('reset');
+  perform trunq._check_start(p_start);
+  -- As subscribe does: no segment goes that this reader is about to need.
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), (trunq._find_queue(p_queue)).queue_id);
+  perform trunq._check_cluster();
+  v_sub := trunq._subscription(p_queue, p_subscription);
+  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
+  -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
+  update trunq.subscription s set subscription_id = default, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
+  where s.subscription_id = v_sub.subscription_id;
+  perform trunq._forget_subscription(v_sub.queue_id, v_sub.subscription_id);
+end $$;
+comment on function trunq.reset(text, text, text) is
+  'Starts a subscription afresh: at latest it skips what waits, at earliest it reads all that is still kept once more. Its policy stays; its position, history, delayed and dead messages go, and answers under its leases are refused.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ010.
+Locks: the queue, shared; the subscription.';
 
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
@@ -139,6 +156,37 @@ begin
   return v_sub;
 end $$;
 comment on function trunq._subscription(text, text, text) is 'A subscription by name, or TQ001, TQ002; TQ011 when it is of another mode than p_mode.';
+
+create or replace function trunq._check_start(p_start text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if coalesce(p_start, '') not in ('latest', 'earliest') then
+    perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
+  end if;
+end $$;
+comment on function trunq._check_start(text) is 'Refuses (TQ005) what is no place to start at.';
+
+create or replace function trunq._start(p_queue trunq.queue, p_mode text, p_start text) returns trunq.tick
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_tick trunq.tick;
+begin
+  if p_mode = 'exclusive' then
+    return trunq._start_tick(p_queue, p_start);
+  end if;
+  v_tick.snapshot := case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end;
+  return v_tick;
+end $$;
+comment on function trunq._start(trunq.queue, text, text) is
+  'Where a subscription starts: a snapshot, which for an exclusive one is that of a tick. The caller holds the lock of the queue.';
+
+create or replace function trunq._forget_subscription(p_queue_id integer, p_subscription_id integer) returns void
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  delete from trunq.mark m where m.queue_id = p_queue_id and m.subscription_id = p_subscription_id;
+  delete from trunq.delayed d where d.subscription_id = p_subscription_id;
+  delete from trunq.dead d where d.subscription_id = p_subscription_id;
+$$;
+comment on function trunq._forget_subscription(integer, integer) is 'Deletes what the tables of rules hold of a subscription besides itself.';
 
 create or replace function trunq._position(
   p_queue trunq.queue, p_subscription_id integer,
