@@ -7,20 +7,25 @@ from typing import Any, NamedTuple
 
 
 class Queue(NamedTuple):
-    """A row of `list_queues`. `span` is how long one segment of the ring is written to."""
+    """A row of `list_queues`. `span` is how long one segment of the ring is written to; `paused_until` None:
+    until it is resumed.
+    """
 
     queue: str
     queue_id: int
     retention: timedelta
     span: timedelta
     subscriptions: int
+    paused: bool
+    paused_until: datetime | None
     created_at: datetime
 
 
 class Subscription(NamedTuple):
     """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
 
-    `jitter` is a share of the delay.
+    `jitter` is a share of the delay. `paused`, by itself or with its queue; `paused_until` None: until it is
+    resumed.
     """
 
     queue: str
@@ -35,6 +40,8 @@ class Subscription(NamedTuple):
     jitter: float
     keep_results: bool
     dead_retention: timedelta | None
+    paused: bool
+    paused_until: datetime | None
     created_at: datetime
 
 
@@ -150,6 +157,8 @@ class Status(NamedTuple):
     done_last_minute: int
     oldest_dead: timedelta | None
     estimated: list[str]
+    paused: bool
+    paused_until: datetime | None
 
 
 class Duty(NamedTuple):

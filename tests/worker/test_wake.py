@@ -303,3 +303,17 @@ async def test_with_notify_off_in_the_database_the_poll_is_enough(queue: Queue) 
         await asleep(queue, [worker])
         ids = queue.publish()
         await async_wait_until(lambda: ids[0] in seen)
+
+
+@pytest.mark.parametrize("what", ["queue", "subscription"])
+async def test_resume_wakes_sleepers(queue: Queue, what: str) -> None:
+    names = "'q', 'default'" if what == "subscription" else "'q'"
+    seen: list[int] = []
+    workers = [noting(queue.worker(poll=NEVER), seen) for _ in range(2)]
+    queue.connection.execute(f"select trunq.pause_{what}({names})".encode())
+    ids = queue.publish(count=3)
+    async with running(*workers):
+        await asleep(queue, workers)
+        assert seen == []
+        queue.connection.execute(f"select trunq.resume_{what}({names})".encode())
+        await async_wait_until(lambda: sorted(seen) == ids)

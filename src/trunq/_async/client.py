@@ -10,6 +10,7 @@ from trunq._async.delayed import AsyncDelayed
 from trunq._async.history import AsyncHistory
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
+from trunq._async.pause import AsyncPauses
 from trunq._async.publish import AsyncPublishing
 from trunq._async.queue import AsyncQueues
 from trunq._async.rotate import AsyncRotation
@@ -21,6 +22,7 @@ from trunq._async.tick import AsyncTicks
 class AsyncClient(
     AsyncQueues,
     AsyncSubscriptions,
+    AsyncPauses,
     AsyncPublishing,
     AsyncLeases,
     AsyncAnswers,

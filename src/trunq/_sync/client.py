@@ -12,6 +12,7 @@ from trunq._sync.delayed import Delayed
 from trunq._sync.history import History
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
+from trunq._sync.pause import Pauses
 from trunq._sync.publish import Publishing
 from trunq._sync.queue import Queues
 from trunq._sync.rotate import Rotation
@@ -23,6 +24,7 @@ from trunq._sync.tick import Ticks
 class Client(
     Queues,
     Subscriptions,
+    Pauses,
     Publishing,
     Leases,
     Answers,

@@ -20,7 +20,7 @@ begin
 end $$;
 comment on function trunq.next_batch(text, text, text, integer, interval) is
   'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open.
-Returns: no row when there is no newer tick or another worker holds the batch.
+Returns: no row when there is no newer tick, another worker holds the batch, or the subscription is paused.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
 Locks: the subscription.';
 

@@ -44,5 +44,5 @@ Raises: TQ001.';
 create or replace function trunq.queue_channel(p_queue text) returns text
 language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._find_queue(p_queue)).queue_id) $$;
 comment on function trunq.queue_channel(text) is
-  'The NOTIFY channel of a queue: payload m, there are messages; bell, the bell is free.
+  'The NOTIFY channel of a queue: payload m, there are messages; bell, the bell is free; look, every worker is to look (a pause has ended, a limit has changed).
 Raises: TQ001.';

@@ -152,13 +152,14 @@ end $$;
 comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue with other subscriptions than "default", or with unfinished messages.';
 
 create or replace function trunq.list_queues()
-returns table (queue text, queue_id integer, retention interval, span interval, subscriptions integer, created_at timestamptz)
+returns table (queue text, queue_id integer, retention interval, span interval, subscriptions integer, paused boolean, paused_until timestamptz, created_at timestamptz)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span,
-    (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id), q.created_at
+    (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id),
+    coalesce(q.paused_until > trunq.clock(), false), case when q.paused_until > trunq.clock() then nullif(q.paused_until, 'infinity') end, q.created_at
   from trunq.queue q order by q.name
 $$;
-comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to.';
+comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed.';
 
 create or replace function trunq.grant_publisher(p_queue text, p_role text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -5,7 +5,8 @@
 create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
-  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[]
+  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[],
+  paused boolean, paused_until timestamptz
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -22,6 +23,7 @@ begin
     where p_queue is null or q.name = p_queue order by q.name, s.name
   loop
     queue := v.queue; subscription := v.subscription; mode := v.mode; estimated := '{}';
+    select p.paused, p.paused_until into paused, paused_until from trunq._pause(v.sub, v_now) p;
     begin
       if v.mode = 'shared' then
         select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
@@ -47,7 +49,7 @@ begin
   end loop;
 end $$;
 comment on function trunq.status(text) is
-  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; ready of an exclusive subscription goes by ids.
+  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; ready of an exclusive subscription goes by ids. paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
 create or replace function trunq._filled(p_queue trunq.queue, p_table text) returns smallint[]

@@ -48,9 +48,10 @@ begin
     if p_mode = 'exclusive' then
       v_tick := trunq._start_tick(trunq._find_queue(v_queue_id), p_start);
     end if;
-    insert into trunq.subscription (queue_id, name, mode, start, start_tick_id)
+    insert into trunq.subscription (queue_id, name, mode, start, queue_paused_until, start_tick_id)
     values (v_queue_id, p_subscription, p_mode,
-      coalesce(v_tick.snapshot, case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end), v_tick.tick_id)
+      coalesce(v_tick.snapshot, case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end),
+      (trunq._find_queue(v_queue_id)).paused_until, v_tick.tick_id)
     on conflict (queue_id, name) do nothing
     returning * into v_sub;
     v_created := found;
@@ -103,7 +104,8 @@ Raises: TQ001.';
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
-  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, created_at timestamptz
+  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval,
+  paused boolean, paused_until timestamptz, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -112,12 +114,13 @@ begin
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.keep_results, s.dead_retention, s.created_at
+      s.jitter, s.keep_results, s.dead_retention, p.paused, p.paused_until, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
+    cross join lateral trunq._pause(s, trunq.clock()) p
     where p_queue is null or q.name = p_queue order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions(text) is
-  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.
+  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription

@@ -75,6 +75,7 @@ create table trunq.queue (
   tick_idle_period interval not null default '1 minute'
     constraint tick_idle_period_is_positive check (tick_idle_period > '0'),
   reachable_tick_id bigint not null default 1,
+  paused_until timestamptz,
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)
@@ -112,10 +113,16 @@ create table trunq.subscription (
   keep_results boolean not null default true,
   dead_retention interval
     constraint dead_retention_is_positive check (dead_retention > '0'),
+  paused_until timestamptz,
+  queue_paused_until timestamptz,
+  -- The one column of these that every lease reads.
+  is_limited boolean not null generated always as (num_nonnulls(paused_until, queue_paused_until) > 0) stored,
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
 comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
+comment on column trunq.subscription.paused_until is 'No message is handed out before; infinity: until somebody resumes it. queue_paused_until repeats that of the queue.';
+comment on column trunq.subscription.is_limited is 'Whether a lease must ask what it may hand out (trunq_queue.<queue>_allowance).';
 
 -- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
 -- an extension that shortens a lease, update it.

@@ -38,7 +38,7 @@ begin
       or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
-  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time into v_sub
+  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time, s.is_limited into v_sub
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -51,6 +51,12 @@ begin
   end if;
   v_now := trunq.clock();
   v_expires_at := v_now + v_sub.lease_time;
+  if v_sub.is_limited then
+    p_max_messages := trunq_queue._specimen_allowance(v_sub.subscription_id, p_max_messages, v_now);
+    if p_max_messages < 1 then
+      return;
+    end if;
+  end if;
 
   select l.lo, l.hi, l.last_txid, l.last_id into v_lo, v_hi, v_last_txid, v_last_id
   from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id
