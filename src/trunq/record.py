@@ -23,6 +23,7 @@ class Queue(NamedTuple):
 
 class Subscription(NamedTuple):
     """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
+    `filter` None: it reads every message.
 
     `jitter` is a share of the delay. `paused`, by itself or with its queue; `paused_until` None: until it is
     resumed.
@@ -40,6 +41,7 @@ class Subscription(NamedTuple):
     jitter: float
     keep_results: bool
     dead_retention: timedelta | None
+    filter: Any
     paused: bool
     paused_until: datetime | None
     created_at: datetime

@@ -8,6 +8,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
+from trunq.wire.scalar import moment
 
 
 class AsyncPauses(AsyncAccess):
@@ -26,7 +27,11 @@ class AsyncPauses(AsyncAccess):
         What workers hold goes on, and publishers publish.
         """
         await self._value(
-            connection, "pause_subscription", queue=queue, subscription=subscription, until=until
+            connection,
+            "pause_subscription",
+            queue=queue,
+            subscription=subscription,
+            until=moment("until", until),
         )
 
     async def resume_subscription(
@@ -44,7 +49,7 @@ class AsyncPauses(AsyncAccess):
         """Hand out no message of a queue, to any subscription, until a time, or (None) until it is
         resumed.
         """
-        await self._value(connection, "pause_queue", queue=queue, until=until)
+        await self._value(connection, "pause_queue", queue=queue, until=moment("until", until))
 
     async def resume_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> bool:
         """End the pause of a queue and wake its workers; False when it was not paused.

@@ -10,6 +10,7 @@ from typing import Any
 from psycopg import Connection
 
 from trunq._sync.access import Access
+from trunq.wire.scalar import moment
 
 
 class Pauses(Access):
@@ -27,7 +28,13 @@ class Pauses(Access):
 
         What workers hold goes on, and publishers publish.
         """
-        self._value(connection, "pause_subscription", queue=queue, subscription=subscription, until=until)
+        self._value(
+            connection,
+            "pause_subscription",
+            queue=queue,
+            subscription=subscription,
+            until=moment("until", until),
+        )
 
     def resume_subscription(
         self, queue: str, subscription: str, *, connection: Connection[Any] | None = None
@@ -42,7 +49,7 @@ class Pauses(Access):
         """Hand out no message of a queue, to any subscription, until a time, or (None) until it is
         resumed.
         """
-        self._value(connection, "pause_queue", queue=queue, until=until)
+        self._value(connection, "pause_queue", queue=queue, until=moment("until", until))
 
     def resume_queue(self, queue: str, *, connection: Connection[Any] | None = None) -> bool:
         """End the pause of a queue and wake its workers; False when it was not paused.

@@ -26,6 +26,8 @@ class LogPart(InputPartition):
     """What one task reads; Spark sends it to the worker."""
 
     part: Part
+    conditions: tuple[str, ...] = ()
+    """In addition to those of the query."""
 
 
 class BatchReader(DataSourceReader):
@@ -117,15 +119,18 @@ def conditions(options: Options) -> tuple[str, ...]:
     return tuple(membership(column, values) for column, values in asked if values)
 
 
-def plan(log: QueueLog, start: Tick, end: Tick, options: Options) -> list[LogPart]:
-    """Cuts the messages between two ticks into partitions."""
+def plan(
+    log: QueueLog, start: Tick, end: Tick, options: Options, conditions: tuple[str, ...] = ()
+) -> list[LogPart]:
+    """Cuts the messages between two ticks into partitions, which read those that meet the conditions."""
     ids = (start.last_message_id, end.last_message_id)
     parts = split(start.between(end), log, ids, Split(options.max_rows_per_partition, options.min_partitions))
-    return [LogPart(part) for part in parts]
+    return [LogPart(part, conditions) for part in parts]
 
 
 def read_part(options: Options, query: Query, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of a partition; Spark passes None when there are no partitions."""
     if not isinstance(partition, LogPart):
         return iter(())
-    return fetch(options.address(), query, partition.part, options.engine)
+    asked = replace(query, conditions=(*query.conditions, *partition.conditions))
+    return fetch(options.address(), asked, partition.part, options.engine)

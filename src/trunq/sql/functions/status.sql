@@ -74,8 +74,8 @@ begin
   if is_estimate then
     v := trunq._position(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(s.name::regclass, s.from_page, format(
-      '(subscription_id is null or subscription_id = %s) and not trunq._is_read_at(txid, id, %L, %L, %L, %s)',
-      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id))), 0)::bigint) into ready
+      '(g.subscription_id = %s or g.subscription_id is null and %s) and not trunq._is_read_at(g.txid, g.id, %L, %L, %L, %s)',
+      p_subscription_id, trunq._filter_condition(trunq._filter_of(p_subscription_id)), v.lo, v.hi, v.last_txid, v.last_id))), 0)::bigint) into ready
     from unnest(v_segments) n
     cross join lateral (select format('trunq_data.%I', trunq._segment_name(p_queue, 'log', n)) as name) t
     cross join lateral (select t.name, trunq._first_page(t.name::regclass, v.last_txid, v.last_id) as from_page) s
@@ -111,14 +111,14 @@ begin
     from generate_series(0, least($1, $3) - 1) k
     cross join lateral (select $2 + k * $1 / least($1, $3) page) p
     cross join lateral (
-      select count(*) number from %s
-      where ctid >= format('(%%s,0)', p.page)::tid and ctid < format('(%%s,0)', p.page + 1)::tid and %s
+      select count(*) number from %s g
+      where g.ctid >= format('(%%s,0)', p.page)::tid and g.ctid < format('(%%s,0)', p.page + 1)::tid and %s
       offset 0) n
   $q$, p_table, p_condition) into v_number using v_pages, p_from_page, c_pages;
   return v_number;
 end $$;
 comment on function trunq._estimate(regclass, bigint, text) is
-  'About how many rows of a table, from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
+  'About how many rows of a table (g), from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
 create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$

@@ -14,7 +14,8 @@ create or replace function trunq.subscribe(
   p_backoff_cap interval default null,
   p_jitter real default null,
   p_keep_results boolean default null,
-  p_dead_retention interval default null
+  p_dead_retention interval default null,
+  p_filter jsonb default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -39,6 +40,7 @@ begin
   perform trunq._check_interval(format('lease_time in the policy of subscription "%s"', p_subscription), p_lease_time);
   perform trunq._check_interval(format('backoff_base in the policy of subscription "%s"', p_subscription), p_backoff_base, '0');
   perform trunq._check_interval(format('backoff_cap in the policy of subscription "%s"', p_subscription), p_backoff_cap, '0');
+  perform trunq._check_filter(p_filter);
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
   v_queue_id := (trunq._find_queue(p_queue)).queue_id;  -- it may have been dropped meanwhile
@@ -63,7 +65,7 @@ begin
     perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is %s, not %s', p_subscription, p_queue, v_sub.mode, p_mode),
       'choose another name, or unsubscribe it first');
   end if;
-  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention) > 0 then
+  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention, p_filter) > 0 then
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
@@ -72,13 +74,14 @@ begin
       backoff_cap = coalesce(p_backoff_cap, s.backoff_cap),
       jitter = coalesce(p_jitter, s.jitter),
       keep_results = coalesce(p_keep_results, s.keep_results),
-      dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end
+      dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end,
+      filter = case when p_filter is null then s.filter else nullif(p_filter, '{}') end
     where s.subscription_id = v_sub.subscription_id;
   end if;
   return v_created;
 end $$;
-comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval) is
-  'Makes a subscription, or changes the policies given of one that is there.
+comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval, jsonb) is
+  'Makes a subscription, or changes the policies given of one that is there. p_filter: which messages it reads (functions/filter.sql), {} for all; a change counts for what is read from then on.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode.
 Locks: the queue, shared.';
@@ -104,7 +107,7 @@ Raises: TQ001.';
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
-  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval,
+  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, filter jsonb,
   paused boolean, paused_until timestamptz, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -114,7 +117,7 @@ begin
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.keep_results, s.dead_retention, p.paused, p.paused_until, s.created_at
+      s.jitter, s.keep_results, s.dead_retention, s.filter, p.paused, p.paused_until, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
     cross join lateral trunq._pause(s, trunq.clock()) p
     where p_queue is null or q.name = p_queue order by q.name, s.name;

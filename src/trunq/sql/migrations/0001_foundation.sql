@@ -113,6 +113,8 @@ create table trunq.subscription (
   keep_results boolean not null default true,
   dead_retention interval
     constraint dead_retention_is_positive check (dead_retention > '0'),
+  -- Null: it reads every message.
+  filter jsonb,
   paused_until timestamptz,
   queue_paused_until timestamptz,
   -- The one column of these that every lease reads.

@@ -31,6 +31,7 @@ declare
   v_started timestamptz := clock_timestamp();
   v_opened boolean := false; v_walked integer := 0; v_moved boolean := false; v_count integer;
   v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
+  v_all boolean; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
 begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
@@ -38,7 +39,7 @@ begin
       or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
-  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time, s.is_limited into v_sub
+  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time, s.is_limited, s.filter into v_sub
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -51,6 +52,10 @@ begin
   end if;
   v_now := trunq.clock();
   v_expires_at := v_now + v_sub.lease_time;
+  v_all := v_sub.filter is null;
+  if not v_all then
+    select f.* into v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers from trunq._read_filter(v_sub.filter) f;
+  end if;
   if v_sub.is_limited then
     p_max_messages := trunq_queue._specimen_allowance(v_sub.subscription_id, p_max_messages, v_now);
     if p_max_messages < 1 then
@@ -86,7 +91,8 @@ begin
         select g.* from trunq_log._specimen g
         where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
         order by g.txid, g.id limit c_walk) w
-      where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id is null or w.subscription_id = v_sub.subscription_id)
+      where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id = v_sub.subscription_id or w.subscription_id is null
+        and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, w.kind, w.key, w.headers)))
       limit 1;
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
@@ -111,7 +117,8 @@ begin
            from unnest(v_late) late(txid) cross join lateral (
              select g.* from trunq_log._specimen g
              where g.txid = late.txid and g.id > case when late.txid = v_last_txid then v_last_id else 0 end
-               and (g.subscription_id is null or g.subscription_id = v_sub.subscription_id)
+               and (g.subscription_id = v_sub.subscription_id or g.subscription_id is null
+                 and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, g.kind, g.key, g.headers)))
              order by g.id limit p_max_messages) m
            limit p_max_messages)
           union all
@@ -121,7 +128,8 @@ begin
              select g.* from trunq_log._specimen g
              where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
              order by g.txid, g.id limit c_walk) w
-           where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id is null or w.subscription_id = v_sub.subscription_id)
+           where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id = v_sub.subscription_id or w.subscription_id is null
+             and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, w.kind, w.key, w.headers)))
            limit p_max_messages)
           union all
           -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease.
