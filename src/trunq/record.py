@@ -23,7 +23,8 @@ class Queue(NamedTuple):
 
 class Subscription(NamedTuple):
     """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
-    `filter` None: it reads every message.
+    `filter` None: it reads every message; `rate`, `max_running` None: no limit; `burst` None: what the rate
+    gives in a second, at least one.
 
     `jitter` is a share of the delay. `paused`, by itself or with its queue; `paused_until` None: until it is
     resumed.
@@ -42,6 +43,10 @@ class Subscription(NamedTuple):
     keep_results: bool
     dead_retention: timedelta | None
     filter: Any
+    rate: float | None
+    rate_interval: timedelta
+    burst: int | None
+    max_running: int | None
     paused: bool
     paused_until: datetime | None
     created_at: datetime

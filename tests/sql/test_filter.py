@@ -184,3 +184,14 @@ def test_any_text_is_only_a_value(engine: Engine, text: str) -> None:
     engine.ask("publish", kind="x", key="x", headers={text: "other"})
     assert {name: engine.status(name).ready for name in filters} == dict.fromkeys(filters, 1)
     assert {name: engine.drain(name) for name in filters} == {name: [id] for name in filters}
+
+
+def test_history_shows_what_passes(engine: Engine) -> None:
+    engine.ask("subscribe", subscription="default", filter={"kinds": ["a"]})
+    passing = engine.publish(kinds=["a"])
+    other = engine.publish(kinds=["b"])
+    assert engine.listed() == passing
+    assert engine.drain() == passing
+    assert engine.listed() == engine.listed(state="done") == passing
+    with refused("TQ013"):
+        engine.call("show_message", id=other[0])

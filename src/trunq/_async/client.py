@@ -10,6 +10,7 @@ from trunq._async.delayed import AsyncDelayed
 from trunq._async.history import AsyncHistory
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
+from trunq._async.limit import AsyncLimits
 from trunq._async.pause import AsyncPauses
 from trunq._async.publish import AsyncPublishing
 from trunq._async.queue import AsyncQueues
@@ -23,6 +24,7 @@ class AsyncClient(
     AsyncQueues,
     AsyncSubscriptions,
     AsyncPauses,
+    AsyncLimits,
     AsyncPublishing,
     AsyncLeases,
     AsyncAnswers,

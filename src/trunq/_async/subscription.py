@@ -34,6 +34,10 @@ class AsyncSubscriptions(AsyncAccess):
         keep_results: bool | None = None,
         dead_retention: Interval | None = None,
         filter: Mapping[str, Any] | None = None,
+        rate: float | None = None,
+        rate_interval: Interval | None = None,
+        burst: int | None = None,
+        max_running: int | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> bool:
         """Create a subscription, or change the policies given of one that is there (then False).
@@ -47,7 +51,9 @@ class AsyncSubscriptions(AsyncAccess):
 
         It reads only what passes its `filter` ({}: every message): any of `kinds`, `not_kinds`, `keys`,
         `not_keys` (lists), `headers` and `not_headers` (dicts), all of which must hold. A change counts for
-        what is read from then on.
+        what is read from then on. A shared one hands out up to `rate` messages each `rate_interval` (1 s),
+        `burst` of them at once, and at most `max_running` (up to 1000) run at the same time, in all workers
+        together; 0: no limit.
         """
         created: bool = await self._value(
             connection,
@@ -65,6 +71,10 @@ class AsyncSubscriptions(AsyncAccess):
             keep_results=keep_results,
             dead_retention=interval("dead_retention", dead_retention),
             filter=json_text("filter", filter),
+            rate=rate,
+            rate_interval=interval("rate_interval", rate_interval),
+            burst=burst,
+            max_running=max_running,
         )
         return created
 

@@ -12,6 +12,7 @@ from trunq._sync.delayed import Delayed
 from trunq._sync.history import History
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
+from trunq._sync.limit import Limits
 from trunq._sync.pause import Pauses
 from trunq._sync.publish import Publishing
 from trunq._sync.queue import Queues
@@ -25,6 +26,7 @@ class Client(
     Queues,
     Subscriptions,
     Pauses,
+    Limits,
     Publishing,
     Leases,
     Answers,

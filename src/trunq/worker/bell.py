@@ -169,7 +169,7 @@ class Bell:
         if notification.payload == "bell":
             source.is_freed |= notification.pid != connection.pgconn.backend_pid
         elif notification.payload == "look":
-            source.is_rung = True
+            source.is_rung = source.is_limited = True
         else:
             source.is_rung |= source.holds_bell
         if source.is_rung or source.is_freed:

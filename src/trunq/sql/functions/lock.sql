@@ -29,6 +29,7 @@ language sql immutable parallel safe as $$
     when 'lease_bytes' then 16777216     -- of one lease, unless the caller says otherwise
     when 'reaped_messages' then 1000     -- after so many, one reaping ends no further lease
     when 'filter_bytes' then 100000      -- of the filter of a subscription
+    when 'running' then 1000             -- messages of a subscription at the same time, where that is limited
     when 'walk_rows' then 50000          -- index rows that one look walks before it notes its place
     when 'errors_kept' then 100          -- of a message that is retried for ever
     when 'error_characters' then 8000    -- of one error

@@ -15,7 +15,11 @@ create or replace function trunq.subscribe(
   p_jitter real default null,
   p_keep_results boolean default null,
   p_dead_retention interval default null,
-  p_filter jsonb default null
+  p_filter jsonb default null,
+  p_rate double precision default null,
+  p_rate_interval interval default null,
+  p_burst integer default null,
+  p_max_running integer default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -41,6 +45,7 @@ begin
   perform trunq._check_interval(format('backoff_base in the policy of subscription "%s"', p_subscription), p_backoff_base, '0');
   perform trunq._check_interval(format('backoff_cap in the policy of subscription "%s"', p_subscription), p_backoff_cap, '0');
   perform trunq._check_filter(p_filter);
+  perform trunq._check_limits(p_subscription, p_rate, p_rate_interval, p_burst, p_max_running);
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
   v_queue_id := (trunq._find_queue(p_queue)).queue_id;  -- it may have been dropped meanwhile
@@ -65,7 +70,12 @@ begin
     perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is %s, not %s', p_subscription, p_queue, v_sub.mode, p_mode),
       'choose another name, or unsubscribe it first');
   end if;
-  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention, p_filter) > 0 then
+  if p_mode = 'exclusive' and num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
+    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: it has no rate, and runs one batch at a time', p_subscription),
+      'limit a shared subscription, or read fewer ticks at a time');
+  end if;
+  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention, p_filter,
+      p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
@@ -75,13 +85,20 @@ begin
       jitter = coalesce(p_jitter, s.jitter),
       keep_results = coalesce(p_keep_results, s.keep_results),
       dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end,
-      filter = case when p_filter is null then s.filter else nullif(p_filter, '{}') end
+      filter = case when p_filter is null then s.filter else nullif(p_filter, '{}') end,
+      rate = case when p_rate is null then s.rate else nullif(p_rate, 0) end,
+      rate_interval = coalesce(p_rate_interval, s.rate_interval),
+      burst = case when p_burst is null then s.burst else nullif(p_burst, 0) end,
+      max_running = case when p_max_running is null then s.max_running else nullif(p_max_running, 0) end
     where s.subscription_id = v_sub.subscription_id;
+  end if;
+  if num_nonnulls(p_filter, p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
+    perform trunq._call_workers(v_queue_id);
   end if;
   return v_created;
 end $$;
-comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval, jsonb) is
-  'Makes a subscription, or changes the policies given of one that is there. p_filter: which messages it reads (functions/filter.sql), {} for all; a change counts for what is read from then on.
+comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval, jsonb, double precision, interval, integer, integer) is
+  'Makes a subscription, or changes the policies given of one that is there. p_filter: which messages it reads (functions/filter.sql), {} for all; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time; 0: no limit.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode.
 Locks: the queue, shared.';
@@ -108,6 +125,7 @@ create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
   backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, filter jsonb,
+  rate double precision, rate_interval interval, burst integer, max_running integer,
   paused boolean, paused_until timestamptz, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -117,7 +135,8 @@ begin
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.keep_results, s.dead_retention, s.filter, p.paused, p.paused_until, s.created_at
+      s.jitter, s.keep_results, s.dead_retention, s.filter,
+      s.rate, s.rate_interval, s.burst, s.max_running, p.paused, p.paused_until, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
     cross join lateral trunq._pause(s, trunq.clock()) p
     where p_queue is null or q.name = p_queue order by q.name, s.name;

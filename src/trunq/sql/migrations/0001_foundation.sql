@@ -115,10 +115,19 @@ create table trunq.subscription (
     constraint dead_retention_is_positive check (dead_retention > '0'),
   -- Null: it reads every message.
   filter jsonb,
+  -- Null: no limit; burst null: what the rate gives in a second, at least one.
+  rate double precision
+    constraint rate_is_positive check (rate > 0),
+  rate_interval interval not null default '1 second'
+    constraint rate_interval_is_positive check (rate_interval > '0'),
+  burst integer
+    constraint burst_is_positive check (burst > 0),
+  max_running integer
+    constraint max_running_is_positive check (max_running > 0),
   paused_until timestamptz,
   queue_paused_until timestamptz,
   -- The one column of these that every lease reads.
-  is_limited boolean not null generated always as (num_nonnulls(paused_until, queue_paused_until) > 0) stored,
+  is_limited boolean not null generated always as (num_nonnulls(paused_until, queue_paused_until, rate, max_running) > 0) stored,
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
@@ -273,12 +282,17 @@ create table trunq_data._specimen_lease (
   hi pg_snapshot not null,
   ids bigint[],
   txids xid8[],
-  is_suspect boolean
+  is_suspect boolean,
+  tokens double precision,
+  tokens_at timestamptz,
+  open_leases bigint[]
 ) partition by list (segment);
 create index on trunq_data._specimen_lease (subscription_id, lease_id);
 create index on trunq_data._specimen_lease (subscription_id, expires_at) where expires_at is not null;
 comment on column trunq_data._specimen_lease.is_suspect is
   'True: its one message may be what killed the workers of its former leases. Null otherwise.';
+comment on column trunq_data._specimen_lease.tokens is
+  'What this lease left of the rate of its subscription, at tokens_at. Null, like open_leases: it has no such limit, or all is to be found out anew.';
 comment on table trunq_data._specimen_lease is
   'Leases of the queue: which worker holds which messages until when, and the position of the subscription after them.';
 

@@ -26,7 +26,7 @@ begin
     perform trunq._check_answer(p_ids);
     return 0;
   end if;
-  select s.subscription_id, s.mode, s.keep_results into v_sub
+  select s.subscription_id, s.mode, s.keep_results, s.max_running into v_sub
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -98,6 +98,10 @@ begin
     insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
     values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results)
     on conflict do nothing;
+  end if;
+  if v_sub.max_running is not null then
+    -- Others may run now: rung for as publishers ring (trunq_queue.<queue>_wake).
+    perform trunq._ring(0 /*queue_id*/);
   end if;
   if p_outcome <> 'a' then
     select l.worker, l.ids, l.txids into v_lease

@@ -32,6 +32,7 @@ declare
   v_opened boolean := false; v_walked integer := 0; v_moved boolean := false; v_count integer;
   v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
   v_all boolean; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
+  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[];
 begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
@@ -57,7 +58,8 @@ begin
     select f.* into v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers from trunq._read_filter(v_sub.filter) f;
   end if;
   if v_sub.is_limited then
-    p_max_messages := trunq_queue._specimen_allowance(v_sub.subscription_id, p_max_messages, v_now);
+    select a.allowed, a.tokens, a.tokens_at, a.open_leases into p_max_messages, v_tokens, v_tokens_at, v_open
+    from trunq_queue._specimen_allowance(v_sub.subscription_id, p_max_messages, v_now) a;
     if p_max_messages < 1 then
       return;
     end if;
@@ -97,10 +99,10 @@ begin
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
         insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
+          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases)
         values (lease_id, v_sub.subscription_id, token, p_worker, v_lo, v_hi, v_row.txid, v_row.id,
           v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at,
-          nullif(v_row.expiries > 1, false));
+          nullif(v_row.expiries > 1, false), v_tokens - 1, v_tokens_at, case when v_open is not null then v_open || lease_id end);
         id := v_row.id; attempt := v_row.attempt; max_attempts := v_sub.max_attempts; kind := v_row.kind; key := v_row.key;
         payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
         created_at := v_row.created_at; expires_at := v_expires_at;
@@ -161,14 +163,14 @@ begin
         ),
         made as (
           insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
+            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases)
           select v_lease_id, v_sub.subscription_id, v_token, p_worker, v_lo, v_hi,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
               when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
               when t.size = t.n - t.ended::integer then t.ids[t.n] else t.ids[t.size] end,
             t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
-            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect
+            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect, v_tokens - t.size, v_tokens_at, case when v_open is not null then v_open || v_lease_id end
           from taken t where t.n - t.ended::integer > 0
         )
         select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
@@ -193,8 +195,9 @@ begin
   -- A look that had to walk far writes an empty lease, or the next one would walk it again, and no segment ever be let go.
   if v_moved or pg_snapshot_xmax(v_hi)::text::bigint - v_xmax_before::text::bigint > 1000
       or clock_timestamp() - v_started > '3 milliseconds' then
-    insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
-    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_lo, v_hi, v_last_txid, v_last_id, v_now);
+    insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, tokens, tokens_at, open_leases)
+    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_lo, v_hi, v_last_txid, v_last_id, v_now,
+      v_tokens, v_tokens_at, v_open);
   end if;
 end $$;
 comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
