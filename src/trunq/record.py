@@ -62,8 +62,8 @@ class Warned(NamedTuple):
 
 
 class DeadMessage(NamedTuple):
-    """A row of `list_dead`. `reason` is rejected, max_attempts or lease_expired; `errors` has one entry an
-    attempt:
+    """A row of `list_dead`. `reason` is rejected, max_attempts, lease_expired or expired (the message: its
+    `expires_at` or `max_age`); `errors` has one entry an attempt:
     {"attempt": 1, "at": "...", "worker": "...", "error": "..."}."""
 
     dead_id: int

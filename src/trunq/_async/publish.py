@@ -39,12 +39,16 @@ class AsyncPublishing(AsyncAccess):
         priority: int | None = None,
         delay: Interval | None = None,
         due_at: datetime | None = None,
+        options: Mapping[str, Any] | None = None,
+        max_age: Interval | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> int:
         """Publish a message and return its id, which it keeps through every retry.
 
         `payload` is anything JSON, or RawJson; `body` is for bytes that are not. With `delay` or `due_at`
-        it is leased no sooner. Raises MessageTooLarge above 16 MB.
+        it is leased no sooner. `options` are `max_attempts`, which stands in for the subscription's, and
+        `expires_at`: after that time, or `max_age` after now, no lease hands it out, and it is dead instead.
+        Raises MessageTooLarge above 16 MB.
         """
         message_id: int = await self._value(
             connection,
@@ -58,6 +62,8 @@ class AsyncPublishing(AsyncAccess):
             priority=priority,
             delay=interval("delay", delay),
             due_at=moment("due_at", due_at),
+            options=json_text("options", options),
+            max_age=interval("max_age", max_age),
         )
         return message_id
 
@@ -72,6 +78,8 @@ class AsyncPublishing(AsyncAccess):
         bodies: Sequence[bytes | None] | None = None,
         delay: Interval | None = None,
         due_at: datetime | None = None,
+        options: Mapping[str, Any] | None = None,
+        max_age: Interval | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> list[int]:
         """Publish many messages at once and return their ids, in the order given.
@@ -79,6 +87,7 @@ class AsyncPublishing(AsyncAccess):
         `payloads`, or `bodies`, say how many there are. Of the others, a list is as long, and a list of
         one, or one value, stands for all. It is all of them or none. Some thousands at a time are quickest:
         more than 500 go by COPY, with ids drawn before. `copy` takes a stream, and gives no ids.
+        `options` and `max_age` are for all of them.
         """
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
@@ -89,9 +98,12 @@ class AsyncPublishing(AsyncAccess):
             "queue": queue,
             "delay": interval("delay", delay),
             "due_at": moment("due_at", due_at),
+            "options": json_text("options", options),
+            "max_age": interval("max_age", max_age),
         }
+        is_plain = not any(value is not None for name, value in rest.items() if name != "queue")
         columns = Columns(payloads or [None], kinds, keys, headers, bodies)
-        if columns.count > PART and columns.fit and delay is None and due_at is None:
+        if columns.count > PART and columns.fit and is_plain:
             copied = await self._copy_many(connection, queue, columns)
             if copied is not None:
                 return copied

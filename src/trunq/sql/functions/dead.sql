@@ -65,7 +65,7 @@ begin
       returning d.*),
     again as (
       select g.id, g.subscription_id, g.created_at, 1::smallint as attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers,
-        g.errors, null::smallint as expiries, g.extra, g.dead_id as at
+        g.errors, null::smallint as expiries, nullif(g.options - 'expires_at', '{}') as options, g.extra, g.dead_id as at
       from gone g),
     %s
     select count(*) from gone
@@ -73,7 +73,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.requeue(text, text, bigint[]) is
-  'Hands dead messages out again, all or those named, from their first attempt on, their errors kept.
+  'Hands dead messages out again, all or those named, from their first attempt on, their errors kept; whatever their expiry was.
 Returns: how many.
 Raises: TQ001, TQ002.
 Locks: the rows it requeues.';

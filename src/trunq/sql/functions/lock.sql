@@ -56,6 +56,7 @@ language sql immutable parallel safe as $$
     when 'l' then 'release'
     when 'x' then 'expired'  -- by the reaper: the lease ran out
     when 'b' then 'batch'    -- a batch was finished
+    when 'e' then 'expire'   -- by its lease: the message was not to be handled any more
   end
 $$;
 comment on function trunq._outcome("char") is 'The word for the outcome of a receipt.';

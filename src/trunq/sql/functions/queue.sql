@@ -168,7 +168,7 @@ declare
 begin
   execute format('grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to %I', p_role);
   -- Payload columns only: a forged txid would never be delivered.
-  execute format('grant insert (priority, key, kind, payload, body, headers), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
+  execute format('grant insert (priority, key, kind, payload, body, headers, options), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
   execute format('grant usage on sequence trunq_data.%I to %I', v_queue.message_sequence, p_role);
   execute format('grant select on trunq.queue to %I', p_role);
 end $$;

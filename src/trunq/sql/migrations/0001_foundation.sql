@@ -29,6 +29,14 @@ create domain trunq.kind as text
   constraint kind_at_most_1000_bytes check (octet_length(value) <= 1000);
 create domain trunq.key as text
   constraint key_at_most_1000_bytes check (octet_length(value) <= 1000);
+-- What a lease reads must be readable: an option that is not would fail a lease, or the answers of one, for good.
+create domain trunq.options as jsonb
+  constraint options_are_known_and_readable check (value is null or case
+    when jsonb_typeof(value) <> 'object' or value - '{max_attempts,expires_at}'::text[] <> '{}' then false
+    when coalesce(value->>'max_attempts', '1') !~ '^[1-9][0-9]{0,3}$' then false
+    when value->>'expires_at' is null then true
+    when value->>'expires_at' !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$' then false
+    else (value->>'expires_at')::timestamptz is not null end);
 create domain trunq.no_priority as smallint
   constraint plain_queue_has_no_priority check (value = 0);
 
@@ -166,7 +174,8 @@ create table trunq.delayed (
   headers jsonb,
   errors jsonb,
   extra jsonb,
-  expiries smallint
+  expiries smallint,
+  options jsonb
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
 create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
@@ -186,7 +195,7 @@ create table trunq.dead (
   subscription_id integer not null,
   id bigint not null,
   reason text not null
-    constraint reason_is_known check (reason in ('rejected', 'max_attempts', 'lease_expired')),
+    constraint reason_is_known check (reason in ('rejected', 'max_attempts', 'lease_expired', 'expired')),
   created_at timestamptz not null,
   died_at timestamptz not null,
   attempt smallint not null,
@@ -197,7 +206,8 @@ create table trunq.dead (
   body bytea,
   headers jsonb,
   errors jsonb,
-  extra jsonb
+  extra jsonb,
+  options jsonb
 );
 create index dead_message on trunq.dead (queue_id, subscription_id, id);
 create index dead_newest on trunq.dead (queue_id, subscription_id, dead_id);
@@ -252,7 +262,8 @@ create table trunq_log._specimen (
   body trunq.body,
   headers trunq.headers,
   errors jsonb,
-  expiries smallint
+  expiries smallint,
+  options trunq.options
 ) partition by list (segment);
 create index on trunq_log._specimen (txid, id);
 -- A retry has its old id among new ones: plain minmax would widen every range it lands in.
@@ -260,7 +271,7 @@ create index on trunq_log._specimen using brin (id int8_minmax_multi_ops) with (
 comment on column trunq_log._specimen.expiries is
   'How many leases of it in a row ran out; null: none. From the second on it is a suspect and leased alone.';
 comment on table trunq_log._specimen is
-  'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers); the other columns are trunq''s.';
+  'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers, options); the other columns are trunq''s.';
 
 create table trunq_data._specimen_lease (
   lease_id bigint not null,
@@ -304,7 +315,7 @@ create table trunq_data._specimen_receipt (
   segment smallint not null default 0,
   number smallint not null default 0,
   outcome "char" not null
-    constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b')),
+    constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b', 'e')),
   ids bigint[] not null,
   took real[],
   errors text[],
