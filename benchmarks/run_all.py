@@ -32,6 +32,7 @@ RUNS = (
     ("latency.py", "--postgres", "16"),
     ("lease.py", "--postgres", "18"),
     ("lease.py", "--postgres", "16"),
+    ("filters.py", "--postgres", "18"),
     ("fleet.py", "--postgres", "18"),
     ("fleet.py", "--postgres", "16"),
     ("backlog.py", "--postgres", "18"),
