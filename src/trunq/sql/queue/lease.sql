@@ -107,8 +107,9 @@ begin
         max_attempts := v_sub.max_attempts;
         if v_row.options is not null then
           if (v_row.options->>'expires_at')::timestamptz <= v_now then
-            v_row := trunq_queue._specimen_bury(v_sub.subscription_id, lease_id, array[v_row.id], v_now);
-            v_last_txid := v_row.last_txid; v_last_id := v_row.last_id; v_buried := v_buried + 1;
+            select b.last_txid, b.last_id into v_last_txid, v_last_id
+            from trunq_queue._specimen_bury(v_sub.subscription_id, lease_id, array[v_row.id], v_now) b;
+            v_buried := v_buried + 1;
             if v_buried >= c_walk then
               return;
             end if;
@@ -195,10 +196,11 @@ begin
       if v_count < p_max_messages and current_setting('trunq.expired', true) <> '' then
         v_expired := string_to_array(current_setting('trunq.expired'), ',')::bigint[];
         perform set_config('trunq.expired', '', true);
-        v_row := trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_expired, v_now);
+        select b.last_txid, b.last_id into v_place_txid, v_place_id
+        from trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_expired, v_now) b;
         if v_count = 0 then
           -- On behind it. Taken for an empty look, what follows in the window would be passed over.
-          v_last_txid := v_row.last_txid; v_last_id := v_row.last_id; v_buried := v_buried + cardinality(v_expired);
+          v_last_txid := v_place_txid; v_last_id := v_place_id; v_buried := v_buried + cardinality(v_expired);
           if v_buried >= c_walk then
             return;
           end if;
