@@ -33,6 +33,7 @@ RUNS = (
     ("lanes.py", "--postgres", "18"),
     ("lease.py", "--postgres", "18"),
     ("lease.py", "--postgres", "16"),
+    ("filters.py", "--postgres", "18"),
     ("fleet.py", "--postgres", "18"),
     ("fleet.py", "--postgres", "16"),
     ("backlog.py", "--postgres", "18"),

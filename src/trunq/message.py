@@ -25,6 +25,7 @@ LEASED: Final = (
     "priority",
     "created_at",
     "expires_at",
+    "options",
 )
 """The columns of `trunq.lease`, in the order in which `Message` takes them."""
 
@@ -32,15 +33,16 @@ LEASED: Final = (
 class Message:
     """One message under a lease.
 
-    `payload`, `headers`, `created_at` and `expires_at` are decoded when first asked for: a handler that looks
-    at the key pays for nothing else. `key`, `kind`, `payload`, `body` and `headers` are None when the
-    publisher gave none. `attempt` counts from 1; `max_attempts` 0 means for ever.
+    `payload`, `headers`, `created_at`, `expires_at` and `deadline` are decoded when first asked for: a
+    handler that looks at the key pays for nothing else. `key`, `kind`, `payload`, `body` and `headers` are
+    None when the publisher gave none. `attempt` counts from 1; `max_attempts` 0 means for ever.
     """
 
     __slots__ = (
         "_created_at",
         "_expires_at",
         "_headers",
+        "_options",
         "_payload",
         "attempt",
         "body",
@@ -86,6 +88,7 @@ class Message:
             self.priority,
             self._created_at,
             self._expires_at,
+            self._options,
         ) = row
         self.queue = queue
         self.subscription = subscription
@@ -122,6 +125,14 @@ class Message:
     @expires_at.setter
     def expires_at(self, value: datetime) -> None:
         self._expires_at = value
+
+    @property
+    def deadline(self) -> datetime | None:
+        """After this time no lease hands it out (`expires_at` or `max_age` of its publisher)."""
+        if type(self._options) is bytes:
+            self._options = decode_jsonb(self._options)
+        at = self._options.get("expires_at") if self._options else None
+        return datetime.fromisoformat(at) if at is not None else None
 
     @property
     def is_last_attempt(self) -> bool:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 class Queue(NamedTuple):
     """A row of `list_queues`. `span` is how long one segment of the ring is written to.
 
-    `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit.
+    `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit. `paused_until`
+    None: until it is resumed.
     """
 
     queue: str
@@ -25,6 +26,8 @@ class Queue(NamedTuple):
     announces: bool
     is_closed: bool
     subscriptions: int
+    paused: bool
+    paused_until: datetime | None
     created_at: datetime
 
 
@@ -58,8 +61,11 @@ class Lane(NamedTuple):
 
 class Subscription(NamedTuple):
     """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
+    `filter` None: it reads every message; `rate`, `max_running` None: no limit; `burst` None: what the rate
+    gives in a second, at least one.
 
-    `jitter` is a share of the delay.
+    `jitter` is a share of the delay. `paused`, by itself or with its queue; `paused_until` None: until it is
+    resumed.
     """
 
     queue: str
@@ -74,6 +80,13 @@ class Subscription(NamedTuple):
     jitter: float
     keep_results: bool
     dead_retention: timedelta | None
+    filter: Any
+    rate: float | None
+    rate_interval: timedelta
+    burst: int | None
+    max_running: int | None
+    paused: bool
+    paused_until: datetime | None
     created_at: datetime
 
 
@@ -95,8 +108,9 @@ class Fate(NamedTuple):
 
 
 class DeadMessage(NamedTuple):
-    """A row of `list_dead`. `reason` is rejected, max_attempts or lease_expired; `errors` has one entry an
-    attempt, {"attempt": 1, "at": "...", "worker": "...", "error": "..."}, and one with "times" for so many
+    """A row of `list_dead`. `reason` is rejected, max_attempts, lease_expired or expired (the message: its
+    `expires_at` or `max_age`); `errors` has one entry an attempt,
+    {"attempt": 1, "at": "...", "worker": "...", "error": "..."}, and one with "times" for so many
     times in a row that it was put off."""
 
     dead_id: int
@@ -201,6 +215,8 @@ class Status(NamedTuple):
     oldest_dead: timedelta | None
     estimated: list[str]
     led: bool
+    paused: bool
+    paused_until: datetime | None
 
 
 class Duty(NamedTuple):

@@ -118,6 +118,12 @@ def look(client: Any, queue: str) -> None:
     assert {each.subscription for each in client.list_subscriptions(queue)} == {"default", "stream"}
     assert {each.subscription for each in client.status(queue)} == {"default", "stream"}
     assert {message.payload.split()[0] for message in client.list_messages(queue)} == {queue}
+    client.pause_queue(queue)
+    assert all(each.paused for each in client.status(queue))
+    assert client.retry_after(queue, "default") is not None
+    client.pause_subscription(queue, "stream")
+    assert client.resume_subscription(queue, "stream")
+    assert client.resume_queue(queue)
     assert client.queue_channel(queue)
     assert client.snapshot()
     assert client.version() > 0

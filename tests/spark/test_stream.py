@@ -239,3 +239,31 @@ def test_a_checkpoint_of_another_subscription_is_refused(make: Make) -> None:
         CheckpointMismatch, match='belongs to subscription "lake", this query reads under "other"'
     ):
         make(subscription="other").latestOffset(start, ReadAllAvailable())
+
+
+def test_a_stream_reads_what_passes_the_filter_of_its_subscription(queue: Queue, make: Make) -> None:
+    reader = make()
+    start = reader.initialOffset()
+    queue.publish(3, kind="it's")
+    queue.publish(4, kind="%s")
+    queue.tick()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    for filter, condition in {
+        """{"kinds": ["it's"]}""": "kind = 'it''s'",
+        """{"not_kinds": ["it's"]}""": "kind <> 'it''s'",
+        """{"headers": {"a": 1}}""": "false",
+        "{}": "true",
+    }.items():
+        queue.value("select trunq.subscribe('q', 'lake', 'exclusive', p_filter => %s)", filter)
+        assert ids(reader, start, end) == queue.ids(condition)
+
+
+def test_a_paused_stream_stays_where_it_is(queue: Queue, make: Make) -> None:
+    reader = make()
+    start = reader.initialOffset()
+    queue.publish(3)
+    queue.tick()
+    queue.value("select trunq.pause_subscription('q', 'lake')")
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    queue.value("select trunq.resume_subscription('q', 'lake')")
+    assert reader.latestOffset(start, ReadAllAvailable()) != start

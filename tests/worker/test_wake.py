@@ -303,3 +303,64 @@ async def test_with_notify_off_in_the_database_the_poll_is_enough(queue: Queue) 
         await asleep(queue, [worker])
         ids = queue.publish()
         await async_wait_until(lambda: ids[0] in seen)
+
+
+@pytest.mark.parametrize("what", ["queue", "subscription"])
+async def test_resume_wakes_sleepers(queue: Queue, what: str) -> None:
+    names = "'q', 'default'" if what == "subscription" else "'q'"
+    seen: list[int] = []
+    workers = [noting(queue.worker(poll=NEVER), seen) for _ in range(2)]
+    queue.connection.execute(f"select trunq.pause_{what}({names})".encode())
+    ids = queue.publish(count=3)
+    async with running(*workers):
+        await async_wait_until(lambda: all(worker.statistics.empty_looks for worker in workers))
+        await async_wait_until(lambda: is_quiet(queue))
+        assert seen == []
+        assert bell_holders(queue) == [], "a publisher would wake it in vain"
+        queue.connection.execute(f"select trunq.resume_{what}({names})".encode())
+        await async_wait_until(lambda: sorted(seen) == ids)
+
+
+async def test_at_the_end_of_its_rate_a_worker_sleeps_until_there_is_more(queue: Queue) -> None:
+    seen: list[int] = []
+    worker = noting(queue.worker(poll=NEVER), seen)
+    queue.policy(rate=5, burst=1)
+    ids = queue.publish(count=6)
+    async with running(worker):
+        await async_wait_until(lambda: sorted(seen) == ids)
+    # Three looks a message: with it, in vain, and rarely a moment too early.
+    assert worker.statistics.looks <= 25
+
+
+async def test_a_changed_rate_wakes_sleepers(queue: Queue) -> None:
+    seen: list[int] = []
+    worker = noting(queue.worker(poll=NEVER), seen)
+    queue.policy(rate=1, rate_interval="1 hour", burst=1)
+    ids = queue.publish(count=6)
+    async with running(worker):
+        await async_wait_until(lambda: len(seen) == 1)
+        await async_wait_until(lambda: is_quiet(queue))
+        queue.policy(rate=0)
+        await async_wait_until(lambda: sorted(seen) == ids)
+
+
+async def test_an_answer_wakes_another_worker_that_waits_for_room(queue: Queue) -> None:
+    queue.policy(max_running=1)
+    waiting, go_on, seen = asyncio.Event(), asyncio.Event(), list[int]()
+    slow, quick = queue.worker(poll=NEVER, concurrency=1), noting(queue.worker(poll=NEVER), seen)
+
+    @slow.handler("work")
+    async def wait(message: Message) -> None:
+        waiting.set()
+        await go_on.wait()
+        slow.stop()
+
+    first, second = queue.publish(count=2)
+    async with running(slow):
+        await waiting.wait()
+        async with running(quick):
+            await asleep(queue, [quick])
+            assert seen == []
+            go_on.set()
+            await async_wait_until(lambda: seen == [second])
+    assert queue.message(first).state == "done"

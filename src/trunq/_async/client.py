@@ -12,6 +12,8 @@ from trunq._async.history import AsyncHistory
 from trunq._async.lane import AsyncLanes
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
+from trunq._async.limit import AsyncLimits
+from trunq._async.pause import AsyncPauses
 from trunq._async.publish import AsyncPublishing
 from trunq._async.queue import AsyncQueues
 from trunq._async.rotate import AsyncRotation
@@ -23,6 +25,8 @@ from trunq._async.tick import AsyncTicks
 class AsyncClient(
     AsyncQueues,
     AsyncSubscriptions,
+    AsyncPauses,
+    AsyncLimits,
     AsyncPublishing,
     AsyncGates,
     AsyncLeases,

@@ -39,14 +39,18 @@ class AsyncPublishing(AsyncAccess):
         priority: int | None = None,
         delay: Interval | None = None,
         due_at: datetime | None = None,
+        options: Mapping[str, Any] | None = None,
+        max_age: Interval | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> int:
         """Publish a message and return its id, which it keeps through every retry.
 
         `payload` is anything JSON, or RawJson; `body` is for bytes that are not; `headers` are an object
         beside them. `kind` and `key` may be numbers, UUIDs or Enums: they become text. With `delay` or
-        `due_at` it is leased no sooner. Raises MessageTooLarge above 16 MB, InvalidArgument for a message
-        with nothing in it.
+        `due_at` it is leased no sooner. `options` are `max_attempts`, which stands in for the
+        subscription's, and `expires_at`: after that time, or `max_age` after now, no lease hands it out, and
+        it is dead instead. Raises MessageTooLarge above 16 MB, InvalidArgument for a message with nothing in
+        it.
         """
         if payload is None and kind is None and key is None and headers is None and body is None:
             raise InvalidArgument(
@@ -64,6 +68,8 @@ class AsyncPublishing(AsyncAccess):
             priority=priority,
             delay=interval("delay", delay),
             due_at=moment("due_at", due_at),
+            options=json_text("options", options),
+            max_age=interval("max_age", max_age),
         )
         return message_id
 
@@ -78,6 +84,8 @@ class AsyncPublishing(AsyncAccess):
         bodies: Iterable[bytes | None] | None = None,
         delay: Interval | None = None,
         due_at: datetime | None = None,
+        options: Mapping[str, Any] | None = None,
+        max_age: Interval | None = None,
         priorities: Sequence[int] | int | None = None,
         kind: Label | None = None,
         key: Label | None = None,
@@ -89,7 +97,7 @@ class AsyncPublishing(AsyncAccess):
         stands for all; `headers` may also be one object for all. `kind` and `key` are for the messages that
         have none of their own in `kinds` and `keys`. It is all of them or none. Some thousands at a time are
         quickest: more than 500 go by COPY, with ids drawn before. `copy` takes a stream, and gives no ids.
-        `priorities` are for a queue with lanes by priority.
+        `priorities` are for a queue with lanes by priority. `options` and `max_age` are for all of them.
         """
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
@@ -100,9 +108,14 @@ class AsyncPublishing(AsyncAccess):
             "queue": queue,
             "delay": interval("delay", delay),
             "due_at": moment("due_at", due_at),
+            "options": json_text("options", options),
+            "max_age": interval("max_age", max_age),
         }
+        is_plain = priorities is None and not any(
+            value is not None for name, value in rest.items() if name != "queue"
+        )
         columns = Columns(payloads or [None], kinds, keys, headers, bodies, kind, key, priorities)
-        if columns.count > PART and columns.fit and delay is None and due_at is None and priorities is None:
+        if columns.count > PART and columns.fit and is_plain:
             copied = await self._copy_many(connection, queue, columns)
             if copied is not None:
                 return copied

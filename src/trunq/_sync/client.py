@@ -14,6 +14,8 @@ from trunq._sync.history import History
 from trunq._sync.lane import Lanes
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
+from trunq._sync.limit import Limits
+from trunq._sync.pause import Pauses
 from trunq._sync.publish import Publishing
 from trunq._sync.queue import Queues
 from trunq._sync.rotate import Rotation
@@ -25,6 +27,8 @@ from trunq._sync.tick import Ticks
 class Client(
     Queues,
     Subscriptions,
+    Pauses,
+    Limits,
     Publishing,
     Gates,
     Leases,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from psycopg import Connection
@@ -12,6 +13,7 @@ from trunq._sync.access import Access
 from trunq.record import (
     Subscription,
 )
+from trunq.wire.json import json_text
 from trunq.wire.scalar import Interval, interval
 
 
@@ -33,6 +35,11 @@ class Subscriptions(Access):
         jitter: float | None = None,
         keep_results: bool | None = None,
         dead_retention: Interval | None = None,
+        filter: Mapping[str, Any] | None = None,
+        rate: float | None = None,
+        rate_interval: Interval | None = None,
+        burst: int | None = None,
+        max_running: int | None = None,
         connection: Connection[Any] | None = None,
     ) -> bool:
         """Create a subscription, or change the policies given of one that is there (then False).
@@ -43,6 +50,12 @@ class Subscriptions(Access):
         `backoff` is linear, times 2^(n-1) when exponential, at most `backoff_cap` (6 h), less a random part
         of it, up to the share `jitter` (0.1). What handlers return is kept if `keep_results`.
         Dead messages are kept for `dead_retention` (0, the default: until they are purged).
+
+        It reads only what passes its `filter` ({}: every message): any of `kinds`, `not_kinds`, `keys`,
+        `not_keys` (lists), `headers` and `not_headers` (dicts), all of which must hold. A change counts for
+        what is read from then on. A shared one hands out up to `rate` messages each `rate_interval` (1 s),
+        `burst` of them at once, and at most `max_running` (up to 1000) run at the same time, in all workers
+        together; 0: no limit.
         """
         created: bool = self._value(
             connection,
@@ -59,6 +72,11 @@ class Subscriptions(Access):
             jitter=jitter,
             keep_results=keep_results,
             dead_retention=interval("dead_retention", dead_retention),
+            filter=json_text("filter", filter),
+            rate=rate,
+            rate_interval=interval("rate_interval", rate_interval),
+            burst=burst,
+            max_running=max_running,
         )
         return created
 

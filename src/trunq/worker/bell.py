@@ -4,7 +4,7 @@ NOTIFY takes a global lock at commit, so publishers send it only while somebody 
 a queue holds its bell (a session lock); publishers try the same lock, shared, and notify ('m') only when that
 fails. The holder alone answers 'm'. When it gets up it gives the bell back and says so ('bell'); of the
 others the first takes it, and looks once more. So an idle fleet does not stir, and a message wakes one
-worker, not all.
+worker, not all. After 'look' (a pause has ended, a limit has changed) all of them look.
 
 This needs a session of one's own. Behind a pooler that lends a server connection for one transaction, the
 lock and the LISTEN would stick to a stranger: there a worker polls.
@@ -168,6 +168,8 @@ class Bell:
             return
         if notification.payload == "bell":
             source.is_freed |= notification.pid != connection.pgconn.backend_pid
+        elif notification.payload == "look":
+            source.is_rung = source.is_limited = True
         else:
             source.is_rung |= source.holds_bell
         if source.is_rung or source.is_freed:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq._async.execute import execute
+from trunq._async.execute import execute, value
 from trunq.call import Call
 from trunq.connection.link import Link
 from trunq.message import LEASED, Message
@@ -236,6 +236,8 @@ class Fetcher:
 
     async def _rest(self, source: Source) -> None:
         """After a look in vain: arrange to be woken."""
+        if source.is_limited and await self._is_kept(source):
+            return
         held = source.holds_bell
         state = await self._bell.take(source)
         now = monotonic()
@@ -253,6 +255,21 @@ class Fetcher:
             source.waits_since = None
             if source.next_look <= now:
                 source.next_look = now + self._poll * (0.9 + random.random() / 5)
+
+    async def _is_kept(self, source: Source) -> bool:
+        """Whether a pause or its rate keeps messages from us: then sleep until it does no more.
+
+        Without the bell: a publisher could only wake us in vain. Who ends the pause, or changes the rate,
+        wakes everybody.
+        """
+        call = Call("retry_after", source.names)
+        wait: timedelta | None = await self._link.run(lambda connection: value(connection, call))
+        if wait is None:
+            return False
+        await self._bell.give(source)
+        if not source.is_rung:
+            source.next_look = monotonic() + min(wait.total_seconds(), self._poll)
+        return True
 
     async def _is_finished(self) -> bool:
         if self._is_empty is None:

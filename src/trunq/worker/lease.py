@@ -154,6 +154,8 @@ class Source:
     """Among the messages last leased were some for handlers in a transaction."""
     waits_since: float | None = None
     """Since when publishers have kept us from taking the bell."""
+    is_limited: bool = False
+    """It may be paused, or have a rate: a look in vain asks how long that keeps messages from us."""
     channel: str = field(default="", repr=False)
 
     @property

@@ -45,7 +45,7 @@ _STUBBORN: Final = 5.0
 """Seconds in which what is cancelled should end, when no grace bounds them."""
 _KINDS_SAID: Final = 10
 
-_POLICY: Final = ("subscription", "mode", "lease_time")
+_POLICY: Final = ("subscription", "mode", "lease_time", "rate", "paused")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
 
 
@@ -234,19 +234,20 @@ class Run:
     async def _follow_policy(self, connection: AsyncConnection[Any]) -> None:
         for source in self._sources:
             policies = await execute(connection, Call("list_subscriptions", {"queue": source.queue}, _POLICY))
-            found = [(mode, time) for name, mode, time in policies if name == source.subscription]
+            found = [policy for name, *policy in policies if name == source.subscription]
             if not found:
                 raise SubscriptionNotFound(
                     f'queue "{source.queue}" has no subscription "{source.subscription}"',
                     "trunq.list_subscriptions() shows what there is, trunq.subscribe() makes one",
                 )
-            ((mode, lease_time),) = found
+            ((mode, lease_time, rate, paused),) = found
             if mode != "shared":
                 raise WrongMode(
                     f'subscription "{source.subscription}" of queue "{source.queue}" is {mode}:'
                     " no worker can lease from it",
                     "give the worker a shared subscription, or read batches with next_batch",
                 )
+            source.is_limited = paused or rate is not None
             source.lease_time = self._options.lease_time or lease_time.total_seconds()
             if (reserve := self._options.reserve) is not None and reserve >= source.lease_time:
                 raise InvalidArgument(

@@ -147,7 +147,7 @@ async def test_messages_of_two_leases_are_not_answered_together(database: str) -
 
 async def test_an_answer_that_names_too_much_or_too_little_says_so() -> None:
     client: Any = AsyncClient("host=/nonexistent")
-    message = Message((1, 2, 3, 1, 5, None, None, None, None, None, 0, 0, 0), "orders", "default")
+    message = Message((1, 2, 3, 1, 5, None, None, None, None, None, 0, 0, 0, None), "orders", "default")
     with pytest.raises(TypeError, match="lease_id, token, ids must be given too"):
         await client.ack("orders", "default")
     with pytest.raises(TypeError, match="lease_id, token cannot be given with them"):

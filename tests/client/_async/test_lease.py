@@ -84,3 +84,15 @@ async def test_a_message_knows_the_lease_to_extend(database: str) -> None:
         assert (one.expires_at, two.expires_at) == (later, before)
         sooner = await client.extend([one, two], lease_time=60)
         assert one.expires_at == two.expires_at == sooner < later
+
+
+async def test_a_message_knows_its_deadline_and_its_own_attempts(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.publish("orders", options={"max_attempts": 1}, max_age=3600)
+        await client.publish("orders")
+        limited, plain = await lease(client)
+        assert limited.deadline is not None
+        assert timedelta(minutes=59) < limited.deadline - await client.clock() <= timedelta(hours=1)
+        assert limited.is_last_attempt
+        assert (plain.deadline, plain.is_last_attempt) == (None, False)

@@ -49,7 +49,7 @@ class Query:
         chosen = ", ".join(f"{BY_NAME[name].sql} as {name}" for name in self.columns) or "1 as one"
         more = "".join(f" and {condition}" for condition in ("subscription_id is null", *self.conditions))
         table = sql.Identifier("trunq_log", self.queue).as_string()
-        selects = [f"select {chosen} from {table} where {each}{more}" for each in part.conditions()]
+        selects = [f"select {chosen} from {table} g where {each}{more}" for each in part.conditions()]
         return " union all ".join(selects)
 
     def check(self, after: int | None) -> Check:

@@ -173,6 +173,19 @@ class QueueLog:
         moved = self._call("advance", queue=self._queue, subscription=subscription, tick_id=tick_id)
         return int(moved[0][0])
 
+    def is_paused(self, subscription: str) -> bool:
+        """Whether the subscription is paused, by itself or with its queue."""
+        rows = self._call("list_subscriptions", ("subscription", "paused"), queue=self._queue)
+        return (subscription, True) in rows
+
+    def filter_condition(self, subscription: str) -> str | None:
+        """The condition of the subscription's filter on a row g of the log; None: it reads every message."""
+        query = """
+            select trunq._filter_condition(s.filter, 'g') from trunq.subscription s join trunq.queue q
+            using (queue_id) where q.name = %s and s.name = %s and s.filter is not null"""
+        found = self._rows(sql.SQL(query), self._queue, subscription)
+        return found[0][0] if found else None
+
     # The protocol range.Log.
 
     def sizes(self, txids: Sequence[int]) -> list[Transaction]:

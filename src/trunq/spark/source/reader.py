@@ -30,6 +30,8 @@ class LogPart(InputPartition):
 
     part: Part
     after: int | None = None
+    conditions: tuple[str, ...] = ()
+    """In addition to those of the query."""
 
 
 class BatchReader(DataSourceReader):
@@ -138,19 +140,24 @@ def conditions(options: Options) -> tuple[str, ...]:
     return tuple(membership(column, values) for column, values in asked if values)
 
 
-def plan(log: QueueLog, start: Tick, end: Tick, options: Options) -> list[LogPart]:
-    """Cuts the messages between two ticks into partitions; raises `DataLoss` if some of them are gone."""
+def plan(
+    log: QueueLog, start: Tick, end: Tick, options: Options, conditions: tuple[str, ...] = ()
+) -> list[LogPart]:
+    """Cuts the messages between two ticks into partitions, which read those that meet the conditions; raises
+    `DataLoss` if some of them are gone.
+    """
     ids = (start.last_message_id, end.last_message_id)
     parts = split(start.between(end), log, ids, Split(options.max_rows_per_partition, options.min_partitions))
     if not options.fail_on_data_loss:
-        return [LogPart(part) for part in parts]
+        return [LogPart(part, None, conditions) for part in parts]
     # What is gone has no parts, and no task that would notice.
     log.require_reachable(start.tick_id)
-    return [LogPart(part, start.tick_id) for part in parts]
+    return [LogPart(part, start.tick_id, conditions) for part in parts]
 
 
 def read_part(options: Options, query: Query, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of a partition; Spark passes None when there are no partitions."""
     if not isinstance(partition, LogPart):
         return iter(())
-    return fetch(options.address(), query, partition.part, partition.after, options.engine)
+    asked = replace(query, conditions=(*query.conditions, *partition.conditions))
+    return fetch(options.address(), asked, partition.part, partition.after, options.engine)

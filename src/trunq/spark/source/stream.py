@@ -94,6 +94,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The tick that ends the next batch: as far as the limit allows, but at least the next tick."""
         known = self._check(start)
+        if self._log.is_paused(self._subscription):
+            return self._offset(known)
         newest = self._target or self._newest(known)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if newest.tick_id <= known.tick_id:
@@ -108,7 +110,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._check(start), self._check(end)
         if first.tick_id == last.tick_id:
             return []
-        return plan(self._log, first, last, self._options)
+        # Each batch by the filter of its time: the copies of this object may be older.
+        condition = self._log.filter_condition(self._subscription)
+        return plan(self._log, first, last, self._options, (condition,) if condition else ())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._query, partition)

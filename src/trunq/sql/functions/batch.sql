@@ -20,7 +20,7 @@ begin
 end $$;
 comment on function trunq.next_batch(text, text, text, integer, interval) is
   'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open.
-Returns: no row when there is no newer tick or another worker holds the batch.
+Returns: no row when there is no newer tick, another worker holds the batch, or the subscription is paused.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
 Locks: the subscription.';
 
@@ -48,13 +48,13 @@ begin
   end if;
   return query execute format($q$
     select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
-    from trunq_queue.%I($1, $2) g where g.subscription_id is null or g.subscription_id = $3
-  $q$, trunq._function(p_queue, 'window')) using v_lo, v_hi, v_sub.subscription_id;
+    from trunq_queue.%I($1, $2) g where g.subscription_id = $3 or g.subscription_id is null and %s
+  $q$, trunq._function(p_queue, 'window'), trunq._filter_condition(v_sub.filter)) using v_lo, v_hi, v_sub.subscription_id;
   -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
   perform trunq._check_reachable(v_queue.queue_id, v_from_tick_id);
 end $$;
 comment on function trunq.read_batch(text, text, bigint) is
-  'The messages of a batch, in (txid, id) order, the same every time.
+  'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is.
 Raises: TQ001, TQ002, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone.';
 
 create or replace function trunq.finish_batch(p_queue text, p_subscription text, p_batch_id bigint, p_token bigint) returns boolean

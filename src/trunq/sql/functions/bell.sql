@@ -44,5 +44,14 @@ Raises: TQ001.';
 create or replace function trunq.queue_channel(p_queue text) returns text
 language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._find_queue(p_queue)).queue_id) $$;
 comment on function trunq.queue_channel(text) is
-  'The NOTIFY channel of a queue: payload m, there are messages; bell, the bell is free.
+  'The NOTIFY channel of a queue: payload m, there are messages; bell, the bell is free; look, every worker is to look (a pause has ended, a limit has changed).
 Raises: TQ001.';
+
+create or replace function trunq._ring(p_queue_id integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('trunq.notify', true) is distinct from 'off' and not pg_try_advisory_xact_lock_shared(trunq._lock_class('bell'), p_queue_id) then
+    perform pg_notify('trunq_' || p_queue_id, 'm');
+  end if;
+end $$;
+comment on function trunq._ring(integer) is 'Notifies a sleeping worker, if there is one, as the trigger of a log does.';

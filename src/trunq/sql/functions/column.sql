@@ -9,7 +9,7 @@ comment on function trunq._is_wider(regclass) is 'Whether the user added columns
 
 create or replace function trunq._extra(p_row jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select p_row - '{id,txid,created_at,subscription_id,segment,attempt,priority,kind,key,payload,body,headers,errors,expiries,due_at}'::text[]
+  select p_row - '{id,txid,created_at,subscription_id,segment,attempt,priority,kind,key,payload,body,headers,errors,expiries,due_at,options}'::text[]
 $$;
 comment on function trunq._extra(jsonb) is 'The columns that the user added to the log, of one of its rows.';
 
@@ -40,7 +40,7 @@ comment on function trunq._extra_values(trunq.queue) is
 create or replace function trunq._log(p_queue trunq.queue, p_rows text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-  c_columns constant text := 'id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, expiries';
+  c_columns constant text := 'id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, expiries, options';
   v_values constant text := 'g.' || replace(c_columns, ', ', ', g.');
   v_extra constant text := trunq._extra_columns(p_queue);
 begin

@@ -82,7 +82,7 @@ begin
       returning d.*),
     again as (
       select g.id, g.subscription_id, g.created_at, 1::smallint as attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers,
-        g.errors, null::smallint as expiries, g.extra, g.dead_id as at
+        g.errors, null::smallint as expiries, nullif(g.options - 'expires_at', '{}') as options, g.extra, g.dead_id as at
       from gone g),
     %s
     select count(*) from gone
@@ -91,7 +91,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.requeue(text, text, bigint[], interval, interval, text, text, text, bigint, bigint) is
-  'Hands dead messages out again, from their first attempt on, their errors kept: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die.
+  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die.
 Returns: how many.
 Raises: TQ001, TQ002.
 Locks: the rows it requeues.';

@@ -263,7 +263,7 @@ begin
       select array(select c.id from chosen c order by c.id desc) ids,
         array_agg(g.id) row_ids, array_agg(g.txid) row_txids
       from logged g where g.id in (select c.id from chosen c)
-    $q$, v_rows.query, trunq._is_for('g', '$2'), trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)'), p_queue.lease_table, p_queue.receipt_table) into v_found
+    $q$, v_rows.query, trunq._is_for('g', '$2') || ' and ' || trunq._filter_condition(p_sub.filter), trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)'), p_queue.lease_table, p_queue.receipt_table) into v_found
     using p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
       p_sub.queue_id, p_limit - cardinality(ids), p_queue, v_last_lease, v_low, v_high;
     if p_state is distinct from 'done' or v_low < v_newest - c_far then
@@ -442,7 +442,7 @@ begin
         when 'dead' then $15 or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
-    trunq._is_for('g', '$4'), trunq._is_read(p_queue, 'p', 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)'),
+    trunq._is_for('g', '$4') || ' and ' || trunq._filter_condition(p_sub.filter), trunq._is_read(p_queue, 'p', 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)'),
     case when p_brief then 'null::jsonb, null::jsonb' else 't.payload, t.headers' end,
     case when p_brief then 'null::jsonb' else 'g.payload' end, case when p_brief then 'null::jsonb' else 'g.headers' end,
     case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end,

@@ -384,7 +384,7 @@ comment on function trunq._check_priorities(trunq.queue, smallint[]) is 'Refuses
 
 create or replace function trunq._publish_many_prioritized(
   p_queue text, p_payloads jsonb[], p_kinds text[], p_keys text[], p_headers jsonb[], p_bodies bytea[], p_delay interval,
-  p_due_at timestamptz, p_priorities smallint[]
+  p_due_at timestamptz, p_options jsonb, p_max_age interval, p_priorities smallint[]
 ) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -393,6 +393,9 @@ declare
   v_ids bigint[];
 begin
   perform trunq._check_priorities(v_queue, p_priorities);
+  if num_nonnulls(p_options, p_max_age) > 0 then
+    perform trunq._check_plain(p_queue, 'options of a message');
+  end if;
   if v_count = 0 then
     return '{}';
   end if;
@@ -402,7 +405,7 @@ begin
   end if;
   perform trunq._check_arrays(p_queue, v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   if p_delay is not null or p_due_at is not null then
-    return trunq._publish_many_delayed(p_queue, p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_priorities);
+    return trunq._publish_many_delayed(p_queue, p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, null, p_priorities);
   end if;
   execute format($q$
     with published as (
@@ -419,5 +422,15 @@ begin
   $q$, v_queue.log_table) into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_priorities;
   return v_ids;
 end $$;
-comment on function trunq._publish_many_prioritized(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, smallint[]) is
+comment on function trunq._publish_many_prioritized(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[]) is
   'publish_many with priorities.';
+
+create or replace function trunq._check_plain(p_queue text, p_what text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if (trunq._find_queue(p_queue)).lanes is not null then
+    perform trunq._fail('TQ005', format('queue "%s" has lanes, which know no %s', p_queue, p_what),
+      'use a plain queue, or what lanes have: trunq.set_lanes, trunq.set_lane');
+  end if;
+end $$;
+comment on function trunq._check_plain(text, text) is 'Refuses (TQ005) for a queue with lanes what only plain queues have.';

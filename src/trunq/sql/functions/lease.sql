@@ -9,7 +9,7 @@ create or replace function trunq.lease(
   p_max_bytes bigint default 16777216
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
-  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz
+  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp rows 100 as $$
 begin
@@ -17,7 +17,7 @@ begin
     using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes;
 end $$;
 comment on function trunq.lease(text, text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired are dead instead.
 Returns: one row a message, all of one lease; none when there is nothing.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
@@ -50,6 +50,15 @@ begin
   perform trunq._check_cluster();
 end $$;
 comment on function trunq._check_lease(integer, interval) is 'Refuses what is not possible (TQ005, TQ007, TQ010); once a session it checks the cluster.';
+
+create or replace function trunq._note_expired(p_id bigint) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  perform set_config('trunq.expired', concat_ws(',', nullif(current_setting('trunq.expired', true), ''), p_id), true);
+  return false;
+end $$;
+comment on function trunq._note_expired(bigint) is
+  'Leaves a message out of what a lease returns, and notes it in the setting trunq.expired: where nothing expired, a lease pays nothing for it.';
 
 create or replace function trunq._bytes(p_kind text, p_key text, p_payload jsonb, p_body bytea, p_headers jsonb) returns bigint
 -- No settings here: Postgres then puts the expression in the place of its call.

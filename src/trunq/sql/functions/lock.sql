@@ -34,6 +34,8 @@ language sql immutable parallel safe as $$
     when 'lease_messages' then 10000     -- messages of one lease
     when 'lease_bytes' then 16777216     -- of one lease, unless the caller says otherwise
     when 'reaped_messages' then 1000     -- after so many, one reaping ends no further lease
+    when 'filter_bytes' then 100000      -- of the filter of a subscription
+    when 'running' then 1000             -- messages of a subscription at the same time, where that is limited
     when 'walk_rows' then 50000          -- index rows that one look walks before it notes its place
     when 'errors_kept' then 100          -- of a message that is retried for ever
     when 'error_characters' then 8000    -- of one error
@@ -60,6 +62,7 @@ language sql immutable parallel safe as $$
     when 'l' then 'release'
     when 'x' then 'expired'  -- by the reaper: the lease ran out
     when 'b' then 'batch'    -- a batch was finished
+    when 'e' then 'expire'   -- by its lease: the message was not to be handled any more
   end
 $$;
 comment on function trunq._outcome("char") is 'The word for the outcome of a receipt.';

@@ -14,20 +14,22 @@ create or replace function trunq.publish(
   p_body bytea default null,
   p_priority smallint default 0,
   p_delay interval default null,
-  p_due_at timestamptz default null
+  p_due_at timestamptz default null,
+  p_options jsonb default null,
+  p_max_age interval default null
 ) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_id bigint;
 begin
-  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8)', trunq._function(p_queue, 'publish'))
-    into v_id using p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at;
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', trunq._function(p_queue, 'publish'))
+    into v_id using p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at, p_options, p_max_age;
   return v_id;
 end $$;
-comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
-  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. In a WITH list, Postgres runs it only if something reads its result.
+comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
+  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out. In a WITH list, Postgres runs it only if something reads its result.
 Returns: its id.
-Raises: TQ001; TQ005 for both a delay and a time, one beyond the year 9999, or a priority; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Raises: TQ001; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq.publish_many(
@@ -39,6 +41,8 @@ create or replace function trunq.publish_many(
   p_bodies bytea[] default null,
   p_delay interval default null,
   p_due_at timestamptz default null,
+  p_options jsonb default null,
+  p_max_age interval default null,
   p_priorities smallint[] default null
 ) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -46,16 +50,16 @@ declare
   v_ids bigint[];
 begin
   if p_priorities is not null then
-    return trunq._publish_many_prioritized(p_queue, p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_priorities);
+    return trunq._publish_many_prioritized(p_queue, p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_options, p_max_age, p_priorities);
   end if;
-  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7)', trunq._function(p_queue, 'publish_many'))
-    into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at;
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8, $9)', trunq._function(p_queue, 'publish_many'))
+    into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_options, p_max_age;
   return v_ids;
 end $$;
-comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, smallint[]) is
-  'Publishes many messages in the caller''s transaction; an array of one element stands for all. p_priorities: for a queue with lanes by priority. In a WITH list, Postgres runs it only if something reads its result.
+comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[]) is
+  'Publishes many messages in the caller''s transaction; an array of one element stands for all; p_options and p_max_age are for all. p_priorities: for a queue with lanes by priority. In a WITH list, Postgres runs it only if something reads its result.
 Returns: ids in input order.
-Raises: TQ001; TQ005 for arrays of different lengths, or priorities that the queue does not have; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Raises: TQ001; TQ005 for arrays of different lengths, options that cannot be read, or priorities that the queue does not have; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq.draw_ids(p_queue text, p_count integer) returns bigint[]
@@ -83,36 +87,42 @@ Locks: none that a publisher or reader would feel.';
 
 create or replace function trunq._publish_delayed(
   p_queue text, p_payload jsonb, p_kind text, p_key text, p_headers jsonb, p_body bytea, p_priority smallint, p_delay interval,
-  p_due_at timestamptz
+  p_due_at timestamptz, p_options jsonb, p_max_age interval
 ) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_id bigint;
+  v_due_at timestamptz;
 begin
   perform trunq._check_size(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
   perform trunq._check_label(p_queue, greatest(octet_length(p_kind), octet_length(p_key)));
   if p_priority is null or p_priority <> 0 then
     perform trunq._check_priorities(v_queue, array[p_priority]);
   end if;
-  if trunq._has_gate(v_queue) or not has_table_privilege('trunq.delayed', 'insert') then
+  p_options := trunq._options(p_options, p_max_age);
+  if p_options is not null then
+    perform trunq._check_plain(p_queue, 'options of a message');
+  end if;
+  v_due_at := case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end;
+  if v_due_at is null or trunq._has_gate(v_queue) or not has_table_privilege('trunq.delayed', 'insert') then
     -- The log has the gate, and its trigger puts off for one of trunq.grant_publisher.
-    execute format('insert into trunq_log.%I (kind, key, payload, body, headers, due_at) values ($1, $2, $3, $4, $5, $6) returning id', v_queue.log_table)
-      into v_id using p_kind, p_key, p_payload, p_body, p_headers, trunq._due_at(p_delay, p_due_at);
+    execute format('insert into trunq_log.%I (priority, kind, key, payload, body, headers, options, due_at) values ($1, $2, $3, $4, $5, $6, $7, $8) returning id', v_queue.log_table)
+      into v_id using p_priority, p_kind, p_key, p_payload, p_body, p_headers, p_options, v_due_at;
     return v_id;
   end if;
-  insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
+  insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, options)
   values (v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass),
-    trunq._due_at(p_delay, p_due_at), clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers)
+    v_due_at, clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers, p_options)
   returning id into v_id;
   return v_id;
 end $$;
-comment on function trunq._publish_delayed(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
-  'Publishes a message that does not go into the log at once, or says why it cannot.';
+comment on function trunq._publish_delayed(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
+  'Publishes a message that is put off or has options, or says why it cannot.';
 
 create or replace function trunq._publish_many_delayed(
   p_queue text, p_payloads jsonb[], p_kinds text[], p_keys text[], p_headers jsonb[], p_bodies bytea[], p_delay interval,
-  p_due_at timestamptz, p_priorities smallint[] default null
+  p_due_at timestamptz, p_options jsonb default null, p_priorities smallint[] default null
 ) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -127,31 +137,32 @@ begin
     -- As in _publish_delayed.
     execute format($q$
       with published as (
-        insert into trunq_log.%I (kind, key, payload, body, headers, due_at)
-        select case when cardinality($1) = 1 then $1[1] else u.kind end, case when cardinality($2) = 1 then $2[1] else u.key end,
+        insert into trunq_log.%I (priority, options, kind, key, payload, body, headers, due_at)
+        select case when cardinality($7) = 1 then $7[1] else coalesce(u.priority, 0) end, $8, case when cardinality($1) = 1 then $1[1] else u.kind end, case when cardinality($2) = 1 then $2[1] else u.key end,
           case when cardinality($3) = 1 then $3[1] else u.payload end, case when cardinality($4) = 1 then $4[1] else u.body end,
           case when cardinality($5) = 1 then $5[1] else u.headers end, $6
-        from unnest($1, $2, $3, $4, $5) u(kind, key, payload, body, headers)
+        from unnest($1, $2, $3, $4, $5, $7) u(kind, key, payload, body, headers, priority)
         returning id)
       select array_agg(id) from published
-    $q$, v_queue.log_table) into v_ids using p_kinds, p_keys, p_payloads, p_bodies, p_headers, v_due_at;
+    $q$, v_queue.log_table) into v_ids using p_kinds, p_keys, p_payloads, p_bodies, p_headers, v_due_at, p_priorities, p_options;
     return v_ids;
   end if;
   with published as (
-    insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers)
+    insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, options)
     select v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass), v_due_at, clock_timestamp(), 1,
       case when cardinality(p_priorities) = 1 then p_priorities[1] else coalesce(u.priority, 0) end,
       case when cardinality(p_kinds) = 1 then p_kinds[1] else u.kind end,
       case when cardinality(p_keys) = 1 then p_keys[1] else u.key end,
       case when cardinality(p_payloads) = 1 then p_payloads[1] else u.payload end,
       case when cardinality(p_bodies) = 1 then p_bodies[1] else u.body end,
-      case when cardinality(p_headers) = 1 then p_headers[1] else u.headers end
+      case when cardinality(p_headers) = 1 then p_headers[1] else u.headers end,
+      p_options
     from unnest(p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_priorities) u(payload, kind, key, headers, body, priority)
     returning id)
   select array_agg(id) into v_ids from published;
   return v_ids;
 end $$;
-comment on function trunq._publish_many_delayed(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, smallint[]) is
+comment on function trunq._publish_many_delayed(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, smallint[]) is
   'publish_many with a delay or a time.';
 
 create or replace function trunq._due_at(p_delay interval, p_due_at timestamptz) returns timestamptz
@@ -213,3 +224,36 @@ begin
   end if;
 end $$;
 comment on function trunq._check_size(text, integer) is 'Refuses a message that is too large (TQ006).';
+
+create or replace function trunq._options(p_options jsonb, p_max_age interval) returns jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  c_way_out constant text := 'options are like {"max_attempts": 3, "expires_at": "2030-01-31T10:00:00Z"}';
+  v_unknown text;
+begin
+  if p_max_age is not null then
+    perform trunq._check_interval('max_age', p_max_age);
+    if p_options->>'expires_at' is not null then
+      perform trunq._fail('TQ005', 'a message has max_age or expires_at, not both', 'give one of them');
+    end if;
+    p_options := coalesce(p_options, '{}') || jsonb_build_object('expires_at',
+      to_char((trunq.clock() + p_max_age) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
+  end if;
+  if p_options is null then
+    return null;
+  elsif jsonb_typeof(p_options) <> 'object' then
+    perform trunq._fail('TQ005', format('the options of a message are a JSON object, not %s', jsonb_typeof(p_options)), c_way_out);
+  end if;
+  select o.key into v_unknown from jsonb_object_keys(p_options) o(key) where o.key not in ('max_attempts', 'expires_at') limit 1;
+  if found then
+    perform trunq._fail('TQ005', format('a message has no option "%s"', left(v_unknown, 100)), c_way_out);
+  end if;
+  begin
+    perform p_options::trunq.options;
+  exception when check_violation or datetime_field_overflow or invalid_datetime_format then
+    perform trunq._fail('TQ005', format('the options of a message cannot be read: %s', left(p_options::text, 200)),
+      c_way_out || ': max_attempts from 1 to 9999, expires_at in UTC');
+  end;
+  return nullif(p_options, '{}');
+end $$;
+comment on function trunq._options(jsonb, interval) is 'The options of a message, its age among them, as the log keeps them; TQ005 when they cannot be read.';

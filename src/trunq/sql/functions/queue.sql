@@ -214,15 +214,17 @@ comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue
 create or replace function trunq.list_queues()
 returns table (
   queue text, queue_id integer, retention interval, span interval, tick_max_count integer, tick_max_lag interval, tick_idle_period interval,
-  kinds text[], max_waiting bigint, max_per_transaction integer, announces boolean, is_closed boolean, subscriptions integer, created_at timestamptz
+  kinds text[], max_waiting bigint, max_per_transaction integer, announces boolean, is_closed boolean, subscriptions integer, paused boolean, paused_until timestamptz,
+  created_at timestamptz
 )
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span, q.tick_max_count, q.tick_max_lag, q.tick_idle_period,
     q.kinds, q.max_waiting, q.max_per_transaction, q.announces, q.is_closed,
-    (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id), q.created_at
+    (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id),
+    coalesce(q.paused_until > trunq.clock(), false), case when q.paused_until > trunq.clock() then nullif(q.paused_until, 'infinity') end, q.created_at
   from trunq.queue q order by q.name
 $$;
-comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to.';
+comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed.';
 
 create or replace function trunq.grant_publisher(p_queue text, p_role text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -233,7 +235,7 @@ begin
   perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
   execute format('grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to %I', p_role);
   -- Payload columns only: a forged txid would never be delivered.
-  execute format('grant insert (priority, key, kind, payload, body, headers, due_at), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
+  execute format('grant insert (priority, key, kind, payload, body, headers, options, due_at), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
   execute format('grant usage on sequence trunq_data.%I to %I', v_queue.message_sequence, p_role);
   execute format('grant select on trunq.queue to %I', p_role);
 end $$;
@@ -314,6 +316,10 @@ begin
       obj_description(format('%I.%I', v_table.schema, v_table.specimen)::regclass, 'pg_class'));
     if v_table.kind = 'log' then
       execute format('alter table trunq_log.%I alter id set default nextval(%L)', v_table.name, format('trunq_data.%I', p_queue.message_sequence));
+      if p_queue.lanes is not null then
+        -- Lanes do not look at them.
+        execute format('alter table trunq_log.%I add constraint lanes_have_no_options check (options is null)', v_table.name);
+      end if;
       if p_queue.lanes like 'priority%' then
         execute format('alter table trunq_log.%I alter priority type smallint', v_table.name);
       end if;

@@ -225,6 +225,9 @@ begin
     using p_subscription_id, v_lease.worker, v_ids, v_lease.ids, v_lease.txids,
       array_fill(format('lease %s of worker %s expired', p_lease_id, v_lease.worker), array[cardinality(v_ids)]), p_now,
       v_blame.blame, v_blame.scatter;
+  if exists (select from trunq.subscription s where s.subscription_id = p_subscription_id and s.max_running is not null) then
+    perform trunq._ring(p_queue.queue_id);
+  end if;
   return cardinality(v_ids);
 end $$;
 comment on function trunq._end_lease(trunq.queue, integer, bigint, timestamptz, timestamptz) is 'Ends one lease, if its time ran out before p_until and messages of it are unanswered.

@@ -40,8 +40,8 @@ begin
           cross join lateral unnest(l.txids, l.ids) u(txid, id)
           join trunq_data.%3$I r on r.lease_id = l.lease_id and r.subscription_id = l.subscription_id and u.id = any (r.ids)
           where l.subscription_id = $1)
-        insert into trunq_log.%1$I (id, txid, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors%4$s)
-        select g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors%5$s
+        insert into trunq_log.%1$I (id, txid, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, options%4$s)
+        select g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.options%5$s
         from trunq_log.%1$I g
         where g.txid <> '2' and (g.subscription_id is null or g.subscription_id = $1)
           and not (pg_visible_in_snapshot(g.txid, $2) and (g.txid < '500' or g.created_at < $3))

@@ -5,7 +5,8 @@
 create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
-  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean
+  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean,
+  paused boolean, paused_until timestamptz
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -23,6 +24,7 @@ begin
     where p_queue is null or q.name = p_queue order by q.name, s.name
   loop
     queue := v.queue; subscription := v.subscription; mode := v.mode; estimated := '{}'; led := v_is_led;
+    select p.paused, p.paused_until into paused, paused_until from trunq._pause(v.sub, v_now) p;
     begin
       select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
       into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
@@ -46,7 +48,7 @@ begin
   end loop;
 end $$;
 comment on function trunq.status(text) is
-  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied).
+  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
 create or replace function trunq._is_led() returns boolean
@@ -83,9 +85,9 @@ begin
   if is_estimate then
     v := trunq._reading(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(s.name::regclass, s.from_page, format(
-      '(subscription_id is null or subscription_id = %1$s) and not ' || case when p_queue.lanes is null then 'trunq._is_read_at(txid, id, %2$L, %3$L, %4$L, %5$s)'
+      '(g.subscription_id = %1$s or g.subscription_id is null and %7$s) and not ' || case when p_queue.lanes is null then 'trunq._is_read_at(txid, id, %2$L, %3$L, %4$L, %5$s)'
         else 'trunq_queue.%6$I(%1$s, txid, id)' end,
-      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_queue.name || '_is_read'))), 0)::bigint) into ready
+      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_queue.name || '_is_read', trunq._filter_condition(trunq._filter_of(p_subscription_id))))), 0)::bigint) into ready
     from unnest(v_segments) n
     cross join lateral (select format('trunq_data.%I', trunq._segment_name(p_queue, 'log', n)) as name) t
     cross join lateral (select t.name, trunq._first_page(t.name::regclass, v.last_txid, v.last_id) as from_page) s
@@ -121,14 +123,14 @@ begin
     from generate_series(0, least($1, $3) - 1) k
     cross join lateral (select $2 + k * $1 / least($1, $3) page) p
     cross join lateral (
-      select count(*) number from %s
-      where ctid >= format('(%%s,0)', p.page)::tid and ctid < format('(%%s,0)', p.page + 1)::tid and %s
+      select count(*) number from %s g
+      where g.ctid >= format('(%%s,0)', p.page)::tid and g.ctid < format('(%%s,0)', p.page + 1)::tid and %s
       offset 0) n
   $q$, p_table, p_condition) into v_number using v_pages, p_from_page, c_pages;
   return v_number;
 end $$;
 comment on function trunq._estimate(regclass, bigint, text) is
-  'About how many rows of a table, from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
+  'About how many rows of a table (g), from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
 create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$

@@ -14,7 +14,12 @@ create or replace function trunq.subscribe(
   p_backoff_cap interval default null,
   p_jitter real default null,
   p_keep_results boolean default null,
-  p_dead_retention interval default null
+  p_dead_retention interval default null,
+  p_filter jsonb default null,
+  p_rate double precision default null,
+  p_rate_interval interval default null,
+  p_burst integer default null,
+  p_max_running integer default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -37,6 +42,11 @@ begin
   perform trunq._check_interval(format('lease_time in the policy of subscription "%s"', p_subscription), p_lease_time);
   perform trunq._check_interval(format('backoff_base in the policy of subscription "%s"', p_subscription), p_backoff_base, '0');
   perform trunq._check_interval(format('backoff_cap in the policy of subscription "%s"', p_subscription), p_backoff_cap, '0');
+  perform trunq._check_filter(p_filter);
+  if coalesce(p_filter, '{}') <> '{}' or greatest(p_rate, p_burst, p_max_running) > 0 then
+    perform trunq._check_plain(p_queue, 'filter and no limit of a subscription');
+  end if;
+  perform trunq._check_limits(p_subscription, p_rate, p_rate_interval, p_burst, p_max_running);
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
   v_queue_id := (trunq._find_queue(p_queue)).queue_id;  -- it may have been dropped meanwhile
@@ -44,8 +54,8 @@ begin
   select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
   if not found then
     v_tick := trunq._start(trunq._find_queue(v_queue_id), p_mode, p_start);
-    insert into trunq.subscription (queue_id, name, mode, start, start_tick_id)
-    values (v_queue_id, p_subscription, p_mode, v_tick.snapshot, v_tick.tick_id)
+    insert into trunq.subscription (queue_id, name, mode, start, queue_paused_until, start_tick_id)
+    values (v_queue_id, p_subscription, p_mode, v_tick.snapshot, (trunq._find_queue(v_queue_id)).paused_until, v_tick.tick_id)
     on conflict (queue_id, name) do nothing
     returning * into v_sub;
     v_created := found;
@@ -57,7 +67,12 @@ begin
     perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is %s, not %s', p_subscription, p_queue, v_sub.mode, p_mode),
       'choose another name, or unsubscribe it first');
   end if;
-  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention) > 0 then
+  if p_mode = 'exclusive' and num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
+    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: it has no rate, and runs one batch at a time', p_subscription),
+      'limit a shared subscription, or read fewer ticks at a time');
+  end if;
+  if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention, p_filter,
+      p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
@@ -66,13 +81,21 @@ begin
       backoff_cap = coalesce(p_backoff_cap, s.backoff_cap),
       jitter = coalesce(p_jitter, s.jitter),
       keep_results = coalesce(p_keep_results, s.keep_results),
-      dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end
+      dead_retention = case when p_dead_retention is null then s.dead_retention else nullif(p_dead_retention, '0') end,
+      filter = case when p_filter is null then s.filter else nullif(p_filter, '{}') end,
+      rate = case when p_rate is null then s.rate else nullif(p_rate, 0) end,
+      rate_interval = coalesce(p_rate_interval, s.rate_interval),
+      burst = case when p_burst is null then s.burst else nullif(p_burst, 0) end,
+      max_running = case when p_max_running is null then s.max_running else nullif(p_max_running, 0) end
     where s.subscription_id = v_sub.subscription_id;
+  end if;
+  if num_nonnulls(p_filter, p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
+    perform trunq._call_workers(v_queue_id);
   end if;
   return v_created;
 end $$;
-comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval) is
-  'Makes a subscription, or changes the policies given of one that is there.
+comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval, jsonb, double precision, interval, integer, integer) is
+  'Makes a subscription, or changes the policies given of one that is there. p_filter: which messages it reads (functions/filter.sql), {} for all; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time; 0: no limit.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode.
 Locks: the queue, shared.';
@@ -120,7 +143,9 @@ Locks: the queue, shared; the subscription.';
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
-  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, created_at timestamptz
+  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, filter jsonb,
+  rate double precision, rate_interval interval, burst integer, max_running integer,
+  paused boolean, paused_until timestamptz, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -129,12 +154,14 @@ begin
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.keep_results, s.dead_retention, s.created_at
+      s.jitter, s.keep_results, s.dead_retention, s.filter,
+      s.rate, s.rate_interval, s.burst, s.max_running, p.paused, p.paused_until, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
+    cross join lateral trunq._pause(s, trunq.clock()) p
     where p_queue is null or q.name = p_queue order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions(text) is
-  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.
+  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription

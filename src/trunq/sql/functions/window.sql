@@ -81,11 +81,11 @@ begin
     where u.is_own or $7
     limit $6
   $q$, p_queue.log_table, case when p_segments is null then 'true' else format('g.segment = any (%L)', p_segments) end,
-    '(g.subscription_id is null or g.subscription_id = $1)')
+    format('(g.subscription_id = $1 or g.subscription_id is null and %s)', trunq._filter_condition(trunq._filter_of(p_subscription_id))))
   using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit, p_any;
 end $$;
 comment on function trunq._unread(trunq.queue, integer, integer, smallint[], boolean) is
-  'What a subscription has not read yet, in the order it will, up to p_limit rows, of all segments or some; with p_any also the retries of others that it will walk over.';
+  'What a subscription has not read yet, in the order it will, up to p_limit rows, of all segments or some; with p_any also the retries of others, and what its filter leaves out, that it will walk over.';
 
 create or replace function trunq._has_new(p_queue text, p_snapshot pg_snapshot) returns boolean
 language plpgsql

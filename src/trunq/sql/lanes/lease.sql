@@ -9,7 +9,7 @@ create or replace function trunq_queue._lanespecimen_lease(
   p_max_bytes bigint default 16777216
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
-  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz
+  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
 )
 language plpgsql volatile rows 100
 set search_path = pg_catalog, pg_temp
@@ -36,7 +36,7 @@ begin
       or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
-  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time into v_sub
+  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time, s.is_limited into v_sub
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_lanespecimen', p_subscription, 'shared');
@@ -48,6 +48,10 @@ begin
   end if;
   v_now := trunq.clock();
   v_expires_at := v_now + v_sub.lease_time;
+  -- Of a queue with lanes, a subscription has no limit but its pause.
+  if v_sub.is_limited and exists (select from trunq.subscription s where s.subscription_id = v_sub.subscription_id and trunq._is_paused(s, v_now)) then
+    return;
+  end if;
   -- Under the lock: who reads "not watched" must not meet a turn that somebody replaced since.
   select * into v_policy from trunq.lane_policy p where p.subscription_id = v_sub.subscription_id;
   v_is_watched := v_policy.is_watched is true;
@@ -111,7 +115,7 @@ begin
             min(o.txid)::text::bigint min_txid, max(o.txid)::text::bigint max_txid from own o) a
         where a.n > 0)
       select v_lease_id, v_token, o.id, o.attempt, v_sub.max_attempts, o.kind::text, o.key::text, o.payload::jsonb, o.body::bytea, o.headers::jsonb,
-        o.priority::smallint, o.created_at, v_expires_at
+        o.priority::smallint, o.created_at, v_expires_at, null::jsonb
       from own o order by case when v_policy.policy = 'priority' then o.priority else 0 end, o.txid, o.id;
     get diagnostics v_count = row_count;
     if v_count > 0 then
@@ -464,7 +468,7 @@ begin
               array_agg(b.priority::smallint) filter (where v_is_watched) priorities, array_agg(b.lane) filter (where v_is_watched) lanes
             from batch b) a)
         select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
-          b.priority::smallint, b.created_at, v_expires_at
+          b.priority::smallint, b.created_at, v_expires_at, null::jsonb
         from batch b;
       get diagnostics v_count = row_count;
       if v_count > 0 then

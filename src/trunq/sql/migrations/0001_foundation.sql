@@ -29,6 +29,14 @@ create domain trunq.kind as text
   constraint kind_at_most_1000_bytes check (octet_length(value) <= 1000);
 create domain trunq.key as text
   constraint key_at_most_1000_bytes check (octet_length(value) <= 1000);
+-- What a lease reads must be readable: an option that is not would fail a lease, or the answers of one, for good.
+create domain trunq.options as jsonb
+  constraint options_are_known_and_readable check (value is null or case
+    when jsonb_typeof(value) <> 'object' or value - '{max_attempts,expires_at}'::text[] <> '{}' then false
+    when coalesce(value->>'max_attempts', '1') !~ '^[1-9][0-9]{0,3}$' then false
+    when value->>'expires_at' is null then true
+    when value->>'expires_at' !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$' then false
+    else (value->>'expires_at')::timestamptz is not null end);
 create domain trunq.no_priority as smallint
   constraint plain_queue_has_no_priority check (value = 0);
 
@@ -85,6 +93,7 @@ create table trunq.queue (
   announces boolean not null default false,
   lanes text
     constraint lanes_are_known check (lanes in ('priority', 'key', 'kind', 'priority,key', 'priority,kind')),
+  paused_until timestamptz,
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
   constraint ring_holds_the_retention check (retention <= (segments - 2) * span)
@@ -125,10 +134,27 @@ create table trunq.subscription (
   keep_results boolean not null default true,
   dead_retention interval
     constraint dead_retention_is_positive check (dead_retention > '0'),
+  -- Null: it reads every message.
+  filter jsonb,
+  -- Null: no limit; burst null: what the rate gives in a second, at least one.
+  rate double precision
+    constraint rate_is_positive check (rate > 0),
+  rate_interval interval not null default '1 second'
+    constraint rate_interval_is_positive check (rate_interval > '0'),
+  burst integer
+    constraint burst_is_positive check (burst > 0),
+  max_running integer
+    constraint max_running_is_positive check (max_running > 0),
+  paused_until timestamptz,
+  queue_paused_until timestamptz,
+  -- The one column of these that every lease reads.
+  is_limited boolean not null generated always as (num_nonnulls(paused_until, queue_paused_until, rate, max_running) > 0) stored,
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
 comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
+comment on column trunq.subscription.paused_until is 'No message is handed out before; infinity: until somebody resumes it. queue_paused_until repeats that of the queue.';
+comment on column trunq.subscription.is_limited is 'Whether a lease must ask what it may hand out (trunq_queue.<queue>_allowance).';
 
 -- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
 -- an extension that shortens a lease, update it.
@@ -161,7 +187,8 @@ create table trunq.delayed (
   headers jsonb,
   errors jsonb,
   extra jsonb,
-  expiries smallint
+  expiries smallint,
+  options jsonb
 );
 create index delayed_due on trunq.delayed (queue_id, due_at, id);
 create index delayed_message on trunq.delayed (queue_id, subscription_id, id);
@@ -183,7 +210,7 @@ create table trunq.dead (
   subscription_id integer not null,
   id bigint not null,
   reason text not null
-    constraint reason_is_known check (reason in ('rejected', 'max_attempts', 'lease_expired')),
+    constraint reason_is_known check (reason in ('rejected', 'max_attempts', 'lease_expired', 'expired')),
   created_at timestamptz not null,
   died_at timestamptz not null,
   attempt smallint not null,
@@ -194,7 +221,8 @@ create table trunq.dead (
   body bytea,
   headers jsonb,
   errors jsonb,
-  extra jsonb
+  extra jsonb,
+  options jsonb
 );
 create index dead_message on trunq.dead (queue_id, subscription_id, id);
 create index dead_newest on trunq.dead (queue_id, subscription_id, dead_id);
@@ -250,7 +278,8 @@ create table trunq_log._specimen (
   headers trunq.headers,
   errors jsonb,
   expiries smallint,
-  due_at timestamptz
+  due_at timestamptz,
+  options trunq.options
 ) partition by list (segment);
 create index on trunq_log._specimen (txid, id);
 -- A retry has its old id among new ones: plain minmax would widen every range it lands in.
@@ -258,7 +287,7 @@ create index on trunq_log._specimen using brin (id int8_minmax_multi_ops) with (
 comment on column trunq_log._specimen.expiries is
   'How many leases of it in a row ran out; null: none. From the second on it is a suspect and leased alone.';
 comment on table trunq_log._specimen is
-  'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers, due_at); the other columns are trunq''s.';
+  'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers, options, due_at); the other columns are trunq''s.';
 comment on column trunq_log._specimen.due_at is
   'Given to a message that is to run later; a row that stays in the log has none (sql/queue/delayed.sql).';
 
@@ -282,12 +311,17 @@ create table trunq_data._specimen_lease (
   hi pg_snapshot not null,
   ids bigint[],
   txids xid8[],
-  is_suspect boolean
+  is_suspect boolean,
+  tokens double precision,
+  tokens_at timestamptz,
+  open_leases bigint[]
 ) partition by list (segment);
 create index on trunq_data._specimen_lease (subscription_id, lease_id);
 create index on trunq_data._specimen_lease (subscription_id, expires_at) where expires_at is not null;
 comment on column trunq_data._specimen_lease.is_suspect is
   'True: its one message may be what killed the workers of its former leases. Null otherwise.';
+comment on column trunq_data._specimen_lease.tokens is
+  'What this lease left of the rate of its subscription, at tokens_at. Null, like open_leases: it has no such limit, or all is to be found out anew.';
 comment on table trunq_data._specimen_lease is
   'Leases of the queue: which worker holds which messages until when, and the position of the subscription after them.';
 
@@ -299,7 +333,7 @@ create table trunq_data._specimen_receipt (
   segment smallint not null default 0,
   number smallint not null default 0,
   outcome "char" not null
-    constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b')),
+    constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b', 'e')),
   ids bigint[] not null,
   took real[],
   errors text[],

@@ -26,7 +26,7 @@ begin
     perform trunq._check_answer(p_ids);
     return 0;
   end if;
-  select s.subscription_id, s.mode, s.keep_results into v_sub
+  select s.subscription_id, s.mode, s.keep_results, s.max_running into v_sub
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -99,6 +99,10 @@ begin
     values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results)
     on conflict do nothing;
   end if;
+  if v_sub.max_running is not null then
+    -- Others may run now: rung for as publishers ring (trunq_queue.<queue>_wake).
+    perform trunq._ring(0 /*queue_id*/);
+  end if;
   if p_outcome <> 'a' then
     select l.worker, l.ids, l.txids into v_lease
     from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
@@ -141,16 +145,18 @@ begin
   message as materialized (
     select m.*, given.delay,
       case when p_outcome = 'l' and given.error is not null then trunq._add_put_off(m.errors, m.attempt, p_now, p_worker, given.error)
-        when p_outcome = 'l' or p_blame = 'spared' then m.errors
+        when p_outcome in ('l', 'e') or p_blame = 'spared' then m.errors
         else trunq._add_error(m.errors, m.attempt, p_now, p_worker, given.error) end all_errors,
       case when p_outcome = 'j' then 'rejected'
-        when p_outcome = 'r' and m.attempt >= v_sub.max_attempts then 'max_attempts'
-        when p_outcome = 'x' and m.attempt >= v_sub.max_attempts and (p_blame = 'sole' or v_sub.max_attempts = 1) then 'lease_expired' end reason,
+        when p_outcome = 'e' then 'expired'
+        when p_outcome = 'r' and m.attempt >= m.max_attempts then 'max_attempts'
+        when p_outcome = 'x' and m.attempt >= m.max_attempts and (p_blame = 'sole' or m.max_attempts = 1) then 'lease_expired' end reason,
       case p_outcome when 'x' then least(coalesce(m.expiries, 0) + 1, 2)::smallint when 'l' then m.expiries end next_expiries,
       p_outcome = 'l' and given.error is not null is_put_off, given.at
     from given join place on place.id = given.id
     cross join lateral (
-      select g.id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.expiries,
+      select g.id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.expiries, g.options,
+        coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts) max_attempts,
         case when v_is_wider then trunq._extra(to_jsonb(g)) end extra
       from trunq_log._specimen g
       where g.txid = place.txid and g.id = place.id and (g.subscription_id is null or g.subscription_id = p_subscription_id)
@@ -170,23 +176,23 @@ begin
         when p_outcome = 'x' then p_scatter * (0.1 + 0.9 * random())
         else '0' end wait,
       case when p_outcome = 'l' or p_blame = 'spared' then m.attempt
-        when p_blame = 'shared' then least(m.attempt + 1, coalesce(v_sub.max_attempts, 32767))::smallint
+        when p_blame = 'shared' then least(m.attempt + 1, coalesce(m.max_attempts, 32767))::smallint
         else least(m.attempt + 1, 32767)::smallint end next_attempt
     from message m left join line on line.id = m.id
   ),
   died as (
-    insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, priority, kind, key, payload, body, headers, errors, extra)
-    select v_sub.queue_id, p_subscription_id, f.id, f.reason, f.created_at, p_now, f.attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra
+    insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, priority, kind, key, payload, body, headers, errors, extra, options)
+    select v_sub.queue_id, p_subscription_id, f.id, f.reason, f.created_at, p_now, f.attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.options
     from fate f where f.reason is not null order by f.at
   ),
   delayed as (
-    insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries)
-    select v_sub.queue_id, f.id, p_subscription_id, p_now + greatest(f.wait, '0'), f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries
+    insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options)
+    select v_sub.queue_id, f.id, p_subscription_id, p_now + greatest(f.wait, '0'), f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries, f.options
     from fate f where f.reason is null and (f.wait > '0' or f.extra is not null) order by f.at
   ),
   again as (
-    insert into trunq_log._specimen (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, expiries)
-    select f.id, p_subscription_id, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.next_expiries
+    insert into trunq_log._specimen (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, expiries, options)
+    select f.id, p_subscription_id, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.next_expiries, f.options
     from fate f where f.reason is null and f.wait <= '0' and f.extra is null order by f.at
   )
   select count(*) into v_found from fate;

@@ -45,8 +45,13 @@ begin
       end if;
       return;
     end if;
+    if trunq._is_paused(v_sub, v_now) then
+      return;
+    end if;
     v_from_tick_id := v_open.from_tick_id; v_from_snapshot := v_open.lo;
     v_to_tick_id := v_open.to_tick_id; v_to_snapshot := v_open.hi;
+  elsif trunq._is_paused(v_sub, v_now) then
+    return;
   else
     v_from_tick_id := coalesce(v_open.to_tick_id, v_sub.start_tick_id); v_from_snapshot := coalesce(v_open.hi, v_sub.start);
     select n.tick_id, n.snapshot into v_to_tick_id, v_to_snapshot from (
@@ -68,7 +73,7 @@ end $$;
 comment on function trunq_queue._specimen_next_batch(text, text, integer, interval) is
   'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open,
 with a new token: of two readers of one name, only the one that asked last can finish it.
-Returns: no row when there is no newer tick or another worker holds the batch.
+Returns: no row when there is no newer tick, another worker holds the batch, or the subscription is paused.
 Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
 Locks: the subscription.';
 

@@ -9,10 +9,10 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
 begin
-  insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries)
+  insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options)
   values (0 /*queue_id*/, new.id, new.subscription_id, trunq._due_at(null, new.due_at), new.created_at, new.attempt, new.priority, new.kind, new.key,
     new.payload, new.body, new.headers, new.errors,
-    case when trunq._is_wider('trunq_log._specimen'::regclass) then trunq._extra(to_jsonb(new)) end, new.expiries);
+    case when trunq._is_wider('trunq_log._specimen'::regclass) then trunq._extra(to_jsonb(new)) end, new.expiries, new.options);
   delete from trunq_log._specimen g where g.segment = new.segment and g.txid = new.txid and g.id = new.id;
   return null;
 end $$;

@@ -13,7 +13,7 @@ create or replace function trunq_queue._specimen_lease(
   p_max_bytes bigint default 16777216
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
-  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz
+  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
 )
 language plpgsql volatile rows 100
 set search_path = pg_catalog, pg_temp
@@ -31,6 +31,9 @@ declare
   v_started timestamptz := clock_timestamp();
   v_opened boolean := false; v_walked integer := 0; v_moved boolean := false; v_count integer;
   v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
+  v_all boolean; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
+  v_expired bigint[]; v_buried integer := 0;
+  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[];
 begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
@@ -38,7 +41,7 @@ begin
       or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
-  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time into v_sub
+  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time, s.is_limited, s.filter into v_sub
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -51,6 +54,17 @@ begin
   end if;
   v_now := trunq.clock();
   v_expires_at := v_now + v_sub.lease_time;
+  v_all := v_sub.filter is null;
+  if not v_all then
+    select f.* into v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers from trunq._read_filter(v_sub.filter) f;
+  end if;
+  if v_sub.is_limited then
+    select a.allowed, a.tokens, a.tokens_at, a.open_leases into p_max_messages, v_tokens, v_tokens_at, v_open
+    from trunq_queue._specimen_allowance(v_sub.subscription_id, p_max_messages, v_now) a;
+    if p_max_messages < 1 then
+      return;
+    end if;
+  end if;
 
   select l.lo, l.hi, l.last_txid, l.last_id into v_lo, v_hi, v_last_txid, v_last_id
   from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id
@@ -80,16 +94,31 @@ begin
         select g.* from trunq_log._specimen g
         where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
         order by g.txid, g.id limit c_walk) w
-      where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id is null or w.subscription_id = v_sub.subscription_id)
+      where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id = v_sub.subscription_id or w.subscription_id is null
+        and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, w.kind, w.key, w.headers)))
       limit 1;
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
         insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
+          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases)
         values (lease_id, v_sub.subscription_id, token, p_worker, v_lo, v_hi, v_row.txid, v_row.id,
           v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at,
-          nullif(v_row.expiries > 1, false));
-        id := v_row.id; attempt := v_row.attempt; max_attempts := v_sub.max_attempts; kind := v_row.kind; key := v_row.key;
+          nullif(v_row.expiries > 1, false), v_tokens - 1, v_tokens_at, case when v_open is not null then v_open || lease_id end);
+        max_attempts := v_sub.max_attempts;
+        if v_row.options is not null then
+          if (v_row.options->>'expires_at')::timestamptz <= v_now then
+            select b.last_txid, b.last_id into v_last_txid, v_last_id
+            from trunq_queue._specimen_bury(v_sub.subscription_id, lease_id, array[v_row.id], v_now) b;
+            v_buried := v_buried + 1;
+            if v_buried >= c_walk then
+              return;
+            end if;
+            continue;
+          end if;
+          max_attempts := coalesce((v_row.options->>'max_attempts')::integer, max_attempts);
+        end if;
+        options := v_row.options;
+        id := v_row.id; attempt := v_row.attempt; kind := v_row.kind; key := v_row.key;
         payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
         created_at := v_row.created_at; expires_at := v_expires_at;
         return next;
@@ -101,25 +130,27 @@ begin
       return query
         with batch as materialized (
           -- 1. Late ones, each transaction by itself. No sort: the snapshot lists them in order, and a sort would read all.
-          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at, m.expiries
+          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at, m.expiries, m.options
            from unnest(v_late) late(txid) cross join lateral (
              select g.* from trunq_log._specimen g
              where g.txid = late.txid and g.id > case when late.txid = v_last_txid then v_last_id else 0 end
-               and (g.subscription_id is null or g.subscription_id = v_sub.subscription_id)
+               and (g.subscription_id = v_sub.subscription_id or g.subscription_id is null
+                 and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, g.kind, g.key, g.headers)))
              order by g.id limit p_max_messages) m
            limit p_max_messages)
           union all
           -- 2. The range. One row comparison is one start key; the walk ends after c_walk index rows, for this reader or not.
-          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at, w.expiries
+          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at, w.expiries, w.options
            from (
              select g.* from trunq_log._specimen g
              where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
              order by g.txid, g.id limit c_walk) w
-           where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id is null or w.subscription_id = v_sub.subscription_id)
+           where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id = v_sub.subscription_id or w.subscription_id is null
+             and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, w.kind, w.key, w.headers)))
            limit p_max_messages)
           union all
           -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease.
-          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint
+          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint, null::jsonb
            from trunq_log._specimen g
            where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
            order by g.txid, g.id offset c_walk - 1 limit 1)
@@ -147,20 +178,35 @@ begin
         ),
         made as (
           insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect)
+            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases)
           select v_lease_id, v_sub.subscription_id, v_token, p_worker, v_lo, v_hi,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
               when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
               when t.size = t.n - t.ended::integer then t.ids[t.n] else t.ids[t.size] end,
             t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
-            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect
+            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect, v_tokens - t.size, v_tokens_at, case when v_open is not null then v_open || v_lease_id end
           from taken t where t.n - t.ended::integer > 0
         )
-        select v_lease_id, v_token, b.id, b.attempt, v_sub.max_attempts, b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
-          b.priority::smallint, b.created_at, v_expires_at
-        from batch b where b.attempt > 0 limit (select t.size from taken t);
+        select v_lease_id, v_token, b.id, b.attempt, coalesce((b.options->>'max_attempts')::integer, v_sub.max_attempts), b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
+          b.priority::smallint, b.created_at, v_expires_at, b.options::jsonb
+        from (select b.* from batch b where b.attempt > 0 limit (select t.size from taken t)) b
+        where b.options is null or (b.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(b.id);
       get diagnostics v_count = row_count;
+      if v_count < p_max_messages and current_setting('trunq.expired', true) <> '' then
+        v_expired := string_to_array(current_setting('trunq.expired'), ',')::bigint[];
+        perform set_config('trunq.expired', '', true);
+        select b.last_txid, b.last_id into v_place_txid, v_place_id
+        from trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_expired, v_now) b;
+        if v_count = 0 then
+          -- On behind it. Taken for an empty look, what follows in the window would be passed over.
+          v_last_txid := v_place_txid; v_last_id := v_place_id; v_buried := v_buried + cardinality(v_expired);
+          if v_buried >= c_walk then
+            return;
+          end if;
+          continue;
+        end if;
+      end if;
     end if;
     if v_count > 0 then
       return;
@@ -179,15 +225,37 @@ begin
   -- A look that had to walk far writes an empty lease, or the next one would walk it again, and no segment ever be let go.
   if v_moved or pg_snapshot_xmax(v_hi)::text::bigint - v_xmax_before::text::bigint > 1000
       or clock_timestamp() - v_started > '3 milliseconds' then
-    insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
-    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_lo, v_hi, v_last_txid, v_last_id, v_now);
+    insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, tokens, tokens_at, open_leases)
+    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_lo, v_hi, v_last_txid, v_last_id, v_now,
+      v_tokens, v_tokens_at, v_open);
   end if;
 end $$;
 comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired are dead instead.
 Returns: one row a message, all of one lease; none when there is nothing.
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
+
+create or replace function trunq_queue._specimen_bury(
+  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_now timestamptz, out last_txid xid8, out last_id bigint
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_lease record;
+begin
+  select l.worker, l.ids, l.txids, l.segment, l.last_txid, l.last_id, l.tokens into v_lease
+  from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+  insert into trunq_data._specimen_receipt (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
+  values (p_lease_id, v_lease.segment, p_subscription_id, 'e', cardinality(p_ids), p_ids, p_now);
+  perform trunq_queue._specimen_give_back(p_subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids, 'e', null, null, p_now);
+  if v_lease.tokens is not null then
+    update trunq_data._specimen_lease l set tokens = l.tokens + cardinality(p_ids) where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+  end if;
+  last_txid := v_lease.last_txid; last_id := v_lease.last_id;
+end $$;
+comment on function trunq_queue._specimen_bury(integer, bigint, bigint[], timestamptz) is
+  'Answers messages of a lease that were not handed out, in its own transaction: dead, reason expired. So lease and receipt stay the whole history, and its position moves.
+Returns: that position.';
 
 create or replace function trunq_queue._specimen_extend(
   p_subscription text,

@@ -10,7 +10,9 @@ create or replace function trunq_queue._specimen_publish(
   p_body bytea default null,
   p_priority smallint default 0,
   p_delay interval default null,
-  p_due_at timestamptz default null
+  p_due_at timestamptz default null,
+  p_options jsonb default null,
+  p_max_age interval default null
 ) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -18,18 +20,19 @@ declare
 begin
   -- One condition for all that is unusual: Postgres prepares each condition anew in every transaction.
   if p_priority is distinct from 0 or p_delay is not null or p_due_at is not null
+      or p_options is not null or p_max_age is not null
       or greatest(octet_length(p_kind), octet_length(p_key)) > 1000 /*limit label_bytes*/
       or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
-    return trunq._publish_delayed('_specimen', p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at);
+    return trunq._publish_delayed('_specimen', p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at, p_options, p_max_age);
   end if;
   insert into trunq_log._specimen (kind, key, payload, headers, body) values (p_kind, p_key, p_payload, p_headers, p_body)
   returning id into v_id;
   return v_id;
 end $$;
-comment on function trunq_queue._specimen_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz) is
-  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at.
+comment on function trunq_queue._specimen_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
+  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out.
 Returns: its id.
-Raises: TQ005 for both a delay and a time, one beyond the year 9999, or a priority; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Raises: TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq_queue._specimen_publish_many(
@@ -39,7 +42,9 @@ create or replace function trunq_queue._specimen_publish_many(
   p_headers jsonb[] default null,
   p_bodies bytea[] default null,
   p_delay interval default null,
-  p_due_at timestamptz default null
+  p_due_at timestamptz default null,
+  p_options jsonb default null,
+  p_max_age interval default null
 ) returns bigint[]
 -- One plan for arrays of every length.
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
@@ -63,8 +68,12 @@ begin
       or greatest(pg_column_size(p_payloads), pg_column_size(p_bodies), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
     perform trunq._check_arrays('_specimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   end if;
+  if p_options is not null or p_max_age is not null then
+    perform trunq._check_plain('_specimen', 'options of a message');
+    p_options := trunq._options(p_options, p_max_age);
+  end if;
   if p_delay is not null or p_due_at is not null then
-    return trunq._publish_many_delayed('_specimen', p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at);
+    return trunq._publish_many_delayed('_specimen', p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_options);
   end if;
   -- An array of one stands for all: take it out, so that every row falls back to it.
   if v_count > 1 then
@@ -81,21 +90,21 @@ begin
     lock table only trunq_log._specimen in row exclusive mode;
     v_txid := pg_current_xact_id();
     v_ids := array(select nextval('trunq_data._specimen_message_id') from generate_series(1, v_count));
-    insert into trunq_log._specimen (id, txid, created_at, segment, kind, key, payload, headers, body)
-    select unnest(v_ids), v_txid, statement_timestamp(), v_segment, v_kind, v_key, unnest(p_payloads), v_headers, v_body;
+    insert into trunq_log._specimen (id, txid, created_at, segment, kind, key, payload, headers, body, options)
+    select unnest(v_ids), v_txid, statement_timestamp(), v_segment, v_kind, v_key, unnest(p_payloads), v_headers, v_body, p_options;
   else
     with published as (
-      insert into trunq_log._specimen (kind, key, payload, headers, body)
+      insert into trunq_log._specimen (kind, key, payload, headers, body, options)
       select coalesce(u.kind, v_kind), coalesce(u.key, v_key), coalesce(u.payload, v_payload),
-        coalesce(u.headers, v_headers), coalesce(u.body, v_body)
+        coalesce(u.headers, v_headers), coalesce(u.body, v_body), p_options
       from unnest(p_payloads, p_kinds, p_keys, p_headers, p_bodies) u(payload, kind, key, headers, body)
       returning id)
     select array_agg(id) into v_ids from published;
   end if;
   return v_ids;
 end $$;
-comment on function trunq_queue._specimen_publish_many(jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz) is
-  'Publishes many messages in the caller''s transaction; an array of one element stands for all.
+comment on function trunq_queue._specimen_publish_many(jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval) is
+  'Publishes many messages in the caller''s transaction; an array of one element stands for all; p_options and p_max_age are for all.
 Returns: ids in input order.
-Raises: TQ005 for arrays of different lengths; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Raises: TQ005 for arrays of different lengths, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';

@@ -1,0 +1,108 @@
+-- A pause keeps a subscription, or all of a queue, from handing out messages until a time, or until somebody resumes it. It moves nothing: what
+-- is leased goes on and is answered, publishers publish, positions stay, and so rotation keeps what waits. The pause of a queue is
+-- copied into its subscriptions, so that a lease reads one row. A resume tells every sleeping worker (payload look).
+
+create or replace function trunq.pause_subscription(p_queue text, p_subscription text, p_until timestamptz default 'infinity') returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+begin
+  perform trunq._check_pause(format('subscription "%s" of queue "%s"', p_subscription, p_queue), p_until);
+  update trunq.subscription s set paused_until = p_until where s.subscription_id = v_sub.subscription_id;
+  -- Those who sleep until the end of a longer pause.
+  perform trunq._call_workers(v_sub.queue_id);
+end $$;
+comment on function trunq.pause_subscription(text, text, timestamptz) is
+  'Hands out no message of a subscription until p_until (infinity: until it is resumed). Leases and batches that are held go on.
+Raises: TQ001, TQ002; TQ005 for a time that is over.';
+
+create or replace function trunq.resume_subscription(p_queue text, p_subscription text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_until timestamptz;
+begin
+  select s.paused_until into v_until from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update;
+  update trunq.subscription s set paused_until = null where s.subscription_id = v_sub.subscription_id and s.paused_until is not null;
+  perform trunq._call_workers(v_sub.queue_id);
+  return coalesce(v_until > trunq.clock(), false);
+end $$;
+comment on function trunq.resume_subscription(text, text) is
+  'Ends the pause of a subscription and wakes its workers. Where its queue is paused, it stays so.
+Returns: false when it was not paused.
+Raises: TQ001, TQ002.';
+
+create or replace function trunq.pause_queue(p_queue text, p_until timestamptz default 'infinity') returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
+begin
+  perform trunq._check_pause(format('queue "%s"', p_queue), p_until);
+  perform trunq._set_pause(p_queue, v_queue_id, p_until);
+end $$;
+comment on function trunq.pause_queue(text, timestamptz) is
+  'Hands out no message of a queue, to any subscription, until p_until (infinity: until it is resumed). Publishing, and leases and batches that are held, go on.
+Raises: TQ001; TQ005 for a time that is over.
+Locks: the queue, against subscribe and rotation.';
+
+create or replace function trunq.resume_queue(p_queue text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+begin
+  return coalesce(trunq._set_pause(p_queue, v_queue.queue_id, null) > trunq.clock(), false);
+end $$;
+comment on function trunq.resume_queue(text) is
+  'Ends the pause of a queue and wakes its workers. A subscription that is paused itself stays so.
+Returns: false when it was not paused.
+Raises: TQ001.
+Locks: the queue, against subscribe and rotation.';
+
+create or replace function trunq._set_pause(p_queue text, p_queue_id integer, p_until timestamptz) returns timestamptz
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_before timestamptz;
+begin
+  -- A subscription that is being made has the pause of before, or waits and has this one.
+  perform pg_advisory_xact_lock(trunq._lock_class('queue'), p_queue_id);
+  v_before := (trunq._find_queue(p_queue)).paused_until;  -- it may have been dropped meanwhile
+  update trunq.queue q set paused_until = p_until where q.queue_id = p_queue_id;
+  update trunq.subscription s set queue_paused_until = p_until where s.queue_id = p_queue_id;
+  perform trunq._call_workers(p_queue_id);
+  return v_before;
+end $$;
+comment on function trunq._set_pause(text, integer, timestamptz) is 'Pauses a queue until a time, or (null) resumes it. Returns: until when it was paused.';
+
+create or replace function trunq._check_pause(p_what text, p_until timestamptz) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if (p_until > trunq.clock()) is not true then
+    perform trunq._fail('TQ005', format('%s cannot be paused until %s: that time is over', p_what, coalesce(p_until::text, 'null')),
+      'give a time to come, or none: then it is paused until it is resumed');
+  end if;
+end $$;
+comment on function trunq._check_pause(text, timestamptz) is 'Refuses (TQ005) a pause that would be over at once.';
+
+create or replace function trunq._paused_until(p_sub trunq.subscription) returns timestamptz
+language sql immutable set search_path = pg_catalog, pg_temp as $$ select greatest(p_sub.paused_until, p_sub.queue_paused_until) $$;
+comment on function trunq._paused_until(trunq.subscription) is 'Until when a subscription is paused, by itself or with its queue.';
+
+create or replace function trunq._is_paused(p_sub trunq.subscription, p_now timestamptz) returns boolean
+language sql immutable set search_path = pg_catalog, pg_temp as $$ select coalesce(trunq._paused_until(p_sub) > p_now, false) $$;
+comment on function trunq._is_paused(trunq.subscription, timestamptz) is 'Whether a subscription is paused at a time, by itself or with its queue.';
+
+create or replace function trunq._pause(p_sub trunq.subscription, p_now timestamptz, out paused boolean, out paused_until timestamptz)
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  -- Not every client can read infinity.
+  select trunq._is_paused(p_sub, p_now), case when trunq._is_paused(p_sub, p_now) then nullif(trunq._paused_until(p_sub), 'infinity') end
+$$;
+comment on function trunq._pause(trunq.subscription, timestamptz) is 'What lists say of a pause; paused_until null: until it is resumed.';
+
+create or replace function trunq._call_workers(p_queue_id integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('trunq.notify', true) is distinct from 'off' then
+    perform pg_notify('trunq_' || p_queue_id, 'look');
+  end if;
+end $$;
+comment on function trunq._call_workers(integer) is 'Has every sleeping worker of a queue look, when the transaction commits: what it may have has changed.';
