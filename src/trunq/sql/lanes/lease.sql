@@ -299,13 +299,15 @@ begin
     -- 4. Turns in their order, each a share.
     for v_round in 1..20 loop
       -- The best class first; each eighth lease the one that has waited longest.
-      select array_agg(u.class order by u.place), array_agg(u.head order by u.place) into v_classes, v_heads
-      from (
-        select u.class, u.head, case when c.turn_no % c_favour = c_favour - 1 then t.seq else u.class end place
-        from unnest(c.classes, c.heads) u(class, head) cross join lateral (
-          select t.seq from trunq_data._lanespecimen_turn t
-          where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit 1) t) u;
-      exit when v_classes is null;
+      v_classes := c.classes; v_heads := c.heads;
+      if cardinality(c.classes) > 1 then
+        select array_agg(u.class order by u.place), array_agg(u.head order by u.place) into v_classes, v_heads
+        from (
+          select u.class, u.head, case when c.turn_no % c_favour = c_favour - 1 then t.seq else u.class end place
+          from unnest(c.classes, c.heads) u(class, head) cross join lateral (
+            select t.seq from trunq_data._lanespecimen_turn t
+            where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit 1) t) u;
+      end if;
       select array_agg(t.turn order by t.at), sum(1) filter (where t.at <= c_lanes and (t.turn).class = v_classes[1]),
         min(least(case when (t.turn).last_txid = '0' then pg_snapshot_xmin((t.turn).lo) else (t.turn).last_txid end, pg_snapshot_xmin((t.turn).hi)))
       into v_turns, v_weight, v_floor
@@ -315,6 +317,7 @@ begin
           where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
           order by t.seq limit least(2 * p_max_messages, 4 * c_lanes) + 20) t
         limit least(2 * p_max_messages, 4 * c_lanes) + 20) t;
+      exit when v_turns is null;
       if v_is_watched then
         -- What each may have by the settings of its lane: its turn as the next one begins, with tokens, what runs, and until when it waits.
         with turn as materialized (
@@ -330,13 +333,17 @@ begin
         -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first. Each lease is looked at once.
         running as materialized (
           select t.at, u.lease_id, u.id from turn t cross join lateral unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)),
+        -- Leases that are answered as a whole are over: most are.
         answered as materialized (
           select l.lease_id, array(
             select unnest(r.ids) from trunq_data._specimen_receipt r
             where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = v_sub.subscription_id) ids
-          from (select distinct r.lease_id from running r) r cross join lateral (
-            select l.lease_id, l.segment from trunq_data._lanespecimen_lease l
-            where l.subscription_id = v_sub.subscription_id and l.lease_id = r.lease_id offset 0) l),
+          from (select distinct r.lease_id from running r) o cross join lateral (
+            select l.lease_id, l.segment, l.size from trunq_data._lanespecimen_lease l
+            where l.subscription_id = v_sub.subscription_id and l.lease_id = o.lease_id offset 0) l
+          where l.size > (
+            select coalesce(sum(r.size), 0) from trunq_data._specimen_receipt r
+            where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = v_sub.subscription_id)),
         still as materialized (
           select r.at, array_agg(r.lease_id) leases, array_agg(r.id) ids from running r join answered a on a.lease_id = r.lease_id
           where r.id <> all (a.ids) group by r.at),
