@@ -349,6 +349,9 @@ begin
         coalesce(p.place, case
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
+          -- It came back, and what came back went with its segment: that of a row before it may be held for longer.
+          when n.txid = p.txid and (n.outcome = 'l' or n.outcome in ('r', 'x') and n.attempt < (
+            select coalesce(s.max_attempts, 32768) from trunq.subscription s where s.subscription_id = $1)) then 'done'
           when n.txid = p.txid then 'dead'  -- and purged: it is nowhere else
           when not %5$s then 'ready'
           else 'done' end) state  -- read, and its lease gone with its segment
@@ -359,7 +362,7 @@ begin
       case when t.is_held or t.place is not null then coalesce(t.finished_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end) end,
       case when t.state <> 'done' then coalesce(t.last_error, t.errors -> -1 ->> 'error') end, %10$s,
       -- Rows that were found by an earlier statement may have been retried since: then this is not what became of the message.
-      not ($13 is not null and t.place is null and t.state = 'dead') and (not $11 or case t.state
+      not ($13 is not null and t.place is null and (t.state = 'dead' or t.state = 'done' and t.outcome <> 'a')) and (not $11 or case t.state
         when 'ready' then t.is_first or $15
         when 'leased' then t.is_first or $15
         when 'retrying' then $15
