@@ -167,8 +167,8 @@ def publishing(options: Options, dsn: str, connection: Connection) -> Table:
     table = Table(
         f"publishing into lanes, Postgres {options.postgres}",
         f"{messages:,} messages by one COPY, and {singles:,} by INSERT, each a transaction; {rounds} rounds "
-        "in turn, median of the rounds' ratios. Processor time for COPY; for INSERT that of the call, by "
-        "the clock, which waits for no disk.",
+        "in turn, median of the rounds' ratios. Time of a processor for COPY; for INSERT that of the call, "
+        "by the clock, which waits for no disk.",
         ["queue", "COPY", "ratio", "target", "INSERT", "ratio", "target"],
     )
     text = "".join(f"key {number % 1000}\t{payload()}\n" for number in range(messages)).encode()

@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "reference.md"
 FUNCTIONS = ROOT / "src" / "trunq" / "sql" / "functions"
 
 ORDER = (
-    *("queue", "subscription", "publish", "lease", "answer", "reap", "tick", "batch"),
+    *("queue", "subscription", "lane", "publish", "lease", "answer", "reap", "tick", "batch"),
     *("delayed", "dead", "history", "status", "bell", "leader", "rotate"),
 )
 """The files of functions in the order of the page; those not named follow."""

@@ -101,6 +101,7 @@ def test_a_handler_that_fails_is_no_killer(session: Connection, queue: str) -> N
 
 def test_the_killer_dies_and_nobody_else(session: Connection, queue: str) -> None:
     """Every time all is leased at once: scattering and waiting in line do not help here."""
+    set_policy(session, queue, max_attempts=5)
     publish(session, queue, 30)
     killer = publish(session, queue)[0]
     crashes = 0

@@ -28,6 +28,7 @@ SECONDS = 8
 PRODUCERS = 8
 WORKERS = {"default": 4, "mail": 2}
 LONG_WRITERS = 3
+KEYS = 20
 
 
 @dataclass
@@ -87,9 +88,10 @@ class Stress:
     def publish(self, work: Engine, chance: random.Random) -> list[int]:
         match chance.randint(0, 3):
             case 0:
-                return work.publish()
+                return work.publish(keys=[f"key {chance.randrange(KEYS)}"])
             case 1:
-                return work.publish(chance.randint(1, 10))
+                count = chance.randint(1, 10)
+                return work.publish(count, keys=[f"key {chance.randrange(KEYS)}" for _ in range(count)])
             case 2:
                 return work.publish(delay=f"{chance.randint(0, 300)} milliseconds")
             case _:
@@ -195,12 +197,15 @@ class Stress:
                     assert done.isdisjoint(work.listed(state=state, limit=50))
 
 
-@pytest.fixture
-def stress(database: str, connection: psycopg.Connection[Any]) -> Stress:
-    work = Engine(connection, "work").create(retention="2 seconds")
+@pytest.fixture(params=[None, "key"], ids=["plain", "lanes"])
+def stress(database: str, connection: psycopg.Connection[Any], request: pytest.FixtureRequest) -> Stress:
+    work = Engine(connection, "work").create(retention="2 seconds", lanes=request.param)
     for name in WORKERS:
         work.ask("subscribe", subscription=name, max_attempts=0)
     work.ask("subscribe", subscription="lake", mode="exclusive")
+    if request.param:
+        work.ask("set_lanes", subscription="mail", max_running=40)
+        work.ask("set_lane", subscription="mail", lane="key 0", rate=200, burst=50, rank=-1)
     return Stress(database)
 
 

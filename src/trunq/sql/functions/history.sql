@@ -423,6 +423,9 @@ begin
         coalesce(p.place, case
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
+          -- It came back, and what came back went with its segment: that of a row before it may be held for longer.
+          when n.txid = p.txid and (n.outcome = 'l' or n.outcome in ('r', 'x') and n.attempt < (
+            select coalesce(s.max_attempts, 32768) from trunq.subscription s where s.subscription_id = $1)) then 'done'
           when n.txid = p.txid then 'purged'  -- it was dead, and is nowhere else
           when not %5$s then 'ready'
           else 'done' end) state  -- read, and its lease gone with its segment

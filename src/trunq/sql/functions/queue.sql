@@ -28,8 +28,8 @@ begin
   if coalesce(p_tick_max_count, 0) < 1 then
     perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, coalesce(p_tick_max_count::text, 'null')));
   end if;
-  perform trunq._check_lanes(p_queue, p_lanes);
   v_role := trunq._become_owner();
+  perform trunq._check_lanes(p_queue, p_lanes);
   begin
     v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription, p_lanes);
   exception when duplicate_table or duplicate_object or unique_violation then

@@ -55,7 +55,6 @@ begin
   -- Under the lock: who reads "not watched" must not meet a turn that somebody replaced since.
   select * into v_policy from trunq.lane_policy p where p.subscription_id = v_sub.subscription_id;
   v_is_watched := v_policy.is_watched is true;
-
   select l.lo, l.hi, l.last_txid, l.last_id, l.epoch, l.turn_no, l.looked, l.jump_priority, l.jump_lane, l.carried_to,
     coalesce(l.wake_lo, l.hi) wake_lo, coalesce(l.timer_at, '-infinity') timer_at, l.classes, l.heads into c
   from trunq_data._lanespecimen_lease l where l.subscription_id = v_sub.subscription_id
@@ -81,7 +80,6 @@ begin
       c.carried_to := null;
     end if;
   end if;
-
   -- 0. Nobody waits, and everything new fits into this lease: it goes out as it came, and no lane is touched.
   if not v_more and not v_is_watched and not exists (
       select from unnest(c.classes, c.heads) u(class, head) cross join lateral (
@@ -122,7 +120,6 @@ begin
       return;
     end if;
   end if;
-
   for v_step in 1..20 loop
     -- 1. Discovery: reads what is new once, and lines up the lanes that were idle.
     if not v_more and v_step = 1 then
@@ -237,7 +234,6 @@ begin
         c.last_txid := pg_snapshot_xmax(c.hi); c.last_id := 0;
       end if;
     end if;
-
     if v_is_watched and v_step = 1 then
       -- 2. Wakes: lanes of which a message was answered, or whose setting changed.
       v_late := array(select x from pg_snapshot_xip(c.wake_lo) x where pg_visible_in_snapshot(x, v_current));
@@ -299,17 +295,18 @@ begin
       into v_classes, v_heads from (select unnest(c.classes || v_new) class group by 1) u;
       c.classes := v_classes; c.heads := v_heads;
     end if;
-
     -- 4. Turns in their order, each a share.
     for v_round in 1..20 loop
       -- The best class first; each eighth lease the one that has waited longest.
-      select array_agg(u.class order by u.place), array_agg(u.head order by u.place) into v_classes, v_heads
-      from (
-        select u.class, u.head, case when c.turn_no % c_favour = c_favour - 1 then t.seq else u.class end place
-        from unnest(c.classes, c.heads) u(class, head) cross join lateral (
-          select t.seq from trunq_data._lanespecimen_turn t
-          where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit 1) t) u;
-      exit when v_classes is null;
+      v_classes := c.classes; v_heads := c.heads;
+      if cardinality(c.classes) > 1 then
+        select array_agg(u.class order by u.place), array_agg(u.head order by u.place) into v_classes, v_heads
+        from (
+          select u.class, u.head, case when c.turn_no % c_favour = c_favour - 1 then t.seq else u.class end place
+          from unnest(c.classes, c.heads) u(class, head) cross join lateral (
+            select t.seq from trunq_data._lanespecimen_turn t
+            where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit 1) t) u;
+      end if;
       select array_agg(t.turn order by t.at), sum(1) filter (where t.at <= c_lanes and (t.turn).class = v_classes[1]),
         min(least(case when (t.turn).last_txid = '0' then pg_snapshot_xmin((t.turn).lo) else (t.turn).last_txid end, pg_snapshot_xmin((t.turn).hi)))
       into v_turns, v_weight, v_floor
@@ -319,6 +316,7 @@ begin
           where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
           order by t.seq limit least(2 * p_max_messages, 4 * c_lanes) + 20) t
         limit least(2 * p_max_messages, 4 * c_lanes) + 20) t;
+      exit when v_turns is null;
       if v_is_watched then
         -- What each may have by the settings of its lane: its turn as the next one begins, with tokens, what runs, and until when it waits.
         with turn as materialized (
@@ -334,13 +332,17 @@ begin
         -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first. Each lease is looked at once.
         running as materialized (
           select t.at, u.lease_id, u.id from turn t cross join lateral unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)),
+        -- Leases that are answered as a whole are over: most are.
         answered as materialized (
           select l.lease_id, array(
             select unnest(r.ids) from trunq_data._specimen_receipt r
             where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = v_sub.subscription_id) ids
-          from (select distinct r.lease_id from running r) r cross join lateral (
-            select l.lease_id, l.segment from trunq_data._lanespecimen_lease l
-            where l.subscription_id = v_sub.subscription_id and l.lease_id = r.lease_id offset 0) l),
+          from (select distinct r.lease_id from running r) o cross join lateral (
+            select l.lease_id, l.segment, l.size from trunq_data._lanespecimen_lease l
+            where l.subscription_id = v_sub.subscription_id and l.lease_id = o.lease_id offset 0) l
+          where l.size > (
+            select coalesce(sum(r.size), 0) from trunq_data._specimen_receipt r
+            where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = v_sub.subscription_id)),
         still as materialized (
           select r.at, array_agg(r.lease_id) leases, array_agg(r.id) ids from running r join answered a on a.lease_id = r.lease_id
           where r.id <> all (a.ids) group by r.at),
@@ -355,8 +357,7 @@ begin
         select array_agg(((k.turn).seq, (k.turn).subscription_id, (k.turn).segment, (k.turn).priority, (k.turn).class, (k.turn).left_over, (k.turn).state,
             (k.turn).lane, (k.turn).epoch, (k.turn).last_txid, (k.turn).last_id, (k.turn).lease_id,
             case when k.paused_until > v_now then k.paused_until
-              -- For some time at once, or there would be a turn for each token.
-              when k.tokens < 1 then v_now + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05)) end,
+              when k.tokens < 1 then v_now + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05 /*or each token has a turn*/)) end,
             k.tokens, (k.turn).tokens_at, (k.turn).lo, (k.turn).hi, k.leases, k.ids)::trunq_data._lanespecimen_turn order by k.at),
           array_agg(case when not k.is_newest then -1 when k.paused_until > v_now then 0 else
             greatest(0, least(w.quantum * k.weight, coalesce(k.max_running - coalesce(cardinality(k.leases), 0), p_max_messages),

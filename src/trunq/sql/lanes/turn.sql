@@ -235,13 +235,15 @@ begin
         v_low := v_turn.seq + 1;
       end if;
     end loop;
-    if v_lease_id is null or not exists (
-        select from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = v_lease_id and l.ids @> array[v_row.id]) then
-      -- It went out as it was found.
-      select h.lease_id into v_lease_id from trunq._holders(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h;
+    -- By the row, not the id alone: another lease may have held the same message before. Else it went out as it was found.
+    select l.lease_id into lease_id from trunq_data._lanespecimen_lease l
+    where l.subscription_id = p_subscription_id and l.lease_id = v_lease_id and l.txids[array_position(l.ids, v_row.id)] = v_row.txid;
+    if not found then
+      select l.lease_id into lease_id from trunq._holders(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h
+      join trunq_data._lanespecimen_lease l on l.subscription_id = p_subscription_id and l.lease_id = h.lease_id
+      where l.txids[array_position(l.ids, v_row.id)] = v_row.txid;
     end if;
-    if v_lease_id is not null then
-      lease_id := v_lease_id;
+    if found then
       return next;
     end if;
   end loop;
