@@ -94,17 +94,17 @@ begin
       ('gate_announce', p_queue.announces, 'after insert', 'referencing new table as published for each statement', '_announce',
         format('%L', case when p_queue.announces then trunq.announcement_channel(p_queue.name) end))
     ) t(name, is_wanted, event, level, function, arguments)
+    -- To drop takes the stronger lock: whoever reads the log and then inserts would deadlock with us if it came second.
+    order by t.is_wanted
   loop
     v_is_there := exists (
       select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
       where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = v_trigger.name and p.pronamespace = 'trunq'::regnamespace);
     -- Only where something changes: it locks the log against publishers. The kinds stand in their trigger, and whether it is closed.
-    if v_is_there and (not v_trigger.is_wanted or v_trigger.name in ('gate', 'gate_kinds')) then
+    if v_is_there and not v_trigger.is_wanted then
       execute format('drop trigger %I on trunq_log.%I', v_trigger.name, p_queue.log_table);
-      v_is_there := false;
-    end if;
-    if v_trigger.is_wanted and not v_is_there then
-      execute format('create trigger %I %s on trunq_log.%I %s execute function trunq.%I(%s)',
+    elsif v_trigger.is_wanted and (not v_is_there or v_trigger.name in ('gate', 'gate_kinds')) then
+      execute format('create %s trigger %I %s on trunq_log.%I %s execute function trunq.%I(%s)', case when v_is_there then 'or replace' end,
         v_trigger.name, v_trigger.event, p_queue.log_table, v_trigger.level, v_trigger.function, v_trigger.arguments);
     end if;
   end loop;
