@@ -58,7 +58,7 @@ declare
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
   v_count integer;
 begin
-  perform trunq._go_inside(true);
+  perform trunq._go_inside(v_queue.name);
   execute format($q$
     with gone as (
       delete from trunq.dead d
@@ -71,7 +71,7 @@ begin
     %s
     select count(*) from gone
   $q$, trunq._log(v_queue, 'again')) into v_count using v_queue.queue_id, v_subscription_id, p_ids;
-  perform trunq._go_inside(false);
+  perform trunq._go_inside(null);
   return v_count;
 end $$;
 comment on function trunq.requeue(text, text, bigint[]) is

@@ -39,9 +39,10 @@ comment on function trunq.open_queue(text) is
 Raises: TQ001; TQ009 while an open transaction uses it.
 Locks: as close_queue.';
 
-create or replace function trunq._go_inside(p_is_inside boolean) returns void
-language sql volatile as $$ select pg_catalog.set_config('trunq.inside', case when p_is_inside then 'on' else '' end, true) $$;
-comment on function trunq._go_inside(boolean) is 'Around an insert into a log of what was let in before.';
+create or replace function trunq._go_inside(p_queue text) returns void
+language sql volatile as $$ select pg_catalog.set_config('trunq.inside', coalesce(p_queue, ''), true) $$;
+comment on function trunq._go_inside(text) is
+  'Around an insert into the log of a queue of what was let in before: its name before, null behind. A trigger of the user''s that publishes into another queue meets that one''s gate.';
 
 create or replace function trunq._change_gate(
   p_queue text, p_kinds text[], p_max_waiting bigint, p_max_per_transaction integer, p_announce boolean, p_close boolean
@@ -118,7 +119,7 @@ comment on function trunq._define_gate(trunq.queue) is 'Makes the triggers that 
 create or replace function trunq._gate() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('trunq.inside', true) is distinct from 'on' and not coalesce(
+  if current_setting('trunq.inside', true) is distinct from tg_argv[0] and not coalesce(
       extract(epoch from clock_timestamp()) - nullif(current_setting(tg_argv[1], true), '')::numeric between 0 and 0.1, false) then
     perform trunq._check_open(trunq._find_queue(tg_argv[0]));
   end if;
@@ -160,7 +161,7 @@ comment on function trunq._check_open(trunq.queue) is
 create or replace function trunq._refuse_kind() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('trunq.inside', true) is distinct from 'on' then
+  if current_setting('trunq.inside', true) is distinct from tg_argv[0] then
     perform trunq._fail('TQ005', format('queue "%s" takes no message %s', tg_argv[0],
         case when new.kind is null then 'without a kind' else format('of kind "%s"', new.kind) end),
       format('it takes: %s; trunq.set_publishing changes that', tg_argv[1]));
@@ -177,7 +178,7 @@ declare
   v_setting text;
   v_count bigint;
 begin
-  if current_setting('trunq.inside', true) = 'on' then
+  if current_setting('trunq.inside', true) = tg_argv[0] then
     return null;
   end if;
   v_queue := trunq._find_queue(tg_argv[0]);
