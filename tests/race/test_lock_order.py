@@ -107,3 +107,25 @@ def test_the_reaper_waits_for_no_transaction_that_made_a_lease_shorter(
     # The mark was left where it was: the other lease is found when it runs out.
     move_clock(reaper, "2 hours")
     assert ask(reaper, "reap", queue="orders") == 2
+
+
+def test_one_that_reads_a_log_and_then_publishes_is_no_victim_of_a_new_rule(
+    connect: Connect, meanwhile: Any
+) -> None:
+    session, reader, ruler, queue = connect(), connect(autocommit=False), connect(), "q"
+    ask(session, "create_queue", queue=queue, kinds=["mail"])
+    session.execute("alter function trunq._in_turns set lock_timeout = '20 s'")
+    assert fetch(reader, f"select count(*) from trunq_log.{queue}") == 0
+    # One trigger comes, another goes.
+    late = meanwhile(ask, ruler, "set_publishing", queue=queue, kinds=[], max_waiting=5)
+    wait_until_blocked(session, ruler)
+    publish(reader, queue, kinds=["mail"])
+    reader.commit()
+    late.result(10)
+
+
+def test_a_rule_that_changes_waits_for_no_reader(session: Connection, first: Connection, queue: str) -> None:
+    ask(session, "set_publishing", queue=queue, kinds=["mail"], max_waiting=5)
+    assert fetch(first, f"select count(*) from trunq_log.{queue}") == 0
+    ask(session, "set_publishing", queue=queue, kinds=["post"], max_per_transaction=5)
+    ask(session, "close_queue", queue=queue)

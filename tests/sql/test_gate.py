@@ -157,6 +157,21 @@ def test_what_was_let_in_passes_a_gate_that_closed_behind_it(session: Connection
     assert sorted(drain(session, queue)) == sorted([retried, requeued, delayed])
 
 
+def test_what_passes_one_gate_opens_no_other(session: Connection, queue: str) -> None:
+    other = f"{queue}_other"
+    ask(session, "create_queue", queue=other, kinds=["mail"])
+    publish(session, queue)
+    session.execute(
+        f"create function public.{queue}_forward() returns trigger language plpgsql as $$ begin"
+        f" insert into trunq_log.{other} (kind) values ('post'); return null; end $$;"
+        f"create trigger forward after insert on trunq_log.{queue}"
+        f" for each row execute function public.{queue}_forward()".encode()
+    )
+    with refused("TQ005", f'queue "{other}" takes no message of kind "post"'):
+        answer(session, "retry", lease(session, queue), delays=["0"])
+    assert kept(session, other) == 0
+
+
 def test_a_publisher_without_rights_meets_the_same_gate(
     session: Connection, queue: str, open_session: Connect
 ) -> None:

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from calling import answer, ask, call, drain, fetch, lease, named, new_names, publish
+from calling import answer, ask, call, come_back, drain, fetch, lease, named, new_names, publish
 from trunq import embedded, install
 from trunq.embedded import Embedded
 from waiting import wait_until
@@ -106,6 +106,24 @@ def test_what_is_published_at_the_source_is_leased_at_the_target_once(
     assert answer(target, "ack", held) == 4
     assert lease(target, "orders", 10).messages == []
     assert warnings(target) == warnings(source) == []
+
+
+def test_a_message_with_a_time_arrives_once_when_it_is_due(
+    ends: tuple[Connection, Connection, Replicate],
+) -> None:
+    source, target, replicate = ends
+    assert BLOCK is not None
+    replicate(BLOCK[1])
+    publish(source, "orders", 1)
+    # What there was is copied by now, what comes is streamed.
+    arrived(target, 1)
+    source.execute("insert into trunq_log.orders (payload, due_at) values ('1', now() + interval '1 day')")
+    publish(source, "orders", 1)
+    arrived(target, 2)
+    assert [message.payload for message in lease(target, "orders", 5).messages] == [{"n": 0}, {"n": 0}]
+    come_back(source, "orders")
+    arrived(target, 3)
+    assert [message.payload for message in lease(target, "orders", 5).messages] == [1]
 
 
 def test_emptying_a_segment_of_the_source_leaves_the_target_alone(

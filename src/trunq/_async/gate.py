@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import psycopg
@@ -15,7 +15,8 @@ from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_
 from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
-from trunq.wire.array import text_array
+from trunq.wire.array import kind_array
+from trunq.wire.scalar import Label
 
 log = logging.getLogger("trunq.client")
 
@@ -27,7 +28,7 @@ class AsyncGates(AsyncAccess):
         self,
         queue: str,
         *,
-        kinds: Sequence[str] | None = None,
+        kinds: Iterable[Label] | None = None,
         max_waiting: int | None = None,
         max_per_transaction: int | None = None,
         announce: bool | None = None,
@@ -44,7 +45,7 @@ class AsyncGates(AsyncAccess):
             connection,
             "set_publishing",
             queue=queue,
-            kinds=text_array("kinds", kinds),
+            kinds=kind_array(kinds),
             max_waiting=max_waiting,
             max_per_transaction=max_per_transaction,
             announce=announce,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -10,8 +10,8 @@ from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
 from trunq.record import Queue
-from trunq.wire.array import text_array
-from trunq.wire.scalar import Interval, interval
+from trunq.wire.array import kind_array
+from trunq.wire.scalar import Interval, Label, interval
 
 
 class AsyncQueues(AsyncAccess):
@@ -26,7 +26,7 @@ class AsyncQueues(AsyncAccess):
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
         default_subscription: bool | None = None,
-        kinds: Sequence[str] | None = None,
+        kinds: Iterable[Label] | None = None,
         lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
         connection: AsyncConnection[Any] | None = None,
     ) -> bool:
@@ -50,7 +50,7 @@ class AsyncQueues(AsyncAccess):
             tick_max_lag=interval("tick_max_lag", tick_max_lag),
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
             default_subscription=default_subscription,
-            kinds=text_array("kinds", kinds),
+            kinds=kind_array(kinds),
             lanes=lanes,
         )
         return created

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ from psycopg import Connection
 
 from trunq._sync.access import Access
 from trunq.record import Queue
-from trunq.wire.array import text_array
-from trunq.wire.scalar import Interval, interval
+from trunq.wire.array import kind_array
+from trunq.wire.scalar import Interval, Label, interval
 
 
 class Queues(Access):
@@ -28,7 +28,7 @@ class Queues(Access):
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
         default_subscription: bool | None = None,
-        kinds: Sequence[str] | None = None,
+        kinds: Iterable[Label] | None = None,
         lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
         connection: Connection[Any] | None = None,
     ) -> bool:
@@ -52,7 +52,7 @@ class Queues(Access):
             tick_max_lag=interval("tick_max_lag", tick_max_lag),
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
             default_subscription=default_subscription,
-            kinds=text_array("kinds", kinds),
+            kinds=kind_array(kinds),
             lanes=lanes,
         )
         return created

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
 
+from trunq.errors import InvalidArgument
 from trunq.wire.json import headers_bytes, json_bytes
 from trunq.wire.scalar import Interval, Label, content, interval, label, text
 
@@ -123,6 +124,17 @@ def text_array(name: str, values: Sequence[str | None] | None) -> TextArray | No
 def label_array(name: str, values: Sequence[Label | None], first: int = 0) -> TextArray:
     """A text[] of kinds or keys; `first` as for `jsonb_array`."""
     return TextArray(_array(25, len(values), _parts(labels(name, values, first))))
+
+
+def kind_array(kinds: Iterable[Label] | None) -> TextArray | None:
+    """The kinds that a queue takes, as a text[]; the members of an Enum class, say."""
+    if kinds is None:
+        return None
+    if isinstance(kinds, str | bytes) or not isinstance(kinds, Iterable):
+        raise InvalidArgument(
+            f"kinds is a list of kinds, not {type(kinds).__name__}", "give kinds=['placed']"
+        )
+    return label_array("kinds", list(kinds))
 
 
 def bytea_array(name: str, values: Sequence[bytes | None], first: int = 0) -> ByteaArray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 import psycopg
@@ -20,6 +21,12 @@ from trunq import (
     QueueNotFound,
     TransactionTooLarge,
 )
+
+
+class Kind(Enum):
+    PLACED = "placed"
+    PAID = 2
+
 
 LISTENERS = """
     select pg_terminate_backend(pid, 5000) from pg_stat_activity
@@ -64,6 +71,17 @@ def test_each_rule_of_a_queue_has_an_error_of_its_own(database: str) -> None:
         client.open_queue("orders")
         client.set_publishing("orders", max_waiting=0, max_per_transaction=0)
         assert len(client.publish_many("orders", [1, 2, 3])) == 3
+
+
+def test_the_kinds_of_a_queue_are_given_like_the_kind_of_a_message(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("orders", kinds=Kind)
+        client.publish("orders", 1, kind=Kind.PLACED)
+        with pytest.raises(InvalidArgument, match="takes no message of kind"):
+            client.publish("orders", 1, kind="p")
+        for one in ("placed", Kind.PLACED, 3):
+            with pytest.raises(InvalidArgument, match="kinds is a list of kinds, not"):
+                client.set_publishing("orders", kinds=one)  # type: ignore[arg-type]
 
 
 def test_a_listener_hears_the_ids_of_each_statement_and_comes_back_when_cut(database: str) -> None:

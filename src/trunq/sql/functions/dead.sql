@@ -75,7 +75,7 @@ declare
     p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, false));
   v_count integer;
 begin
-  perform trunq._go_inside(true);
+  perform trunq._go_inside(v_queue.name);
   execute format($q$
     with gone as (
       delete from trunq.dead d where d.dead_id = any ($1)
@@ -87,7 +87,7 @@ begin
     %s
     select count(*) from gone
   $q$, trunq._log(v_queue, 'again')) into v_count using v_dead_ids;
-  perform trunq._go_inside(false);
+  perform trunq._go_inside(null);
   return v_count;
 end $$;
 comment on function trunq.requeue(text, text, bigint[], interval, interval, text, text, text, bigint, bigint) is

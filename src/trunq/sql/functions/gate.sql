@@ -39,9 +39,10 @@ comment on function trunq.open_queue(text) is
 Raises: TQ001; TQ009 while an open transaction uses it.
 Locks: as close_queue.';
 
-create or replace function trunq._go_inside(p_is_inside boolean) returns void
-language sql volatile as $$ select pg_catalog.set_config('trunq.inside', case when p_is_inside then 'on' else '' end, true) $$;
-comment on function trunq._go_inside(boolean) is 'Around an insert into a log of what was let in before.';
+create or replace function trunq._go_inside(p_queue text) returns void
+language sql volatile as $$ select pg_catalog.set_config('trunq.inside', coalesce(p_queue, ''), true) $$;
+comment on function trunq._go_inside(text) is
+  'Around an insert into the log of a queue of what was let in before: its name before, null behind. A trigger of the user''s that publishes into another queue meets that one''s gate.';
 
 create or replace function trunq._change_gate(
   p_queue text, p_kinds text[], p_max_waiting bigint, p_max_per_transaction integer, p_announce boolean, p_close boolean
@@ -94,17 +95,17 @@ begin
       ('gate_announce', p_queue.announces, 'after insert', 'referencing new table as published for each statement', '_announce',
         format('%L', case when p_queue.announces then trunq.announcement_channel(p_queue.name) end))
     ) t(name, is_wanted, event, level, function, arguments)
+    -- To drop takes the stronger lock: whoever reads the log and then inserts would deadlock with us if it came second.
+    order by t.is_wanted
   loop
     v_is_there := exists (
       select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
       where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = v_trigger.name and p.pronamespace = 'trunq'::regnamespace);
     -- Only where something changes: it locks the log against publishers. The kinds stand in their trigger, and whether it is closed.
-    if v_is_there and (not v_trigger.is_wanted or v_trigger.name in ('gate', 'gate_kinds')) then
+    if v_is_there and not v_trigger.is_wanted then
       execute format('drop trigger %I on trunq_log.%I', v_trigger.name, p_queue.log_table);
-      v_is_there := false;
-    end if;
-    if v_trigger.is_wanted and not v_is_there then
-      execute format('create trigger %I %s on trunq_log.%I %s execute function trunq.%I(%s)',
+    elsif v_trigger.is_wanted and (not v_is_there or v_trigger.name in ('gate', 'gate_kinds')) then
+      execute format('create %s trigger %I %s on trunq_log.%I %s execute function trunq.%I(%s)', case when v_is_there then 'or replace' end,
         v_trigger.name, v_trigger.event, p_queue.log_table, v_trigger.level, v_trigger.function, v_trigger.arguments);
     end if;
   end loop;
@@ -118,7 +119,7 @@ comment on function trunq._define_gate(trunq.queue) is 'Makes the triggers that 
 create or replace function trunq._gate() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('trunq.inside', true) is distinct from 'on' and not coalesce(
+  if current_setting('trunq.inside', true) is distinct from tg_argv[0] and not coalesce(
       extract(epoch from clock_timestamp()) - nullif(current_setting(tg_argv[1], true), '')::numeric between 0 and 0.1, false) then
     perform trunq._check_open(trunq._find_queue(tg_argv[0]));
   end if;
@@ -160,7 +161,7 @@ comment on function trunq._check_open(trunq.queue) is
 create or replace function trunq._refuse_kind() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if current_setting('trunq.inside', true) is distinct from 'on' then
+  if current_setting('trunq.inside', true) is distinct from tg_argv[0] then
     perform trunq._fail('TQ005', format('queue "%s" takes no message %s', tg_argv[0],
         case when new.kind is null then 'without a kind' else format('of kind "%s"', new.kind) end),
       format('it takes: %s; trunq.set_publishing changes that', tg_argv[1]));
@@ -177,7 +178,7 @@ declare
   v_setting text;
   v_count bigint;
 begin
-  if current_setting('trunq.inside', true) = 'on' then
+  if current_setting('trunq.inside', true) = tg_argv[0] then
     return null;
   end if;
   v_queue := trunq._find_queue(tg_argv[0]);

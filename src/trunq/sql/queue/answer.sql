@@ -135,7 +135,7 @@ begin
   if not found then
     perform trunq._fail('TQ002', format('a subscription of queue "%s" has just ended, and its messages with it', '_specimen'));
   end if;
-  perform trunq._go_inside(true);
+  perform trunq._go_inside('_specimen');
   with given as materialized (
     select g.id, g.error, g.delay, g.at from unnest(p_ids, p_errors, p_delays) with ordinality g(id, error, delay, at)
   ),
@@ -196,7 +196,7 @@ begin
     from fate f where f.reason is null and f.wait <= '0' and f.extra is null order by f.at
   )
   select count(*) into v_found from fate;
-  perform trunq._go_inside(false);
+  perform trunq._go_inside(null);
   if v_found < cardinality(p_ids) then
     -- Somebody deleted them by hand, or emptied the log: what is gone is gone, and the others go on.
     raise warning 'trunq: % of % messages of a lease are no longer in the log of queue %', cardinality(p_ids) - v_found, cardinality(p_ids), '_specimen';
