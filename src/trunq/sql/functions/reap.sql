@@ -182,7 +182,7 @@ begin
         messages := messages + v_count;
       end if;
     exception
-      when serialization_failure or deadlock_detected or lock_not_available then
+      when serialization_failure or deadlock_detected or lock_not_available or insufficient_resources then
         raise;  -- of the whole call: again
       when others then
         raise warning 'trunq: lease % of queue % cannot be ended, tried again in a minute: %', v_lease_id, p_queue.name, sqlerrm;
