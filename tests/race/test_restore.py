@@ -361,7 +361,7 @@ def test_a_rebase_publishes_again_what_a_queue_takes_no_more(session: Connection
     ids = publish(session, queue, 3)
     ask(session, "set_publishing", queue=queue, kinds=["other"], max_waiting=1, max_per_transaction=1)
     ask(session, "close_queue", queue=queue)
-    assert ask(session, "rebase") == 3
+    assert ask(session, "rebase") >= 3  # the database has other queues
     with refused("TQ018"):
         publish(session, queue)
     assert drain(session, queue) == ids

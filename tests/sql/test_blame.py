@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -183,6 +184,21 @@ def test_another_worker_has_nothing_to_do_with_it(session: Connection, queue: st
     crash(session, queue, "me")
     assert attempts([lease(session, queue, worker="me")]) == {id: 2}
     assert state(session, queue, other).state == "leased"
+
+
+def test_nobody_waits_in_line_behind_one_that_has_no_handler(session: Connection, queue: str) -> None:
+    unknown, suspect = make_suspects(session, queue, 2)
+    for _ in range(9):
+        (held,) = (each for each in lease_all(session, queue) if unknown in each.ids)
+        answer(session, "release", held, errors=["no handler"])
+        if state(session, queue, suspect).state == "leased":
+            crash(session, queue)
+        waits = "select due_at - trunq.clock() from trunq.delayed where id = %s and queue_id ="
+        waits += " (select queue_id from trunq.queue where name = %s)"
+        assert fetch(session, waits, suspect, queue) < timedelta(seconds=3)
+        put_off = fetch(session, waits, unknown, queue)
+        come_back(session, queue)
+    assert put_off > timedelta(minutes=2)
 
 
 def test_a_line_is_never_longer_than_ten_minutes(session: Connection, queue: str) -> None:

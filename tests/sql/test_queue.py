@@ -175,7 +175,7 @@ def test_dropping_one_queue_leaves_those_with_longer_numbers(session: Connection
 
 
 def test_drop_needs_read_committed(session: Connection, queue: str) -> None:
-    with refused("TQ007", "READ COMMITTED"), session.transaction():
+    with refused("TQ007", "READ COMMITTED", "default_transaction_isolation"), session.transaction():
         session.execute("set transaction isolation level repeatable read")
         ask(session, "drop_queue", queue=queue)
 

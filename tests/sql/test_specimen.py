@@ -242,6 +242,26 @@ def test_a_message_that_the_log_refuses_holds_up_no_other(wide: Connection) -> N
     assert lease(wide, "wide", 10).ids == [bad]
 
 
+def test_a_full_disk_puts_no_message_off(wide: Connection) -> None:
+    """It refuses all of them, and takes all when there is room: none waits for a minute."""
+    held = ask(wide, "publish", queue="wide")
+    lease(wide, "wide")
+    due = ask(wide, "publish", queue="wide", delay="1 ms")
+    wide.execute(
+        "create function pg_temp.fill() returns trigger language plpgsql as"
+        " $$ begin raise 'no space left on device' using errcode = 'disk_full'; end $$"
+    )
+    wide.execute("create trigger fill before insert on trunq_log.wide execute function pg_temp.fill()")
+    wide.execute("set trunq.clock_offset = '10 minutes'")
+    for duty in ("promote", "reap"):
+        with refused("53100"), wide.transaction():
+            ask(wide, duty, queue="wide")
+    wide.execute("drop trigger fill on trunq_log.wide")
+    assert (ask(wide, "promote", queue="wide"), ask(wide, "reap", queue="wide")) == (1, 1)
+    ask(wide, "promote", queue="wide")
+    assert lease(wide, "wide", 10).ids == [due, held]
+
+
 @pytest.mark.parametrize("verb", ["ack", "retry"])
 def test_an_array_that_does_not_begin_at_one_is_refused(session: Connection, queue: str, verb: str) -> None:
     ids = publish(session, queue, 2)

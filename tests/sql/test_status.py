@@ -135,6 +135,27 @@ def test_what_is_ready_is_exact_to_a_thousand_then_an_estimate_that_says_so(work
     assert (work.status().ready, work.status().estimated) == (1, [])
 
 
+def test_rights_on_a_queues_tables_are_enough_for_whoever_looks(work: Engine) -> None:
+    """Nobody is granted segments: a worker that serves until its queue is empty looks too."""
+    work.run("insert into {log} (kind) select 'k' from generate_series(1, 5000)")
+    work.ack(work.lease(1))
+    work.lease(1)
+    whole = work.status()
+    work.run("create role {queue}_clerk")
+    try:
+        work.run("grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to {queue}_clerk")
+        work.run("grant select on all tables in schema trunq to {queue}_clerk")
+        work.run("grant select on trunq_log.{queue}, trunq_data.{queue}_lease to {queue}_clerk")
+        work.run("grant select on trunq_data.{queue}_receipt to {queue}_clerk")
+        work.run("set role {queue}_clerk")
+        row = work.status()
+        assert (row.ready, row.leased, row.done_last_minute) == (whole.ready, 1, 1)
+        assert row.estimated == ["ready"]
+    finally:
+        work.run("reset role")
+        work.run("drop owned by {queue}_clerk; drop role {queue}_clerk")
+
+
 def test_an_estimate_counts_what_the_subscription_gets(work: Engine) -> None:
     """Retries of another lie in the log too, and what is put off has drawn its id."""
     work.run(

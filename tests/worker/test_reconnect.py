@@ -366,23 +366,29 @@ async def test_answers_of_a_queue_dropped_meanwhile_end_the_worker_with_a_senten
     assert type(caught.value).__name__ in {"QueueNotFound", "SubscriptionNotFound"}
 
 
-@pytest.fixture
-def tired(queue: Queue) -> str:
-    """A dsn whose sessions would rather not be READ COMMITTED."""
-    return make_conninfo(queue.dsn, options="-c default_transaction_isolation=serializable")
-
-
-async def test_a_database_of_another_default_isolation_is_served_all_the_same(
-    queue: Queue, tired: str
-) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "default_transaction_isolation=serializable",
+        "DateStyle=German",
+        "IntervalStyle=iso_8601",
+        "array_nulls=off",
+    ],
+)
+async def test_a_role_with_settings_of_its_own_is_served_all_the_same(queue: Queue, setting: str) -> None:
     queue.publish(count=3)
-    worker = queue.worker(dsn=tired, lead=True)
+    worker = queue.worker(dsn=make_conninfo(queue.dsn, options=f"-c {setting}"), lead=True)
+    failed: set[int] = set()
 
     @worker.handler("work")
-    async def plain(message: Message) -> None: ...
+    async def plain(message: Message) -> None:
+        if message.id not in failed:
+            failed.add(message.id)
+            raise ValueError("the first time it fails")
 
     async with running(worker):
         await async_wait_until(queue.is_done)
+    assert queue.states() == {"done": 3}
 
 
 async def test_an_outage_is_one_line_in_the_log(

@@ -1,7 +1,8 @@
 """What is done with a new connection: READ COMMITTED on it, and nothing that sticks to a pooler's server.
 
-The database's default may be another isolation level, in which leases are refused. Behind a connection
-pooler in transaction mode neither settings nor prepared statements are used: they would stay with a server
+The default of the database or the role may be another isolation level, in which leases are refused, or a way
+to write times, intervals and arrays that psycopg or Postgres then fails to read. Behind a connection pooler
+in transaction mode neither settings nor prepared statements are used: they would stay with a server
 connection that others use next.
 """
 
@@ -12,7 +13,15 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection, Connection, sql
 
-PROBE: Final = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
+_WANTED: Final = {
+    "default_transaction_isolation": "read committed",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "array_nulls": "on",
+}
+"""How these settings must begin: the order of day and month in what is read stays as it is."""
+
+PROBE: Final = "select pg_backend_pid(), " + ", ".join(f"current_setting('{name}')" for name in _WANTED)
 """What is asked first on each connection."""
 
 
@@ -43,8 +52,9 @@ def adapt(
         connection.prepare_threshold = None
         return []
     wanted = dict(settings or {})
-    if probed[1] != "read committed":
-        wanted["default_transaction_isolation"] = "read committed"
+    for (name, value), found in zip(_WANTED.items(), probed[1:], strict=False):
+        if not found.startswith(value):
+            wanted[name] = value
     return [
         sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
         for name, value in wanted.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, timedelta
 from typing import Any
 
 import psycopg
@@ -54,6 +55,26 @@ async def test_a_client_can_be_used_again_after_it_was_closed(database: str) -> 
         assert await client.create_queue("orders")
     async with client:
         assert [queue.queue for queue in await client.list_queues()] == ["orders"]
+
+
+async def test_times_and_intervals_are_read_whatever_the_database_says(
+    database: str, async_connect: AsyncConnect
+) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    connection = await async_connect()
+    await connection.execute(f"alter database {name} set DateStyle = 'SQL, DMY'")
+    await connection.execute(f"alter database {name} set IntervalStyle = 'sql_standard'")
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders", retention=3600)
+        (queue,) = await client.list_queues()
+        message = await client.publish("orders", 1)
+        assert queue.retention == timedelta(hours=1)
+        (shown,) = await client.show_message("orders", message)
+        assert shown.published_at is not None
+        async with client.transaction() as own:
+            # How a day is written remains the database's choice.
+            day = await (await own.execute("select '02/01/2026'::date")).fetchone()
+            assert day == (date(2026, 1, 2),)
 
 
 async def test_own_connections_are_read_committed_whatever_the_database_says(

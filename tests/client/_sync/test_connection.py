@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, timedelta
 from typing import Any
 
 import psycopg
@@ -54,6 +55,24 @@ def test_a_client_can_be_used_again_after_it_was_closed(database: str) -> None:
         assert client.create_queue("orders")
     with client:
         assert [queue.queue for queue in client.list_queues()] == ["orders"]
+
+
+def test_times_and_intervals_are_read_whatever_the_database_says(database: str, connect: Connect) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    connection = connect()
+    connection.execute(f"alter database {name} set DateStyle = 'SQL, DMY'")
+    connection.execute(f"alter database {name} set IntervalStyle = 'sql_standard'")
+    with Client(database) as client:
+        client.create_queue("orders", retention=3600)
+        (queue,) = client.list_queues()
+        message = client.publish("orders", 1)
+        assert queue.retention == timedelta(hours=1)
+        (shown,) = client.show_message("orders", message)
+        assert shown.published_at is not None
+        with client.transaction() as own:
+            # How a day is written remains the database's choice.
+            day = (own.execute("select '02/01/2026'::date")).fetchone()
+            assert day == (date(2026, 1, 2),)
 
 
 def test_own_connections_are_read_committed_whatever_the_database_says(

@@ -60,7 +60,7 @@ begin
     perform trunq._fail('TQ007',
       format('trunq.%s needs READ COMMITTED, this transaction is %s', p_function,
         upper(current_setting('transaction_isolation'))),
-      'begin the transaction with ISOLATION LEVEL READ COMMITTED');
+      'begin the transaction with ISOLATION LEVEL READ COMMITTED; behind a connection pooler, make it the default of the database or the role (default_transaction_isolation)');
   end if;
 end $$;
 comment on function trunq._require_read_committed(text) is

@@ -53,7 +53,9 @@ begin
     perform trunq._go_inside(v_queue.name);
     begin
       execute v_statement into v_count, v_last, v_last_id using v_queue.queue_id, v_from, v_now, p_max, v_from_id, null::tid;
-    exception when others then
+    exception when insufficient_resources then
+      raise;  -- a full disk refuses no message: all of them again, not each in a minute
+    when others then
       -- A message that the log refuses (a constraint or trigger of the user's) must not hold up the others.
       p_max := least(p_max, 100);
       select a.count, a.last, a.last_id into v_count, v_last, v_last_id
@@ -110,7 +112,9 @@ begin
   loop
     begin
       execute p_statement using p_queue.queue_id, p_from, p_now, 1, p_from_id, v_row.ctid;
-    exception when others then
+    exception when insufficient_resources then
+      raise;
+    when others then
       raise warning 'trunq: message % cannot go into the log of queue %, and is tried again in a minute: %', v_row.id, p_queue.name, sqlerrm;
       update trunq.delayed d set due_at = p_now + interval '1 minute' where d.ctid = v_row.ctid;
     end;

@@ -182,7 +182,7 @@ begin
         messages := messages + v_count;
       end if;
     exception
-      when serialization_failure or deadlock_detected or lock_not_available then
+      when serialization_failure or deadlock_detected or lock_not_available or insufficient_resources then
         raise;  -- of the whole call: again
       when others then
         raise warning 'trunq: lease % of queue % cannot be ended, tried again in a minute: %', v_lease_id, p_queue.name, sqlerrm;
@@ -296,7 +296,9 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     select greatest(coalesce(max(d.due_at), p_now) - p_now, '0') + (p_place - 0.5 + random()) * interval '1 second' wait
     from (
       select d.due_at from trunq.delayed d
-      where d.subscription_id = p_subscription_id and d.expiries > 1 order by d.due_at desc limit 1) d) w
+      -- Nobody waits behind one that no worker has a handler for.
+      where d.subscription_id = p_subscription_id and d.expiries > 1 and (d.errors -> -1 ? 'times') is not true
+      order by d.due_at desc limit 1) d) w
 $$;
 comment on function trunq._line_up(integer, timestamptz, bigint) is 'How long the next suspect but p_place - 1 waits.';
 

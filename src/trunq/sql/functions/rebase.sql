@@ -16,9 +16,9 @@ declare
   v_total bigint := 0;
 begin
   perform trunq._require_read_committed('rebase');
-  -- What is published again was let in before.
-  perform trunq._go_inside(true);
   for v_queue in select q.* from trunq.queue q order by q.queue_id loop
+    -- What is published again was let in before.
+    perform trunq._go_inside(v_queue.name);
     execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I in access exclusive mode', v_queue.log_table,
       v_queue.lease_table, v_queue.receipt_table);
     if v_queue.lanes is not null then
@@ -80,7 +80,7 @@ begin
     execute format('delete from trunq_data.%I l using trunq.subscription s where s.subscription_id = l.subscription_id and s.mode = ''exclusive''',
       v_queue.lease_table);
   end loop;
-  perform trunq._go_inside(false);
+  perform trunq._go_inside(null);
   update trunq.cluster c set system_identifier = (select s.system_identifier from pg_control_system() s);
   return v_total;
 end $$;

@@ -71,12 +71,20 @@ $$;
 comment on function trunq._filled(trunq.queue, text) is
   'The segments of a table (log, lease or receipt) that hold anything. In a query as a literal, it keeps Postgres from opening the others.';
 
+create or replace function trunq._pages(p_queue trunq.queue, p_table text, p_segment smallint) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, p_segment)))) / current_setting('block_size')::integer
+$$;
+comment on function trunq._pages(trunq.queue, text, smallint) is
+  'How many pages a segment has. Whoever looks reads it through its queue''s table, which he may have rights on; nobody is granted segments.';
+
 create or replace function trunq._waiting(
   p_queue trunq.queue, p_subscription_id integer, out ready bigint, out oldest timestamptz, out is_estimate boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_look constant integer := 2000;
+  v_log regclass := format('trunq_log.%I', p_queue.log_table);
   v_segments smallint[] := trunq._filled(p_queue, 'log');
   v record;
 begin
@@ -84,37 +92,35 @@ begin
   from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
   if is_estimate then
     v := trunq._reading(p_queue, p_subscription_id);
-    select greatest(ready, coalesce(sum(trunq._estimate(s.name::regclass, s.from_page, format(
-      '(g.subscription_id = %1$s or g.subscription_id is null and %7$s) and not ' || case when p_queue.lanes is null then 'trunq._is_read_at(txid, id, %2$L, %3$L, %4$L, %5$s)'
-        else 'trunq_queue.%6$I(%1$s, txid, id)' end,
-      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_queue.name || '_is_read', trunq._filter_condition(trunq._filter_of(p_subscription_id))))), 0)::bigint) into ready
-    from unnest(v_segments) n
-    cross join lateral (select format('trunq_data.%I', trunq._segment_name(p_queue, 'log', n)) as name) t
-    cross join lateral (select t.name, trunq._first_page(t.name::regclass, v.last_txid, v.last_id) as from_page) s
+    select greatest(ready, coalesce(sum(trunq._estimate(v_log, trunq._pages(p_queue, 'log', s.n), s.from_page, format(
+      'g.segment = %8$s and (g.subscription_id = %1$s or g.subscription_id is null and %7$s) and not '
+        || case when p_queue.lanes is null then 'trunq._is_read_at(g.txid, g.id, %2$L, %3$L, %4$L, %5$s)' else 'trunq_queue.%6$I(%1$s, g.txid, g.id)' end,
+      p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_queue.name || '_is_read',
+      trunq._filter_condition(trunq._filter_of(p_subscription_id)), s.n))), 0)::bigint) into ready
+    from (select n, trunq._first_page(v_log, n, v.last_txid, v.last_id) as from_page from unnest(v_segments) n) s
     where s.from_page is not null;
   end if;
 end $$;
 comment on function trunq._waiting(trunq.queue, integer) is
   'How many messages a subscription has not read yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
 
-create or replace function trunq._first_page(p_segment regclass, p_txid xid8, p_id bigint) returns bigint
+create or replace function trunq._first_page(p_log regclass, p_segment smallint, p_txid xid8, p_id bigint) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_page bigint;
 begin
-  execute format('select (g.ctid::text::point)[0]::bigint from %s g where (g.txid, g.id) > ($1, $2) order by g.txid, g.id limit 1', p_segment)
+  execute format('select (g.ctid::text::point)[0]::bigint from %s g where g.segment = %s and (g.txid, g.id) > ($1, $2) order by g.txid, g.id limit 1', p_log, p_segment)
     into v_page using p_txid, p_id;
   return v_page;
 end $$;
-comment on function trunq._first_page(regclass, xid8, bigint) is 'The page of a segment of the log that has the first row behind a place; null when there is none.';
+comment on function trunq._first_page(regclass, smallint, xid8, bigint) is 'The page of a segment of the log that has the first row behind a place; null when there is none.';
 
-create or replace function trunq._estimate(p_table regclass, p_from_page bigint, p_condition text) returns numeric
+create or replace function trunq._estimate(p_table regclass, p_pages bigint, p_from_page bigint, p_condition text) returns numeric
 language plpgsql set search_path = pg_catalog, pg_temp
 -- Nothing but a look at pages by their address.
 set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_pages constant integer := 64;
-  v_pages bigint := pg_relation_size(p_table) / current_setting('block_size')::integer - p_from_page;
   v_number numeric;
 begin
   -- Rows lie in the order they came: pages at equal distances, each by its address.
@@ -126,11 +132,11 @@ begin
       select count(*) number from %s g
       where g.ctid >= format('(%%s,0)', p.page)::tid and g.ctid < format('(%%s,0)', p.page + 1)::tid and %s
       offset 0) n
-  $q$, p_table, p_condition) into v_number using v_pages, p_from_page, c_pages;
+  $q$, p_table, p_condition) into v_number using p_pages - p_from_page, p_from_page, c_pages;
   return v_number;
 end $$;
-comment on function trunq._estimate(regclass, bigint, text) is
-  'About how many rows of a table (g), from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
+comment on function trunq._estimate(regclass, bigint, bigint, text) is
+  'About how many rows of a table (g) of so many pages (those of a segment, which the condition names), from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
 create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
@@ -140,7 +146,7 @@ begin
   execute format('select count(*) from (select from %s where %s limit %s) n', p_table, p_condition, c_exact + 1) into number;
   is_estimate := number > c_exact;
   if is_estimate then
-    number := greatest(number, trunq._estimate(p_table, 0, p_condition)::bigint);
+    number := greatest(number, trunq._estimate(p_table, pg_relation_size(p_table) / current_setting('block_size')::integer, 0, p_condition)::bigint);
   end if;
 end $$;
 comment on function trunq._counted(regclass, text) is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
@@ -171,10 +177,9 @@ begin
     return;
   end if;
   -- As many leases as lie on so many pages: one of a hundred messages is twenty times as long as one of one.
-  select sum(trunq._estimate(t.name::regclass, 0, 'true')) / nullif(sum(pg_relation_size(t.name::regclass)) / current_setting('block_size')::integer, 0)
+  select sum(trunq._estimate(format('trunq_data.%I', p_queue.lease_table)::regclass, s.pages, 0, 'segment = ' || s.n)) / nullif(sum(s.pages), 0)
   into v_rows
-  from unnest(trunq._filled(p_queue, 'lease')) n
-  cross join lateral (select format('trunq_data.%I', trunq._segment_name(p_queue, 'lease', n)) as name) t;
+  from (select n, trunq._pages(p_queue, 'lease', n) as pages from unnest(trunq._filled(p_queue, 'lease')) n) s;
   v_most := c_pages * greatest(1, coalesce(v_rows, 1));
   select coalesce(sum(l.unanswered), 0), count(*) >= v_most,
     count(distinct l.worker) filter (where l.leased_at > p_now - interval '1 minute' or l.expires_at > p_now and not l.is_reaped)
@@ -247,7 +252,6 @@ declare
   v_left integer := c_pages;
   v_step integer;
   v_segment smallint;
-  v_table regclass;
   v_from bigint;
   v_to bigint;
   v record;
@@ -257,16 +261,15 @@ begin
   is_estimate := false;
   -- Receipts lie in the order they came: from the end of each segment back, until none is of that time.
   foreach v_segment in array trunq._filled(p_queue, 'receipt') loop
-    v_table := format('trunq_data.%I', trunq._segment_name(p_queue, 'receipt', v_segment));
-    v_to := pg_relation_size(v_table) / current_setting('block_size')::integer;
+    v_to := trunq._pages(p_queue, 'receipt', v_segment);
     v_step := 8;  -- more than positions that rotation carried would fill
     while v_to > 0 loop
       v_from := greatest(0, v_to - v_step);
       execute format($q$
         select count(*) n, coalesce(sum(r.size) filter (where r.finished_at > $1 and r.subscription_id = $2 and r.outcome = 'a'), 0) size,
           min(r.finished_at) filter (where r.finished_at > $1) oldest
-        from %s r where r.ctid >= format('(%%s,0)', $3)::tid and r.ctid < format('(%%s,0)', $4)::tid
-      $q$, v_table) into v using p_now - p_within, p_subscription_id, v_from, v_to;
+        from trunq_data.%I r where r.segment = %s and r.ctid >= format('(%%s,0)', $3)::tid and r.ctid < format('(%%s,0)', $4)::tid
+      $q$, p_queue.receipt_table, v_segment) into v using p_now - p_within, p_subscription_id, v_from, v_to;
       done := done + v.size;
       exit when v.n > 0 and v.oldest is null;
       v_oldest := least(v_oldest, v.oldest);

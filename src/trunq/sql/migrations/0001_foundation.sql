@@ -196,7 +196,7 @@ create index delayed_subscription on trunq.delayed (subscription_id);
 -- Messages that no worker has a handler for; mostly there are none.
 create index delayed_unhandled on trunq.delayed (subscription_id, kind) where errors -> -1 ? 'times';
 -- The line of suspects, who come back one after the other.
-create index delayed_suspect on trunq.delayed (subscription_id, due_at) where expiries > 1;
+create index delayed_suspect on trunq.delayed (subscription_id, due_at) where expiries > 1 and (errors -> -1 ? 'times') is not true;
 -- It has no key: one message is here once for each subscription, or for all of them.
 alter table trunq.delayed replica identity full;
 comment on table trunq.delayed is
