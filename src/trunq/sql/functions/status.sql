@@ -182,13 +182,14 @@ comment on function trunq._leased(trunq.queue, trunq.subscription, timestamptz) 
   'How many messages are under open leases, and how many workers hold or held one within a minute; at least so many, when there are too many leases to look at.';
 
 create or replace function trunq._leases(
-  p_queue trunq.queue, p_subscription_id integer, p_since timestamptz, p_limit integer, p_first bigint default null
+  p_queue trunq.queue, p_subscription_id integer, p_since timestamptz, p_limit integer
 )
 returns table (lease_id bigint, segment smallint, worker text, leased_at timestamptz, expires_at timestamptz, is_reaped boolean, unanswered bigint)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
--- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs.
-set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+-- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs. Without statistics it expects
+-- one lease, and would look through the receipts of all for each.
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set enable_nestloop = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v_mark record := trunq._reaped(p_queue, p_subscription_id);
   v_newest bigint := greatest(v_mark.newest, (trunq._position(p_queue, p_subscription_id)).lease_id - p_limit);
@@ -203,7 +204,7 @@ begin
       select l.lease_id, l.segment, l.size, l.worker, l.leased_at, l.expires_at, l.reaped_at is not null is_reaped,
          l.reaped_at is null and (l.expires_at > $2 or l.lease_id > $3) may_be_open
        from trunq_data.%1$I l
-       where l.subscription_id = $1 and l.lease_id > $5 %5$s and l.size > 0 and l.segment = any (%3$L)
+       where l.subscription_id = $1 and l.lease_id > $5 and l.size > 0 and l.segment = any (%3$L)
     ),
     found as materialized (
       select * from newest
@@ -211,7 +212,7 @@ begin
       (select l.lease_id, l.segment, l.size, l.worker, l.leased_at, l.expires_at, l.reaped_at is not null,
          l.reaped_at is null and l.expires_at > $2
        from trunq_data.%1$I l
-       where l.subscription_id = $1 and l.expires_at > least($2, $4) and l.lease_id <= $5 %5$s and l.size > 0 and l.segment = any (%3$L)
+       where l.subscription_id = $1 and l.expires_at > least($2, $4) and l.lease_id <= $5 and l.size > 0 and l.segment = any (%3$L)
        limit $6 - least($6, (select count(*) from newest)))
     ),
     -- A receipt lies in the segment of its lease. Neighbours are asked for at once, a lease by itself does not make a long range.
@@ -229,11 +230,11 @@ begin
     select f.lease_id, f.segment, f.worker, f.leased_at, f.expires_at, f.is_reaped,
       case when f.may_be_open then greatest(0, f.size - coalesce(r.size, 0)) else 0 end
     from found f left join answered r using (lease_id)
-  $q$, p_queue.lease_table, p_queue.receipt_table, v_leases, v_receipts, case when p_first > 0 then 'and l.lease_id >= ' || p_first end)
+  $q$, p_queue.lease_table, p_queue.receipt_table, v_leases, v_receipts)
   using p_subscription_id, v_mark.until, v_mark.newest, coalesce(p_since, 'infinity'), v_newest, p_limit;
 end $$;
-comment on function trunq._leases(trunq.queue, integer, timestamptz, integer, bigint) is
-  'Leases of a subscription that may be open (the reaper''s mark tells), and those that ended since a time, with the number of their messages that have no answer. With a limit: the newest so many, and as many of those that expire late. p_first: none before that.';
+comment on function trunq._leases(trunq.queue, integer, timestamptz, integer) is
+  'Leases of a subscription that may be open (the reaper''s mark tells), and those that ended since a time, with the number of their messages that have no answer. With a limit: the newest so many, and as many of those that expire late.';
 
 create or replace function trunq._done(
   p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, p_within interval, out done bigint, out is_estimate boolean
