@@ -57,9 +57,11 @@ declare
   v_count integer;
 begin
   perform trunq._check_limit(v_limit);
-  if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
-    perform trunq._fail('TQ005', format('there is no list of the state "%s"', p_state),
-      format('scheduled, ready, leased, retrying, done or dead; trunq_queue.%I has messages in every state', v_queue.name || '_messages'));
+  if p_state = 'purged' then
+    perform trunq._fail('TQ005', 'there is no list of purged messages',
+      format('select * from trunq_queue.%I where state = ''purged'' finds those that are still in the log', v_queue.name || '_messages'));
+  elsif p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
+    perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
   end if;
   return query
     select m.* from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief) m order by m.published_at desc nulls last, m.id desc;
