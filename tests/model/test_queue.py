@@ -262,6 +262,7 @@ class QueueMachine(RuleBasedStateMachine):
         times = [due_at for reader in self.readers.values() for _, due_at in reader.retrying.values()]
         return any(now < due_at < now + BACKOFF for due_at in times)
 
+    @precondition(lambda self: any(reader.dead for reader in self.readers.values()))
     @rule(
         verb=st.sampled_from(["requeue", "purge"]),
         subscription=subscriptions | st.none(),
@@ -302,6 +303,7 @@ class QueueMachine(RuleBasedStateMachine):
         for reader in self.readers.values():
             reader.done, reader.purged, reader.leases = {}, {}, {}
 
+    @precondition(lambda self: any(reader.purged for reader in self.readers.values()))
     @rule()
     def empty(self) -> None:
         for writer in WRITERS:
