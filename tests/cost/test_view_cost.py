@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -94,6 +95,43 @@ def test_a_page_of_every_state_hardly_grows(queues: dict[str, Engine], state: st
         f"list_messages(%s, p_state => {state}, p_limit => 20{brief})",
     )
     assert large < (5000 if state == "'done'" else 2 * small + 300)
+
+
+def test_leases_meet_their_receipts_by_a_hash(queues: dict[str, Engine]) -> None:
+    """Where no reaper has looked since the newest tick, it expects one lease, and finds thousands."""
+    work = Engine(queues["small"].connection, "answered").create()
+    work.run(f"insert into trunq_log.{work.queue} (kind) select 'k' from generate_series(1, 6000)")
+    work.drain()
+    work.ask("tick", force=True)
+    work.run(f"insert into trunq_log.{work.queue} (kind) select 'k' from generate_series(1, 4000)")
+    for _ in range(100):
+        work.ack(work.lease(20))
+    held = work.lease(30)
+    work.ack(held, held.ids[:25])
+    call = f"select * from trunq.list_messages('{work.queue}', p_state => 'leased', p_limit => 20)"
+    plans = [plan for plan in plans_of(work.connection, call) if "may_be_open" in plan]
+    assert len(plans) == 1, "each lease is looked at once"
+    assert all(":nestParams (" in plan and ":nestParams <>" not in plan for plan in plans)
+    assert cost_of(work.connection, call).rows == 5
+    work.ask("drop_queue", force=True)
+
+
+def plans_of(connection: psycopg.Connection[Any], statement: str) -> list[str]:
+    """Of all statements that run in this one. A nested loop without nestParams compares each with each."""
+    told: list[str] = []
+
+    def listen(notice: psycopg.errors.Diagnostic) -> None:
+        told.append(notice.message_detail or "")
+
+    connection.add_notice_handler(listen)
+    try:
+        with connection.transaction():
+            connection.execute("set local client_min_messages = log")
+            connection.execute("set local debug_print_plan = on")
+            connection.execute(statement.encode(), prepare=False)
+    finally:
+        connection.remove_notice_handler(listen)
+    return [detail for detail in told if "{PLANNEDSTMT" in detail]
 
 
 def test_a_message_anywhere_is_shown_for_the_same(queues: dict[str, Engine]) -> None:

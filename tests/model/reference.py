@@ -78,13 +78,15 @@ class Reader:
             self.put(id, attempt, verb, delay, now)
 
     def put(self, id: int, attempt: int, verb: str, delay: int, now: int) -> None:
-        if verb != "release":
+        if verb not in ("release", "put off"):
             self.expiries.pop(id, None)
         match verb:
             case "ack":
                 self.done[id] = attempt
             case "release":
                 self.ready[id] = attempt
+            case "put off":
+                self.retrying[id] = (attempt, now + SOON)
             case "reject":
                 self.dead[id] = attempt
             case "retry" if attempt >= MAX_ATTEMPTS:
@@ -122,13 +124,19 @@ class Reader:
         else:
             self.ready[id] = attempt
 
+    def forget(self) -> None:
+        """What is left of everything is what is dead."""
+        self.ready, self.leases, self.retrying, self.purged, self.done = {}, {}, {}, {}, {}
+        self.expiries = {id: count for id, count in self.expiries.items() if id in self.dead}
+
     def leased(self) -> dict[int, int]:
         return {id: attempt for held in self.leases.values() for id, attempt in held.open.items()}
 
     def states(self) -> dict[int, tuple[str, int]]:
         return {
             **{id: ("done", attempt) for id, attempt in self.done.items()},
-            **{id: ("dead", attempt) for id, attempt in (self.purged | self.dead).items()},
+            **{id: ("purged", attempt) for id, attempt in self.purged.items()},
+            **{id: ("dead", attempt) for id, attempt in self.dead.items()},
             **{id: ("ready", attempt) for id, attempt in self.ready.items()},
             **{id: ("leased", attempt) for id, attempt in self.leased().items()},
             **{id: ("retrying", attempt) for id, (attempt, _) in self.retrying.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from operator import attrgetter, itemgetter
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -21,6 +22,11 @@ from engine import Engine
 from model.reference import BACKOFF, LEASE_TIME, MAX_ATTEMPTS, Held, Moment, Reader
 
 SUBSCRIPTIONS = ("default", "mail")
+STATES = ("scheduled", "ready", "leased", "retrying", "done", "dead")
+VIEWED = (
+    "id", "state", "kind", "key", "payload", "headers", "attempt", "published_at", "due_at", "worker",
+    "leased_at", "expires_at", "finished_at", "result",
+)  # fmt: skip
 WORKERS = ("ada", "bob", "eve")
 WRITERS = (0, 1)
 
@@ -141,6 +147,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.leases)
     @rule(at=any_lease, which=which)
+    def put_off(self, at: int, which: set[int]) -> None:
+        """By a worker that has no handler for their kind."""
+        self.answer(self.chosen(at), "put off", which)
+
+    @precondition(lambda self: self.leases)
+    @rule(at=any_lease, which=which)
     def reject(self, at: int, which: set[int]) -> None:
         self.answer(self.chosen(at), "reject", which)
 
@@ -152,14 +164,17 @@ class QueueMachine(RuleBasedStateMachine):
     def answer(self, held: Lease, verb: str, which: set[int], delay: int | None = None) -> None:
         ids = [id for at, id in enumerate(held.ids) if at in which] or held.ids
         more = {} if delay is None else {"delays": [f"{delay} s"] * len(ids)}
+        function = verb
+        if verb == "put off":
+            function, more = "release", {"errors": ["no handler"] * len(ids)}
         reader = self.readers[held.subscription]
         known = reader.leases.get(held.lease_id)
         if known is None or (known.lost and not known.answered.issuperset(ids)):
             with refused("TQ003"):
-                self.work.answer(verb, held, ids, **more)
+                self.work.answer(function, held, ids, **more)
             return
         fresh = [id for id in ids if id in known.open]
-        assert self.work.answer(verb, held, ids, **more) == len(fresh)
+        assert self.work.answer(function, held, ids, **more) == len(fresh)
         reader.answer(held.lease_id, fresh, verb, BACKOFF if delay is None else delay, self.now)
 
     @precondition(lambda self: self.leases)
@@ -247,6 +262,7 @@ class QueueMachine(RuleBasedStateMachine):
         times = [due_at for reader in self.readers.values() for _, due_at in reader.retrying.values()]
         return any(now < due_at < now + BACKOFF for due_at in times)
 
+    @precondition(lambda self: any(reader.dead for reader in self.readers.values()))
     @rule(
         verb=st.sampled_from(["requeue", "purge"]),
         subscription=subscriptions | st.none(),
@@ -287,6 +303,16 @@ class QueueMachine(RuleBasedStateMachine):
         for reader in self.readers.values():
             reader.done, reader.purged, reader.leases = {}, {}, {}
 
+    @precondition(lambda self: any(reader.purged for reader in self.readers.values()))
+    @rule()
+    def empty(self) -> None:
+        for writer in WRITERS:
+            self.end_writing(writer, commits=True)
+        self.work.ask("empty_queue")
+        self.scheduled, self.logged = {}, set()
+        for reader in self.readers.values():
+            reader.forget()
+
     def take_everything(self, subscription: str, *, acks: bool) -> None:
         while held := self.work.lease(4, subscription=subscription, worker="eve"):
             self.took(held, "eve")
@@ -302,6 +328,8 @@ class QueueMachine(RuleBasedStateMachine):
             reader = self.readers[row.subscription]
             assert (row.ready, row.leased) == (len(reader.ready), len(reader.leased()))
             assert (row.delayed, row.dead) == (len(self.scheduled) + len(reader.retrying), len(reader.dead))
+            assert (row.oldest_ready is None, row.oldest_dead is None) == (not reader.ready, not reader.dead)
+            assert row.estimated == []
 
     @invariant()
     def lists_agree(self) -> None:
@@ -314,6 +342,29 @@ class QueueMachine(RuleBasedStateMachine):
         expected = self.readers[subscription].states() | scheduled
         assert {row.id: (row.state, row.attempt) for row in rows} == expected
         assert rows == sorted(rows, key=lambda row: (row.published_at, row.id), reverse=True)
+        assert len(rows) == len(expected)
+        seen = self.work.run(
+            f"select {', '.join(VIEWED)} from trunq_queue.{{queue}}_messages where subscription = %s",
+            subscription,
+        ).fetchall()
+        assert sorted(seen, key=itemgetter(0)) == sorted(map(attrgetter(*VIEWED), rows), key=itemgetter(0))
+        dead = self.work.call("list_dead", subscription=subscription, limit=1000)
+        assert {row.id: row.attempts for row in dead} == self.readers[subscription].dead
+
+    @rule(subscription=subscriptions, state=st.sampled_from(STATES), limit=some)
+    def a_page_of_a_state_is_of_the_newest(self, subscription: str, state: str, limit: int) -> None:
+        scheduled = dict.fromkeys(self.scheduled, ("scheduled", 1))
+        states = self.readers[subscription].states() | scheduled
+        left = sorted((id for id, (each, _) in states.items() if each == state), reverse=True)
+        before = None
+        while True:
+            page = self.work.call(
+                "list_messages", subscription=subscription, state=state, limit=limit, before=before
+            )
+            assert {row.id for row in page} == set(left[:limit])
+            if not page:
+                break
+            left, before = left[limit:], left[: len(page)][-1]
 
     @precondition(lambda self: self.leases)
     @rule(at=any_lease)
@@ -323,6 +374,9 @@ class QueueMachine(RuleBasedStateMachine):
         if expected:
             rows = self.work.call("show_message", id=id)
             assert {row.subscription: (row.state, row.attempt) for row in rows} == expected
+            for row in rows:
+                listed = self.work.call("list_messages", subscription=row.subscription, limit=1000)
+                assert row in listed
         else:
             with refused("TQ013"):
                 self.work.call("show_message", id=id)

@@ -218,9 +218,19 @@ def test_exclusive_subscriptions_have_no_history(work: Engine) -> None:
 def test_an_unknown_message_or_state_is_refused(work: Engine) -> None:
     with refused("TQ013", "has no message 7"):
         work.call("show_message", id=7)
-    with refused("TQ005", 'no list of the state "asleep"', "scheduled, ready"):
+    with refused("TQ005", 'no state "asleep"', "scheduled, ready"):
         work.listed(state="asleep")
     assert work.listed() == []
+
+
+def test_who_asks_for_a_list_of_what_was_purged_is_told_the_query(work: Engine) -> None:
+    ids = work.publish(2)
+    work.answer("reject", work.lease(2))
+    work.ask("purge", ids=ids[:1])
+    with pytest.raises(psycopg.Error, match="no list of purged messages") as caught:
+        work.listed(state="purged")
+    query = str(caught.value.diag.message_hint).split(" finds ")[0]
+    assert [row[2] for row in work.connection.execute(query.encode())] == ids[:1]
 
 
 def test_a_retry_within_the_txids_of_its_lease_is_ready(work: Engine, open_session: Connect) -> None:

@@ -197,6 +197,19 @@ def test_what_lies_behind_the_position_of_a_stream_is_counted(work: Engine) -> N
     assert (row.ready, row.estimated) == (pytest.approx(20_000, rel=0.1), ["ready"])
 
 
+def test_who_reads_a_stream_is_a_worker(work: Engine) -> None:
+    work.ask("subscribe", subscription="lake", mode="exclusive")
+    assert work.status("lake").workers == 0
+    work.publish()
+    work.ask("tick", force=True)
+    (batch,) = work.call("next_batch", subscription="lake", worker="w", lease_time="1 hour")
+    with work.clock("10 minutes"):
+        assert work.status("lake").workers == 1, "its batch is open"
+        work.ask("finish_batch", subscription="lake", batch_id=batch.batch_id, token=batch.token)
+        assert work.status("lake").workers == 0
+    assert work.status("lake").workers == 1, "it had one within a minute"
+
+
 def test_status_says_whether_somebody_leads(connection: psycopg.Connection[Any]) -> None:
     ask(connection, "create_queue", queue="orders")
     assert [row.led for row in call(connection, "status")] == [False]

@@ -58,9 +58,11 @@ declare
   v_count integer;
 begin
   perform trunq._check_limit(v_limit);
-  if p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
-    perform trunq._fail('TQ005', format('there is no list of the state "%s"', p_state),
-      format('scheduled, ready, leased, retrying, done or dead; trunq_queue.%I has messages in every state', v_queue.name || '_messages'));
+  if p_state = 'purged' then
+    perform trunq._fail('TQ005', 'there is no list of purged messages',
+      format('select * from trunq_queue.%I where state = ''purged'' finds those that are still in the log', v_queue.name || '_messages'));
+  elsif p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
+    perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
   end if;
   return query
     select m.*
@@ -92,6 +94,7 @@ declare
   v_looked integer := 0;
   v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
+  v_size integer;
   v_places record;
   v_count integer;
 begin
@@ -101,7 +104,8 @@ begin
         using hint = format('ask for the rest with p_before => %s', v_before);
       exit;
     end if;
-    v_places := trunq._candidates(p_sub, p_queue, p_state, case when v_is_filtered then c_page else least(v_left, c_page) end, v_before);
+    v_size := case when v_is_filtered then c_page else least(v_left, c_page) end;
+    v_places := trunq._candidates(p_sub, p_queue, p_state, v_size, v_before);
     exit when v_places.ids = '{}';
     return query
       with known as materialized (
@@ -121,6 +125,7 @@ begin
         and (p_newer_than is null or m.published_at >= c_now - p_newer_than)
       order by m.id desc limit v_left;
     get diagnostics v_count = row_count;
+    exit when cardinality(v_places.ids) < v_size;
     v_left := v_left - v_count;
     v_looked := v_looked + case when v_is_filtered then cardinality(v_places.ids) else 0 end;
     v_before := v_places.ids[cardinality(v_places.ids)];
@@ -291,9 +296,10 @@ declare
   v_size bigint := 5000 + 2 * p_limit;
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_low bigint := least(p_before, trunq._newest_id(p_queue, greatest(v.last_txid, pg_snapshot_xmax(v.lo)), v.last_id)) - v_size;
+  v_held bigint[] := array(select h.lease_id from trunq._held_leases(p_queue, p_sub.subscription_id) h);
 begin
-  while v_left > 0 and v_high > 0 loop
-    return query select o.* from trunq._open_ids(p_queue, p_sub.subscription_id, v_low, v_high, v_left) o;
+  while v_left > 0 and v_high > 0 and v_held <> '{}' loop
+    return query select o.* from trunq._open_ids(p_queue, p_sub.subscription_id, v_held, v_low, v_high, v_left) o;
     get diagnostics v_count = row_count;
     v_left := v_left - v_count;
     v_high := v_low;
@@ -301,38 +307,40 @@ begin
     v_low := v_high - v_size;
   end loop;
 end $$;
-comment on function trunq._leased_ids(trunq.subscription, trunq.queue, integer, bigint) is 'The newest ids below p_before that open leases hold, newest first.';
+comment on function trunq._leased_ids(trunq.subscription, trunq.queue, integer, bigint) is
+  'The newest ids below p_before that open leases hold, newest first.';
 
-create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer, p_id bigint default 0)
-returns table (lease_id bigint, segment smallint, unanswered bigint)
+create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer)
+returns table (lease_id bigint, unanswered bigint)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select o.lease_id, o.segment, o.unanswered
-  from trunq._leases(p_queue, p_subscription_id, null, null,
-    trunq._first_lease(p_queue, p_subscription_id, (trunq._tick_before(p_queue.queue_id, p_id)).xmin)) o
-  where o.unanswered > 0
+  select o.lease_id, o.unanswered from trunq._leases(p_queue, p_subscription_id, null, null) o where o.unanswered > 0
 $$;
-comment on function trunq._held_leases(trunq.queue, integer, bigint) is 'Leases with messages that have no answer: all that may hold this id, or a greater one.';
+comment on function trunq._held_leases(trunq.queue, integer) is 'Leases with messages that have no answer.';
 
 create or replace function trunq._open_ids(
-  p_queue trunq.queue, p_subscription_id integer, p_low bigint, p_high bigint, p_limit integer
+  p_queue trunq.queue, p_subscription_id integer, p_leases bigint[], p_low bigint, p_high bigint, p_limit integer
 ) returns table (id bigint, txid xid8)
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 begin
   -- Long arrays are dear to read: a lease of messages published before a tick has no id drawn after it.
   return query execute format($q$
-    select u.id, u.txid from trunq._held_leases($1, $2, $4) o
+    select u.id, u.txid from unnest($2) o(lease_id)
     cross join lateral (
-      select l.segment, l.ids, l.txids from trunq_data.%I l where l.subscription_id = $2 and l.lease_id = o.lease_id and l.segment = o.segment and l.max_txid >= $3 offset 0) l
+      select l.lease_id, l.segment, l.ids, l.txids from trunq_data.%I l
+      where l.subscription_id = $1 and l.lease_id = o.lease_id and l.max_txid >= $3 offset 0) l
     cross join lateral (
       select array(
-        select unnest(r.ids) from trunq_data.%I r where r.lease_id = o.lease_id and r.segment = l.segment and r.subscription_id = $2) ids offset 0) r
-    cross join lateral (select u.* from unnest(l.ids, l.txids) u(id, txid) where u.id >= $4 and u.id < $5 and u.id <> all (r.ids)) u
+        select unnest(r.ids) from trunq_data.%I r where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = $1) ids offset 0) r
+    cross join lateral (
+      select u.* from unnest(l.ids, l.txids) u(id, txid) left join unnest(r.ids) a(id) using (id)
+      where u.id >= $4 and u.id < $5 and a.id is null offset 0) u
     order by u.id desc limit $6
   $q$, p_queue.lease_table, p_queue.receipt_table)
-  using p_queue, p_subscription_id, coalesce((trunq._tick_before(p_queue.queue_id, p_low)).xmin, '0')::text::bigint, p_low, p_high, p_limit;
+  using p_subscription_id, p_leases, coalesce((trunq._tick_before(p_queue.queue_id, p_low)).xmin, '0')::text::bigint, p_low, p_high, p_limit;
 end $$;
-comment on function trunq._open_ids(trunq.queue, integer, bigint, bigint, integer) is
-  'The ids from p_low to below p_high that open leases hold, newest first.';
+comment on function trunq._open_ids(trunq.queue, integer, bigint[], bigint, bigint, integer) is
+  'The ids from p_low to below p_high that some open leases hold, newest first.';
 
 create or replace function trunq._message(
   p_sub trunq.subscription, p_queue trunq.queue, p_ids bigint[], p_brief boolean, p_near boolean,

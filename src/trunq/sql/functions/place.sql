@@ -147,27 +147,6 @@ end $$;
 comment on function trunq._holders(trunq.queue, integer, xid8[], bigint[]) is
   'For rows of the log the first lease whose position lies behind each: that one held it, if any did. Positions grow with the leases.';
 
-create or replace function trunq._first_lease(p_queue trunq.queue, p_subscription_id integer, p_from xid8) returns bigint
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  v_low bigint := 0;
-  v_high bigint := (trunq._position(p_queue, p_subscription_id)).lease_id;
-  v_at record;
-begin
-  -- Windows only move forward: a lease whose window ended before holds nothing of these transactions.
-  while v_low < v_high and p_from > '0' loop
-    execute format('select lease_id, pg_snapshot_xmax(hi) <= $3 is_before from trunq_data.%I where subscription_id = $1 and lease_id >= $2 order by lease_id limit 1',
-      p_queue.lease_table) into v_at using p_subscription_id, (v_low + v_high) / 2, p_from;
-    if v_at.is_before then
-      v_low := v_at.lease_id + 1;
-    else
-      v_high := (v_low + v_high) / 2;
-    end if;
-  end loop;
-  return v_low;
-end $$;
-comment on function trunq._first_lease(trunq.queue, integer, xid8) is 'A lease before which none holds a message whose transaction is p_from or later.';
-
 create or replace function trunq._elsewhere(p_queue_id integer, p_subscription_id integer, p_ids bigint[])
 returns table (
   id bigint, place text, attempt integer, created_at timestamptz, due_at timestamptz, kind text, key text, payload jsonb, headers jsonb, errors jsonb

@@ -71,11 +71,11 @@ $$;
 comment on function trunq._filled(trunq.queue, text) is
   'The segments of a table (log, lease or receipt) that hold anything. In a query as a literal, it keeps Postgres from opening the others.';
 
-create or replace function trunq._pages(p_queue trunq.queue, p_table text, p_segment smallint) returns bigint
+create or replace function trunq._page_count(p_queue trunq.queue, p_table text, p_segment smallint) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, p_segment)))) / current_setting('block_size')::integer
 $$;
-comment on function trunq._pages(trunq.queue, text, smallint) is
+comment on function trunq._page_count(trunq.queue, text, smallint) is
   'How many pages a segment has. Whoever looks reads it through its queue''s table, which he may have rights on; nobody is granted segments.';
 
 create or replace function trunq._waiting(
@@ -92,7 +92,7 @@ begin
   from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
   if is_estimate then
     v := trunq._reading(p_queue, p_subscription_id);
-    select greatest(ready, coalesce(sum(trunq._estimate(v_log, trunq._pages(p_queue, 'log', s.n), s.from_page, format(
+    select greatest(ready, coalesce(sum(trunq._estimate(v_log, trunq._page_count(p_queue, 'log', s.n), s.from_page, format(
       'g.segment = %8$s and (g.subscription_id = %1$s or g.subscription_id is null and %7$s) and not '
         || case when p_queue.lanes is null then 'trunq._is_read_at(g.txid, g.id, %2$L, %3$L, %4$L, %5$s)' else 'trunq_queue.%6$I(%1$s, g.txid, g.id)' end,
       p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_queue.name || '_is_read',
@@ -179,7 +179,7 @@ begin
   -- As many leases as lie on so many pages: one of a hundred messages is twenty times as long as one of one.
   select sum(trunq._estimate(format('trunq_data.%I', p_queue.lease_table)::regclass, s.pages, 0, 'segment = ' || s.n)) / nullif(sum(s.pages), 0)
   into v_rows
-  from (select n, trunq._pages(p_queue, 'lease', n) as pages from unnest(trunq._filled(p_queue, 'lease')) n) s;
+  from (select n, trunq._page_count(p_queue, 'lease', n) as pages from unnest(trunq._filled(p_queue, 'lease')) n) s;
   v_most := c_pages * greatest(1, coalesce(v_rows, 1));
   select coalesce(sum(l.unanswered), 0), count(*) >= v_most,
     count(distinct l.worker) filter (where l.leased_at > p_now - interval '1 minute' or l.expires_at > p_now and not l.is_reaped)
@@ -190,13 +190,14 @@ comment on function trunq._leased(trunq.queue, trunq.subscription, timestamptz) 
   'How many messages are under open leases, and how many workers hold or held one within a minute; at least so many, when there are too many leases to look at.';
 
 create or replace function trunq._leases(
-  p_queue trunq.queue, p_subscription_id integer, p_since timestamptz, p_limit integer, p_first bigint default null
+  p_queue trunq.queue, p_subscription_id integer, p_since timestamptz, p_limit integer
 )
 returns table (lease_id bigint, segment smallint, worker text, leased_at timestamptz, expires_at timestamptz, is_reaped boolean, unanswered bigint)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
--- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs.
-set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+-- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs. Without statistics it expects
+-- one lease, and would look through the receipts of all for each.
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set enable_nestloop = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   v_mark record := trunq._reaped(p_queue, p_subscription_id);
   v_newest bigint := greatest(v_mark.newest, (trunq._position(p_queue, p_subscription_id)).lease_id - p_limit);
@@ -211,7 +212,7 @@ begin
       select l.lease_id, l.segment, l.size, l.worker, l.leased_at, l.expires_at, l.reaped_at is not null is_reaped,
          l.reaped_at is null and (l.expires_at > $2 or l.lease_id > $3) may_be_open
        from trunq_data.%1$I l
-       where l.subscription_id = $1 and l.lease_id > $5 %5$s and l.size > 0 and l.segment = any (%3$L)
+       where l.subscription_id = $1 and l.lease_id > $5 and l.size > 0 and l.segment = any (%3$L)
     ),
     found as materialized (
       select * from newest
@@ -219,7 +220,7 @@ begin
       (select l.lease_id, l.segment, l.size, l.worker, l.leased_at, l.expires_at, l.reaped_at is not null,
          l.reaped_at is null and l.expires_at > $2
        from trunq_data.%1$I l
-       where l.subscription_id = $1 and l.expires_at > least($2, $4) and l.lease_id <= $5 %5$s and l.size > 0 and l.segment = any (%3$L)
+       where l.subscription_id = $1 and l.expires_at > least($2, $4) and l.lease_id <= $5 and l.size > 0 and l.segment = any (%3$L)
        limit $6 - least($6, (select count(*) from newest)))
     ),
     -- A receipt lies in the segment of its lease. Neighbours are asked for at once, a lease by itself does not make a long range.
@@ -237,11 +238,11 @@ begin
     select f.lease_id, f.segment, f.worker, f.leased_at, f.expires_at, f.is_reaped,
       case when f.may_be_open then greatest(0, f.size - coalesce(r.size, 0)) else 0 end
     from found f left join answered r using (lease_id)
-  $q$, p_queue.lease_table, p_queue.receipt_table, v_leases, v_receipts, case when p_first > 0 then 'and l.lease_id >= ' || p_first end)
+  $q$, p_queue.lease_table, p_queue.receipt_table, v_leases, v_receipts)
   using p_subscription_id, v_mark.until, v_mark.newest, coalesce(p_since, 'infinity'), v_newest, p_limit;
 end $$;
-comment on function trunq._leases(trunq.queue, integer, timestamptz, integer, bigint) is
-  'Leases of a subscription that may be open (the reaper''s mark tells), and those that ended since a time, with the number of their messages that have no answer. With a limit: the newest so many, and as many of those that expire late. p_first: none before that.';
+comment on function trunq._leases(trunq.queue, integer, timestamptz, integer) is
+  'Leases of a subscription that may be open (the reaper''s mark tells), and those that ended since a time, with the number of their messages that have no answer. With a limit: the newest so many, and as many of those that expire late.';
 
 create or replace function trunq._done(
   p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, p_within interval, out done bigint, out is_estimate boolean
@@ -261,7 +262,7 @@ begin
   is_estimate := false;
   -- Receipts lie in the order they came: from the end of each segment back, until none is of that time.
   foreach v_segment in array trunq._filled(p_queue, 'receipt') loop
-    v_to := trunq._pages(p_queue, 'receipt', v_segment);
+    v_to := trunq._page_count(p_queue, 'receipt', v_segment);
     v_step := 8;  -- more than positions that rotation carried would fill
     while v_to > 0 loop
       v_from := greatest(0, v_to - v_step);
