@@ -121,7 +121,7 @@ def test_the_first_line_of_status_says_when_no_leader_runs(trunq: Shell, client:
 
 def test_tables_are_printed_as_csv_too(trunq: Shell, client: Client) -> None:
     client.create_queue("mail")
-    ids = client.publish_many("mail", [{"to": "ann, bob"}, 2], kinds="welcome")
+    ids = client.publish_many("mail", [{"to": "ann, bob"}, 2], kind="welcome")
     held = client.lease("mail", "default", "postman", 2)
     client.reject("mail", "default", held[0].lease_id, held[0].token, ids[:1], errors=['no "such" box'])
     for command in ("status", "queue list", "message list mail", "dead list mail"):

@@ -60,7 +60,7 @@ def states(client: Client) -> list[str]:
 
 def test_until_empty_has_a_status_and_a_sentence_when_messages_died(worker: Worker, client: Client) -> None:
     client.subscribe("mail", "default", max_attempts=1)
-    client.publish_many("mail", ["fail", "never", "fine"], kinds="letter")
+    client.publish_many("mail", ["fail", "never", "fine"], kind="letter")
     process = worker("--until-empty", "--json")
     out, err = process.communicate(timeout=30)
     assert process.returncode == UNFINISHED == 3, err
@@ -76,7 +76,7 @@ def test_until_empty_has_a_sentence_for_messages_without_a_handler(worker: Worke
     _, err = process.communicate(timeout=30)
     assert process.returncode == UNFINISHED, err
     assert err.splitlines()[-1].endswith(
-        "1 message waits for a worker with a handler: trunq status mail names the kinds"
+        "1 message waits for a worker with a handler: trunq message list mail shows the kinds"
     )
     assert states(client) == ["retrying"]
 
@@ -99,7 +99,7 @@ def test_status_names_kinds_without_a_handler(
 
 
 def test_the_log_as_json_is_an_object_a_line(worker: Worker, client: Client) -> None:
-    client.publish_many("mail", ["fail", "fine"], kinds="letter")
+    client.publish_many("mail", ["fail", "fine"], kind="letter")
     process = worker("--log-format", "json", "-v")
     wait_until(lambda: states(client) == ["done", "retrying"], 30)
     process.send_signal(signal.SIGTERM)
@@ -124,7 +124,7 @@ def test_the_log_as_json_is_an_object_a_line(worker: Worker, client: Client) -> 
 
 def test_a_higher_level_says_less(worker: Worker, client: Client) -> None:
     client.subscribe("mail", "default", max_attempts=2, backoff_base=0, jitter=0)
-    client.publish_many("mail", ["fail", "fine"], kinds="letter")
+    client.publish_many("mail", ["fail", "fine"], kind="letter")
     process = worker("--until-empty", "--log-level", "error")
     _, err = process.communicate(timeout=30)
     assert process.returncode == UNFINISHED, err
@@ -145,7 +145,7 @@ def test_an_application_that_configures_its_log_keeps_it_unless_a_format_is_aske
 
 
 def test_a_second_ctrl_c_ends_what_still_runs_and_says_so(worker: Worker, client: Client) -> None:
-    client.publish_many("mail", ["hang", "hang"], kinds="letter")
+    client.publish_many("mail", ["hang", "hang"], kind="letter")
     process = worker()
     assert process.stdout is not None
     assert process.stderr is not None
@@ -160,3 +160,19 @@ def test_a_second_ctrl_c_ends_what_still_runs_and_says_so(worker: Worker, client
     assert told.rstrip().endswith("stopping: 2 handlers still run, Ctrl-C again ends them")
     assert "ended at once: 2 handlers were cut off" in err
     assert "Traceback" not in err
+
+
+def test_a_second_worker_of_one_name_and_the_first_say_what_happened(worker: Worker, client: Client) -> None:
+    client.publish("mail", "hang", kind="letter")
+    first = worker("--name", "clerk")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "hanging\n"
+    second = worker("--name", "clerk")
+    assert second.stdout is not None
+    assert second.stdout.readline() == "hanging\n"
+    second.kill()
+    _, told = second.communicate(timeout=30)
+    assert "took back a lease of mail/default from a former worker clerk; if it still runs," in told
+    first.send_signal(signal.SIGTERM)
+    _, told = first.communicate(timeout=60)
+    assert "lost the lease of 1 message of mail/default: it ran out, or a second worker of the same" in told

@@ -25,7 +25,8 @@ app = typer.Typer(
     epilog=option.examples(
         "# Everything at once, on a Postgres it brings along",
         "trunq demo",
-        "# Step by step, on a Postgres of your own in ./.trunq (or set TRUNQ_DSN and leave --embedded out)",
+        "# Step by step, on a Postgres of your own in ./.trunq",
+        "# (with TRUNQ_DSN set, leave --embedded out)",
         "trunq queue create mail --embedded",
         """trunq publish mail '{"to": "ada@example.com"}' --kind welcome --embedded""",
         "trunq status --once --embedded",
