@@ -6,13 +6,18 @@ the app. The demo does.
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
+import typer.rich_utils
 
 from trunq.cli import db, dead, leader, message, option, publish, queue, status, worker
+
+if os.environ.get("NO_COLOR"):
+    typer.rich_utils.COLOR_SYSTEM = None
 
 app = typer.Typer(
     name="trunq",

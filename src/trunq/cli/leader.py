@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ from trunq.cli.database import address
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import err, write_json
 from trunq.leader import Leader
+
+log = logging.getLogger("trunq.leader")
 
 EXAMPLES = (
     "trunq leader",
@@ -43,12 +46,10 @@ def leader(
         elected = Leader(database, name)
         if embedded is not None:
             err.print(f"The database: {database}", markup=False)
-        err.print(f"[bold]{elected.name}[/bold] stands for election. Ctrl-C ends it.")
+        log.info("%s stands for election; Ctrl-C ends it", elected.name, extra={"leader": elected.name})
         elected.run()
+    performed = elected.performed.done
+    told = ", ".join(f"{duty} {done:,}" for duty, done in performed.items())
+    log.info("ended; what it did: %s", told or "nothing", extra=performed)
     if json:
-        write_json(elected.performed.done)
-    else:
-        err.print(
-            ", ".join(f"{duty} {done:,}" for duty, done in elected.performed.done.items())
-            or "There was nothing to do."
-        )
+        write_json(performed)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -23,7 +24,9 @@ WIDE = 1000
 
 
 def _console(stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    # By itself rich leaves bold and dim to who wants no colour.
+    system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True, color_system=system)
     if not console.is_terminal:
         console.width = WIDE
     return console
