@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from typing import Annotated
 
 import typer
@@ -45,7 +46,7 @@ def leader(
     with address(dsn, embedded) as database:
         elected = Leader(database, name)
         if embedded is not None:
-            err.print(f"The database: {database}", markup=False)
+            err.print(f"The database: export TRUNQ_DSN={shlex.quote(database)}", markup=False)
         log.info("%s stands for election; Ctrl-C ends it", elected.name, extra={"leader": elected.name})
         elected.run()
     performed = elected.performed.done
