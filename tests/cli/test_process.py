@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -255,3 +256,20 @@ def test_the_log_of_a_leader_as_json_is_an_object_a_line(
     assert told[0].endswith("stands for election; Ctrl-C ends it")
     assert told[1] == "leading, term 1"
     assert told[-1].startswith("ended; what it did: ")
+
+
+def test_a_leader_prints_the_address_of_its_own_database_as_a_line_to_paste(
+    processes: list[subprocess.Popen[str]],
+) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the server may run as another user than the tests
+        processes.append(leader := start("leader", "--embedded", directory=Path(folder)))
+        assert leader.stderr is not None
+        line = leader.stderr.readline().partition("The database: ")[2]
+        pasted = f'{line.strip()}; printf %s "$TRUNQ_DSN"'
+        address = subprocess.run(["sh", "-c", pasted], capture_output=True, text=True, check=True).stdout
+        with Client(address) as client:
+            assert client.list_queues() == []
+        leader.send_signal(signal.SIGTERM)
+        leader.communicate(timeout=60)
+        assert leader.returncode == 0
