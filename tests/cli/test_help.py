@@ -13,6 +13,9 @@ from trunq.cli.option import ORDER
 PLUG_INS = {"demo"}
 """Commands of packages beside the library."""
 
+BEGINS = {"#", "trunq", "cat", "select"}
+"""How a line of an example begins; one that the terminal broke would begin otherwise."""
+
 COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status")),
     *(["db", verb] for verb in ("install", "upgrade", "version", "sql", "uninstall")),
@@ -56,6 +59,12 @@ def test_commands_that_tell_something_tell_it_to_scripts_too(shell: Shell, comma
     if command not in (["db", "sql"], ["demo"]):
         assert "--dsn" in said
         assert "--embedded" in said
+
+
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
+def test_each_line_of_the_examples_can_be_pasted(shell: Shell, command: list[str]) -> None:
+    lines = shell(*command, "--help").out.partition("Examples")[2].splitlines()
+    assert [line for line in lines if line.strip() and line.split()[0] not in BEGINS] == []
 
 
 def test_the_whole_has_an_overview_in_the_order_of_use(shell: Shell) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -210,3 +212,64 @@ def test_a_worker_of_a_queue_that_cannot_be_has_one_sentence(
         'error: office:post cannot run: "Mail" cannot be the name of a queue. '
         "1 to 48 of a-z, 0-9 and _, starting with a letter.\n"
     )
+
+
+@pytest.mark.parametrize("arguments", [["queue", "list"], ["queue", "list", "--help"], ["queue", "nosuch"]])
+@pytest.mark.parametrize(("variable", "is_plain"), [("1", True), ("", False)])
+def test_no_color_leaves_no_escape_on_a_terminal(
+    client: Client, database: str, arguments: list[str], variable: str, is_plain: bool
+) -> None:
+    client.create_queue("mail")
+    environment = {**os.environ, "TRUNQ_DSN": database, "TERM": "xterm", "NO_COLOR": variable}
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trunq.cli", *arguments],
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while part := os.read(ours, 65536):
+            said += part
+    except OSError:  # Linux tells the end of a terminal so
+        pass
+    finally:
+        process.wait(timeout=60)
+        os.close(ours)
+    assert b"queue" in said
+    assert (b"\x1b[" not in said) == is_plain
+
+
+def test_the_log_of_a_leader_as_json_is_an_object_a_line(
+    tmp_path: Path, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    leader = start("leader", "--log-format", "json", directory=tmp_path, TRUNQ_DSN=database)
+    processes.append(leader)
+    assert leader.stderr is not None
+    first = leader.stderr.readline() + leader.stderr.readline()
+    leader.send_signal(signal.SIGTERM)
+    _, rest = leader.communicate(timeout=60)
+    told = [json.loads(line)["message"] for line in (first + rest).splitlines()]
+    assert told[0].endswith("stands for election; Ctrl-C ends it")
+    assert told[1] == "leading, term 1"
+    assert told[-1].startswith("ended; what it did: ")
+
+
+def test_a_leader_prints_the_address_of_its_own_database_as_a_line_to_paste(
+    processes: list[subprocess.Popen[str]],
+) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the server may run as another user than the tests
+        processes.append(leader := start("leader", "--embedded", directory=Path(folder)))
+        assert leader.stderr is not None
+        line = leader.stderr.readline().partition("The database: ")[2]
+        pasted = f'{line.strip()}; printf %s "$TRUNQ_DSN"'
+        address = subprocess.run(["sh", "-c", pasted], capture_output=True, text=True, check=True).stdout
+        with Client(address) as client:
+            assert client.list_queues() == []
+        leader.send_signal(signal.SIGTERM)
+        leader.communicate(timeout=60)
+        assert leader.returncode == 0

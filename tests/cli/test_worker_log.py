@@ -76,7 +76,7 @@ def test_until_empty_has_a_sentence_for_messages_without_a_handler(worker: Worke
     _, err = process.communicate(timeout=30)
     assert process.returncode == UNFINISHED, err
     assert err.splitlines()[-1].endswith(
-        "1 message waits for a worker with a handler: trunq status mail names the kinds"
+        "1 message waits for a worker with a handler: trunq message list mail shows the kinds"
     )
     assert states(client) == ["retrying"]
 
@@ -160,3 +160,25 @@ def test_a_second_ctrl_c_ends_what_still_runs_and_says_so(worker: Worker, client
     assert told.rstrip().endswith("stopping: 2 handlers still run, Ctrl-C again ends them")
     assert "ended at once: 2 handlers were cut off" in err
     assert "Traceback" not in err
+
+
+def test_a_second_worker_of_one_name_and_the_first_say_what_happened(worker: Worker, client: Client) -> None:
+    client.subscribe("mail", "default", lease_time=3)
+    client.publish("mail", "hang", kind="letter")
+    first = worker("--name", "clerk")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "hanging\n"
+    second = worker("--name", "clerk")
+    assert told_by(second, "took back") == (
+        "took back a lease of mail/default from a former worker clerk; "
+        "if it still runs, each needs a name of its own"
+    )
+    assert told_by(first, "lost the lease").startswith(
+        "lost the lease of 1 message of mail/default: it ran out,"
+    )
+
+
+def told_by(process: subprocess.Popen[str], beginning: str) -> str:
+    """The first line of its log that begins so."""
+    assert process.stderr is not None
+    return next(line[at:].strip() for line in process.stderr if (at := line.find(beginning)) >= 0)

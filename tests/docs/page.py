@@ -141,7 +141,7 @@ class Reader:
         row = [result.get_value(0, number) for number in range(result.nfields)] if result.ntuples else []
         values = ["null" if value is None else value.decode() for value in row]
         if statement.is_kept:
-            assert values, f"nothing to keep: {statement.sql}"
+            assert result.ntuples == 1, f"psql's \\gset keeps one row, not {result.ntuples}: {statement.sql}"
             names = [column.name for column in cursor.description or []]
             self.variables |= zip(names, values, strict=True)
         return values[0] if values else "nothing", None

@@ -77,7 +77,7 @@ async def test_a_sync_handler_that_hangs_past_its_reserve_fails_and_its_slot_goe
     (dead,) = queue.dead()
     assert dead.id == hanging
     assert dead.errors[-1]["error"].startswith("TimeoutError: the handler ran longer than")
-    assert "slot 0 leaves it to its thread" in caplog.text
+    assert f"message {hanging} of q hangs: its handler does not end" in caplog.text
 
 
 async def test_a_slot_whose_handlers_always_hang_is_said_to_be_lost(

@@ -6,13 +6,18 @@ the app. The demo does.
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
 import typer
+import typer.rich_utils
 
 from trunq.cli import db, dead, leader, message, option, publish, queue, status, subscription, worker
+
+if os.environ.get("NO_COLOR"):
+    typer.rich_utils.COLOR_SYSTEM = None
 
 app = typer.Typer(
     name="trunq",
@@ -24,7 +29,8 @@ app = typer.Typer(
     epilog=option.examples(
         "# Everything at once, on a Postgres it brings along",
         "trunq demo",
-        "# Step by step, on a Postgres of your own in ./.trunq (or set TRUNQ_DSN and leave --embedded out)",
+        "# Step by step, on a Postgres of your own in ./.trunq",
+        "# (with TRUNQ_DSN set, leave --embedded out)",
         "trunq queue create mail --embedded",
         """trunq publish mail '{"to": "ada@example.com"}' --kind welcome --embedded""",
         "trunq status --once --embedded",

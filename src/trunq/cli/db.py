@@ -26,7 +26,7 @@ app = option.noun(
     app, "install", "trunq db install --dsn postgresql://localhost/shop", "trunq db install --embedded"
 )
 def install(*, database: option.Database, json: option.Json = False) -> None:
-    """Put trunq into a database: three schemas, no extension, no superuser.
+    """Put trunq into a database: four schemas, no extension, no superuser.
 
     It happens in one transaction and under a lock: twenty at once are as good as one. In a database that
     has trunq already it does what `trunq db upgrade` does.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from typing import Annotated
 
 import typer
@@ -11,6 +13,8 @@ from trunq.cli.database import address
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import err, write_json
 from trunq.leader import Leader
+
+log = logging.getLogger("trunq.leader")
 
 EXAMPLES = (
     "trunq leader",
@@ -42,13 +46,11 @@ def leader(
     with address(database) as dsn:
         elected = Leader(dsn, name)
         if database.embedded:
-            err.print(f"The database: {dsn}", markup=False)
-        err.print(f"[bold]{elected.name}[/bold] stands for election. Ctrl-C ends it.")
+            err.print(f"The database: export TRUNQ_DSN={shlex.quote(dsn)}", markup=False)
+        log.info("%s stands for election; Ctrl-C ends it", elected.name, extra={"leader": elected.name})
         elected.run()
+    performed = elected.performed.done
+    told = ", ".join(f"{duty} {done:,}" for duty, done in performed.items())
+    log.info("ended; what it did: %s", told or "nothing", extra=performed)
     if json:
-        write_json(elected.performed.done)
-    else:
-        err.print(
-            ", ".join(f"{duty} {done:,}" for duty, done in elected.performed.done.items())
-            or "There was nothing to do."
-        )
+        write_json(performed)

@@ -23,13 +23,13 @@ from trunq.worker.result import headline, users_frames
 log = logging.getLogger("trunq.worker")
 
 EXAMPLES = (
-    "# shop.py has: worker = Worker('orders') and functions with @worker.handler('kind')",
+    "# shop.py: worker = Worker('orders'), functions with @worker.handler('kind')",
     "trunq worker shop:worker",
     "# 50 handlers at a time; its own messages back at once after a restart",
     "trunq worker shop:worker --concurrency 50 --name shop-1",
     "# In Kubernetes: it has ended before the pod is killed",
     "trunq worker shop:worker --grace 25s",
-    "# Until nothing is left, as a batch job; status 3 when messages died, or have no handler",
+    "# Until nothing is left, as a batch job; status 3: some died, or wait",
     "trunq worker shop:worker --until-empty",
     "# For a collector of logs",
     "trunq worker shop:worker --log-format json",
@@ -159,7 +159,10 @@ def _tell_unfinished(found: Worker) -> None:
     if waiting := statistics.unhandled:
         who = "message waits" if waiting == 1 else "messages wait"
         log.error(
-            "%s %s for a worker with a handler: trunq status %s names the kinds", f"{waiting:,}", who, queues
+            "%s %s for a worker with a handler: trunq message list %s shows the kinds",
+            f"{waiting:,}",
+            who,
+            queues,
         )
 
 

@@ -298,12 +298,12 @@ class Outbox:
     def _lose(self, lease: Lease, answers: int) -> None:
         self._statistics.lost += answers + lease.unsent + len(lease.parked)
         if not lease.is_lost:
+            number = lease.active + answers
             log.warning(
-                "lost lease %s of %s/%s with %s messages unanswered",
-                lease.lease_id,
+                "lost the lease of %s of %s/%s: it ran out, or a second worker of the same name took it back",
+                "1 message" if number == 1 else f"{number} messages",
                 lease.queue,
                 lease.subscription,
-                lease.active + answers,
                 extra={"lease_id": lease.lease_id, "queue": lease.queue},
             )
             lease.lose()

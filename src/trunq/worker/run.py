@@ -227,9 +227,20 @@ class Run:
         await self._follow_policy(connection)
         if self._options.is_named:
             for source in self._sources:
-                await value(connection, Call("reclaim", {**source.names, "worker": self._options.identity}))
+                await self._reclaim(connection, source)
         await self._answers.open()
         await self._bell.open()
+
+    async def _reclaim(self, connection: AsyncConnection[Any], source: Source) -> None:
+        name = self._options.identity
+        if leases := await value(connection, Call("reclaim", {**source.names, "worker": name})):
+            log.info(
+                "took back %s of %s from a former worker %s; if it still runs, each needs a name of its own",
+                "a lease" if leases == 1 else f"{leases} leases",
+                f"{source.queue}/{source.subscription}",
+                name,
+                extra={"queue": source.queue},
+            )
 
     async def _follow_policy(self, connection: AsyncConnection[Any]) -> None:
         for source in self._sources:

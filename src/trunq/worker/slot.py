@@ -68,6 +68,8 @@ class Slot:
         """Threads with handlers that hang, left to themselves."""
         self._task: asyncio.Task[Any] | None = None
         self._in_thread: threading.Event | None = None
+        self._subject: Subject | None = None
+        """The message whose handler runs in the thread."""
         self._verdict: Exception | None = None
         """What a handler that is cancelled now has failed with."""
         self._is_aborted = False
@@ -181,6 +183,7 @@ class Slot:
 
     async def _run_in_thread(self, handler: Handler, lease: Lease, message: Message) -> Any:
         lost = self._in_thread = threading.Event()
+        self._subject = Subject.of(message)
         arguments = {} if handler.lost is None else {handler.lost: lost}
         if handler.connection is not None:
             call = partial(self._transactions.run_sync, handler, lease, message, arguments)
@@ -217,10 +220,10 @@ class Slot:
         hanging = sum(thread.is_alive for thread in self._left)
         if hanging >= _MOST_LEFT:
             log.error(
-                "slot %s is lost until its handler returns: %s others hang already", self._number, hanging
+                "%s hangs, and its slot waits: %s others of the slot hang already", self._subject, hanging
             )
             return
-        log.error("a handler hangs; slot %s leaves it to its thread and goes on with another", self._number)
+        log.error("%s hangs: its handler does not end, and is left to its thread", self._subject)
         self._verdict = error
         self._task.cancel()
 
@@ -244,7 +247,7 @@ class Slot:
             error = self._verdict
         if lease.is_lost or isinstance(error, AckRefused):
             log.warning(
-                "message %s of %s was lost while it ran",
+                "message %s of %s ran in vain: its lease was lost meanwhile, and another worker runs it",
                 message.id,
                 message.queue,
                 extra=Subject.of(message).about,
