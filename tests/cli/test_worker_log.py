@@ -60,7 +60,7 @@ def states(client: Client) -> list[str]:
 
 def test_until_empty_has_a_status_and_a_sentence_when_messages_died(worker: Worker, client: Client) -> None:
     client.subscribe("mail", "default", max_attempts=1)
-    client.publish_many("mail", ["fail", "never", "fine"], kinds="letter")
+    client.publish_many("mail", ["fail", "never", "fine"], kind="letter")
     process = worker("--until-empty", "--json")
     out, err = process.communicate(timeout=30)
     assert process.returncode == UNFINISHED == 3, err
@@ -99,7 +99,7 @@ def test_status_names_kinds_without_a_handler(
 
 
 def test_the_log_as_json_is_an_object_a_line(worker: Worker, client: Client) -> None:
-    client.publish_many("mail", ["fail", "fine"], kinds="letter")
+    client.publish_many("mail", ["fail", "fine"], kind="letter")
     process = worker("--log-format", "json", "-v")
     wait_until(lambda: states(client) == ["done", "retrying"], 30)
     process.send_signal(signal.SIGTERM)
@@ -124,7 +124,7 @@ def test_the_log_as_json_is_an_object_a_line(worker: Worker, client: Client) -> 
 
 def test_a_higher_level_says_less(worker: Worker, client: Client) -> None:
     client.subscribe("mail", "default", max_attempts=2, backoff_base=0, jitter=0)
-    client.publish_many("mail", ["fail", "fine"], kinds="letter")
+    client.publish_many("mail", ["fail", "fine"], kind="letter")
     process = worker("--until-empty", "--log-level", "error")
     _, err = process.communicate(timeout=30)
     assert process.returncode == UNFINISHED, err
@@ -145,7 +145,7 @@ def test_an_application_that_configures_its_log_keeps_it_unless_a_format_is_aske
 
 
 def test_a_second_ctrl_c_ends_what_still_runs_and_says_so(worker: Worker, client: Client) -> None:
-    client.publish_many("mail", ["hang", "hang"], kinds="letter")
+    client.publish_many("mail", ["hang", "hang"], kind="letter")
     process = worker()
     assert process.stdout is not None
     assert process.stderr is not None
