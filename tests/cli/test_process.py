@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shelling import start
+from shelling import Shell, start
 from trunq import Client
 from waiting import wait_until
 
@@ -105,8 +105,51 @@ def test_an_application_that_does_not_load_shows_where(
     processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
     _, err = worker.communicate(timeout=30)
     assert worker.returncode == 1
-    assert "office.py" in err
-    assert "No module named 'nosuchlibrary'" in err
+    assert err == (
+        "error: office.py, line 1: import nosuchlibrary\n"
+        "    ModuleNotFoundError: No module named 'nosuchlibrary'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "first"),
+    [
+        (
+            {"office.py": "x = (\n"},
+            ["error: office.py, line 1: x = (", "    SyntaxError: '(' was never closed"],
+        ),
+        (
+            {"office.py": "import desk\n", "desk.py": "import json\n\njson.loads('{')\n"},
+            ["error: desk.py, line 3: json.loads('{')", "    json.decoder.JSONDecodeError: Expecting"],
+        ),
+    ],
+)
+def test_the_first_line_is_the_user_s_own_wherever_it_failed(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], first: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, text in files.items():
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+        (tmp_path / name).write_text(text)
+    done = shell("worker", "office:post")
+    assert done.status == 1
+    assert [line[: len(start)] for line, start in zip(done.err.splitlines(), first, strict=False)] == first
+    assert "trunq/cli" not in done.err
+    assert "importlib" not in done.err
+
+
+def test_a_worker_serves_the_queue_and_subscription_of_the_command_line(
+    office: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    client.create_queue("post")
+    client.subscribe("post", "audit")
+    client.publish("post", 1, kind="letter")
+    given = ("--queue", "post", "--subscription", "audit", "--until-empty", "--json")
+    processes.append(worker := start("worker", "office:post", *given, directory=office, TRUNQ_DSN=database))
+    out, err = worker.communicate(timeout=30)
+    assert worker.returncode == 0, err
+    assert json.loads(out)["handled"] == 1
+    assert {row.subscription: row.ready for row in client.status("post")} == {"audit": 0, "default": 1}
 
 
 def test_a_leader_promotes_what_is_due(

@@ -104,7 +104,7 @@ def test_a_queue_that_is_there_with_other_settings_is_said_to_be_so(trunq: Shell
     assert "trunq queue set mail" in other.said
 
 
-def test_a_queue_is_set(trunq: Shell, client: Client) -> None:
+def test_a_queue_is_set(trunq: Shell, client: Client, database: str) -> None:
     done = trunq(
         *("queue", "set", "mail", "--retention", "12h", "--kinds", "welcome, goodbye", "--max-waiting", "2"),
         *("--max-per-transaction", "100", "--announce", "--tick-max-count", "9", "--json"),
@@ -117,7 +117,7 @@ def test_a_queue_is_set(trunq: Shell, client: Client) -> None:
     }
     assert (done.json["max_per_transaction"], done.json["announces"]) == (100, True)
     client.publish_many("mail", [1, 2], kind="welcome")
-    with pytest.raises(QueueFull), Client(client.dsn) as another:
+    with pytest.raises(QueueFull), Client(database) as another:
         another.publish("mail", 3, kind="welcome")
     assert "kinds welcome, goodbye" in trunq("queue", "set", "mail").said
     assert "12h welcome, goodbye 2" in trunq("queue", "list").said
