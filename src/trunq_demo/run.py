@@ -231,12 +231,12 @@ def commands(place: Place) -> dict[str, str]:
     """Commands that show the results, with paths as they work here, and what each shows."""
     programs = Path(sys.executable).parent
     trunq, python = (_typed(programs / name) for name in ("trunq", "python"))
-    database = short(place.database)
+    where = f"--embedded --directory {short(place.database)}"
     lake = f"from deltalake import DeltaTable; print(DeltaTable('{short(place.lake)}').to_pyarrow_table())"
     return {
-        f"{trunq} status --embedded {database}": "the queue and its readers; the database runs meanwhile",
-        f"{trunq} dead list {QUEUE} --embedded {database}": "what was given up, and why",
-        f"{trunq} message list {QUEUE} --embedded {database}": "what became of each message",
+        f"{trunq} status {where}": "the queue and its readers; the database runs meanwhile",
+        f"{trunq} dead list {QUEUE} {where}": "what was given up, and why",
+        f"{trunq} message list {QUEUE} {where}": "what became of each message",
         f'{python} -c "{lake}"': "the lake table",
     }
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from shelling import start
+from shelling import Shell, start
 from trunq import Client
 from waiting import wait_until
 
@@ -107,8 +107,51 @@ def test_an_application_that_does_not_load_shows_where(
     processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
     _, err = worker.communicate(timeout=30)
     assert worker.returncode == 1
-    assert "office.py" in err
-    assert "No module named 'nosuchlibrary'" in err
+    assert err == (
+        "error: office.py, line 1: import nosuchlibrary\n"
+        "    ModuleNotFoundError: No module named 'nosuchlibrary'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "first"),
+    [
+        (
+            {"office.py": "x = (\n"},
+            ["error: office.py, line 1: x = (", "    SyntaxError: '(' was never closed"],
+        ),
+        (
+            {"office.py": "import desk\n", "desk.py": "import json\n\njson.loads('{')\n"},
+            ["error: desk.py, line 3: json.loads('{')", "    json.decoder.JSONDecodeError: Expecting"],
+        ),
+    ],
+)
+def test_the_first_line_is_the_user_s_own_wherever_it_failed(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], first: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, text in files.items():
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+        (tmp_path / name).write_text(text)
+    done = shell("worker", "office:post")
+    assert done.status == 1
+    assert [line[: len(start)] for line, start in zip(done.err.splitlines(), first, strict=False)] == first
+    assert "trunq/cli" not in done.err
+    assert "importlib" not in done.err
+
+
+def test_a_worker_serves_the_queue_and_subscription_of_the_command_line(
+    office: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
+) -> None:
+    client.create_queue("post")
+    client.subscribe("post", "audit")
+    client.publish("post", 1, kind="letter")
+    given = ("--queue", "post", "--subscription", "audit", "--until-empty", "--json")
+    processes.append(worker := start("worker", "office:post", *given, directory=office, TRUNQ_DSN=database))
+    out, err = worker.communicate(timeout=30)
+    assert worker.returncode == 0, err
+    assert json.loads(out)["handled"] == 1
+    assert {row.subscription: row.ready for row in client.status("post")} == {"audit": 0, "default": 1}
 
 
 def test_a_leader_promotes_what_is_due(
@@ -164,41 +207,6 @@ def test_the_command_is_a_module_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trunq", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, "Usage: trunq" in done.stdout) == (0, True), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        (
-            "import nosuchlibrary\n",
-            "error: broken cannot be imported: ModuleNotFoundError: No module named 'nosuchlibrary'\n"
-            '  File "{file}", line 1, in <module>\n'
-            "    import nosuchlibrary\n",
-        ),
-        (
-            "def f(\n",
-            "error: broken cannot be imported: SyntaxError: '(' was never closed\n"
-            '  File "{file}", line 1\n'
-            "    def f(\n"
-            "         ^\n",
-        ),
-        (
-            "from trunq import Worker\n@Worker('mail').handler('letter')\ndef deliver(): ...\n",
-            "error: broken cannot be imported: TypeError: deliver takes no message: def handle(message)\n"
-            '  File "{file}", line 2, in <module>\n'
-            "    @Worker('mail').handler('letter')\n",
-        ),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_told_by_the_users_own_lines(
-    tmp_path: Path, lines: str, told: str, processes: list[subprocess.Popen[str]]
-) -> None:
-    (file := tmp_path / "broken.py").write_text(lines)
-    processes.append(worker := start("worker", "broken:worker", directory=tmp_path))
-    _, err = worker.communicate(timeout=60)
-    assert worker.returncode == 1
-    said = "\n".join(line for line in err.splitlines() if set(line) - set(" ^~") or line == "         ^")
-    assert f"{said}\n" == told.format(file=file)
 
 
 def test_a_worker_of_a_queue_that_cannot_be_has_one_sentence(

@@ -246,7 +246,9 @@ def test_the_run_says_what_it_does_and_where_things_are(ran: Ran) -> None:
     assert "21 of 21 numbers are the same in the input and in this run" in ran.said
     for place in ("demo/report.html", "demo/lake/flights", "demo/database", "postgresql://"):
         assert place in ran.said
-    command = next(line for line in ran.said.splitlines() if "status --embedded demo/database" in line)
+    command = next(
+        line for line in ran.said.splitlines() if "status --embedded --directory demo/database" in line
+    )
     done = subprocess.run(
         [sys.executable, "-m", "trunq.cli", *command.split()[1:], "--json"],
         cwd=ran.directory.parent,

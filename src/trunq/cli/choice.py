@@ -35,7 +35,9 @@ class Choice:
     kind: Annotated[
         str | None, typer.Option("--kind", "-k", rich_help_panel=WHICH, help="Only those of this kind.")
     ] = None
-    key: Annotated[str | None, typer.Option("--key", rich_help_panel=WHICH, help="Only this key.")] = None
+    key: Annotated[
+        str | None, typer.Option("--key", rich_help_panel=WHICH, help="Only those with this key.")
+    ] = None
     error: Annotated[
         str | None,
         typer.Option(

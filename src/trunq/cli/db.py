@@ -1,4 +1,4 @@
-"""trunq db: install, upgrade, version, sql."""
+"""trunq db: install, upgrade, version, uninstall, sql."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from trunq import install as installer
 from trunq.cli import option
-from trunq.cli.database import address
-from trunq.cli.output import say, write_json
+from trunq.cli import uninstall as removal
+from trunq.cli.database import address, client
+from trunq.cli.failure import Mistake
+from trunq.cli.output import err, say, write_json
+from trunq.cli.question import Yes, confirm
+from trunq.cli.status import in_words
 from trunq.install import Change
 
 app = option.noun(
-    "The database: put trunq into it, keep it up to date.",
+    "The database: put trunq into it, keep it up to date, take it out.",
     "# Into the database named by TRUNQ_DSN",
     "trunq db install",
     "# As a script, for a DBA who does not let programs change schemas",
@@ -66,6 +71,61 @@ def version(*, database: option.Database, json: option.Json = False) -> None:
             found=found, wanted=wanted, command="pip install --upgrade trunq")  # fmt: skip
     else:
         say("The database has schema {found}, the newest.", found=found)
+
+
+@option.verb(
+    app,
+    "uninstall",
+    "trunq db uninstall",
+    "# In a script, with whatever still waits",
+    "trunq db uninstall --yes --force",
+)
+def uninstall(
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", metavar=option.FLAG, help="Also when messages wait, or others have built upon trunq."
+        ),
+    ] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Take trunq out of a database, with all queues and messages. It lists what it drops, and asks.
+
+    It refuses while messages wait, or where a view, trigger or function of yours needs trunq. Queues go one
+    by one, each in a transaction of its own; stopped half way, it goes on when it is run again.
+    """
+    with client(database) as trunq:
+        found = removal.look(trunq)
+        _list_losses(found)
+        if found.waiting and not force:
+            raise Mistake(
+                f"{removal.say_waiting(found.waiting)}, and nothing was dropped. Let workers handle what"
+                " waits (trunq queue close keeps more from coming), or give --force."
+            )
+        if found.strangers and not force:
+            raise Mistake("Others need trunq, and nothing was dropped. Drop these first, or give --force.")
+        confirm("Drop all of this?", is_answered=yes)
+        for queue in found.queues:
+            removal.drop_queue(trunq, queue, force=force)
+            err.print(f"Queue {queue} dropped.", markup=False)
+        removal.drop_schemas(trunq)
+    if json:
+        write_json({"queues": list(found.queues), "schemas": removal.SCHEMAS, "others": found.strangers})
+    else:
+        say("trunq is no longer in this database.")
+
+
+def _list_losses(found: removal.Contents) -> None:
+    for queue, rows in found.queues.items():
+        err.print(f"queue [bold]{escape(queue)}[/bold]")
+        for row in rows:
+            err.print(f"  {row.subscription}: {in_words(row)}", markup=False)
+    err.print(f"schemas {', '.join(removal.SCHEMAS)}")
+    for stranger in found.strangers:
+        err.print(f"{stranger}, which needs them", markup=False)
 
 
 @option.verb(

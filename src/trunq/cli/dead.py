@@ -23,7 +23,7 @@ app = option.noun(
     "trunq dead purge mail --older-than 30d",
 )
 
-COLUMNS = ("id", "subscription", "kind", "key", "reason", "attempts", "died_at", "age", "error")
+COLUMNS = ("id", "subscription", "kind", "key", "age", "reason", "attempts", "died_at", "error")
 
 PART = 5_000
 """Messages in one transaction, so that a command about millions holds nobody up."""

@@ -22,7 +22,7 @@ app = option.noun(
 )
 
 State = Literal["scheduled", "ready", "leased", "retrying", "done", "dead"]
-COLUMNS = ("id", "state", "kind", "key", "attempt", "published_at", "age", "worker", "error")
+COLUMNS = ("id", "state", "kind", "key", "age", "attempt", "published_at", "worker", "error")
 FACTS = ("kind", "key", "published_at", "due_at", "headers", "payload")
 COLOURS = {
     "scheduled": "magenta",

@@ -167,6 +167,12 @@ class Command(_Help, TyperCommand):
 class Group(_Help, TyperGroup):
     """A noun with its verbs, or the app with all of them."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for option in self.params:
+            if option.name in ("install_completion", "show_completion"):
+                option.metavar = FLAG
+        super().format_help(ctx, formatter)
+
     def list_commands(self, ctx: Any) -> list[str]:
         # Typer would put nouns after commands; ORDER is the order of use. Commands of plug-ins come first.
         return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)

@@ -50,10 +50,15 @@ def say(sentence: str, **facts: Any) -> None:
     out.print(sentence.format(**marked))
 
 
-def print_fact(name: str, value: Any) -> None:
+def write(shown: RenderableType) -> None:
+    """Print tables and what stands with them, sentences broken between words."""
+    out.print(shown, soft_wrap=False, crop=False)
+
+
+def print_fact(name: str, value: Any, width: int = 10) -> None:
     """Print one of several facts, in a line of its own; nothing when there is none."""
     if value is not None:
-        out.print(f"  [dim]{name:<10}[/dim] {escape(text(value))}")
+        out.print(f"  [dim]{name:<{width}}[/dim] {escape(text(value))}")
 
 
 def complain(sentence: str) -> None:
@@ -95,7 +100,7 @@ def write_rows(
     elif as_json:
         write_json(found)
     elif found:
-        out.print(table(found, columns, out.width))
+        write(table(found, columns, out.width))
     else:
         out.print(empty)
 

@@ -103,10 +103,9 @@ def set_queue(
         ),
     ] = None,
     kinds: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
             "--kinds",
-            parser=_kinds,
             metavar="KIND,...",
             rich_help_panel=RULES,
             help="Take only messages of these kinds; '' takes any.",
@@ -180,7 +179,7 @@ def set_queue(
         "tick_idle_period": tick_idle_period,
     }
     rules: dict[str, Any] = {
-        "kinds": kinds,
+        "kinds": None if kinds is None else _kinds(kinds),
         "max_waiting": max_waiting,
         "max_per_transaction": max_per_transaction,
         "announce": announce,
@@ -196,7 +195,7 @@ def set_queue(
         return
     say("Queue {queue}", queue=queue)
     for name in SETTINGS:
-        print_fact(name.removeprefix("is_").replace("_", " "), _said(settings[name]))
+        print_fact(name.removeprefix("is_").replace("_", " "), _said(name, settings[name]), 19)
 
 
 @option.verb(app, "list", "trunq queue list", "trunq queue list --json | jq -r '.[].queue'")
@@ -279,10 +278,10 @@ def _refuse_another(there: Row, retention: timedelta | None) -> None:
         )
 
 
-def _said(value: Any) -> Any:
+def _said(name: str, value: Any) -> Any:
     match value:
         case None:
-            return "any"
+            return "any" if name == "kinds" else "no limit"
         case list():
             return ", ".join(value)
         case _:

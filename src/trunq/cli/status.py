@@ -15,8 +15,9 @@ from rich.text import Text
 from trunq import Client, display
 from trunq.cli import option
 from trunq.cli.database import client
-from trunq.cli.output import Row, out, write_csv, write_json
-from trunq.cli.table import Column, draw, fits
+from trunq.cli.output import Row, out, write, write_csv, write_json
+from trunq.cli.table import Column, draw, draw_under, fits
+from trunq.record import Status
 
 COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
 """Numbers with their colours."""
@@ -63,12 +64,19 @@ def status(
             rows = [row._asdict() for row in trunq.status(queue)]
             write_csv(rows) if csv else write_json(rows)
         elif once or not out.is_terminal:
-            out.print(_shown(trunq, queue))
+            write(_shown(trunq, queue))
         else:
             with Live(console=out, screen=False, auto_refresh=False, transient=False) as live:
                 while True:
                     live.update(Group(_shown(trunq, queue), _foot()), refresh=True)
                     time.sleep(every)
+
+
+def in_words(row: Status) -> str:
+    """What a subscription holds: 3 ready, 0 leased, 0 delayed, 1 dead."""
+    return ", ".join(
+        f"{display.count(getattr(row, name), name in row.estimated)} {name}" for name, _ in COUNTED
+    )
 
 
 def _shown(trunq: Client, queue: str | None) -> Group:
@@ -86,7 +94,8 @@ def _table(rows: Sequence[Row]) -> RenderableType:
     names, numbers = _names(rows), _numbers(rows)
     if fits([*names, *numbers[: len(COUNTED)]], out.width):
         return draw([*names, *numbers], out.width, keep=len(names))
-    return draw(_stacked(rows, numbers), out.width)
+    readers = Column("", [Text(f"  {_reader(row)}") for row in rows])
+    return draw_under([row["queue"] for row in rows], [readers, *numbers], out.width)
 
 
 def _names(rows: Sequence[Row]) -> list[Column]:
@@ -102,26 +111,6 @@ def _numbers(rows: Sequence[Row]) -> list[Column]:
         Column("oldest", [_age(row["oldest_ready"]) for row in rows], True),
         Column("workers", [_number(f"{row['workers']:,}", row["workers"], "") for row in rows], True),
         Column("done", [_counted(row, "done_last_minute", "green", "/min") for row in rows], True),
-    ]
-
-
-def _stacked(rows: Sequence[Row], numbers: Sequence[Column]) -> list[Column]:
-    """Each queue on a line of its own, above its subscriptions."""
-    names: list[Text] = []
-    # Where a line has no numbers, its number is None.
-    places: list[int | None] = []
-    for place, row in enumerate(rows):
-        if place == 0 or rows[place - 1]["queue"] != row["queue"]:
-            names.append(Text(row["queue"], style="bold"))
-            places.append(None)
-        names.append(Text(f"  {_reader(row)}"))
-        places.append(place)
-    return [
-        Column("queue", names),
-        *(
-            Column(column.name, [Text() if place is None else column.cells[place] for place in places], True)
-            for column in numbers
-        ),
     ]
 
 

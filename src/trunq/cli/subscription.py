@@ -15,7 +15,8 @@ from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
 from trunq.cli.question import Yes, confirm
-from trunq.display import count, text
+from trunq.cli.status import in_words
+from trunq.display import text
 
 app = option.noun(
     "Subscriptions, the readers of a queue: create, set, list, drop, reset.",
@@ -178,7 +179,7 @@ def set_subscription(
         return
     say("Subscription {subscription} of {queue}", subscription=subscription, queue=queue)
     for name in FACTS:
-        print_fact(name.replace("_", " "), "for ever" if there[name] is None else there[name])
+        print_fact(name.replace("_", " "), "for ever" if there[name] is None else there[name], 14)
 
 
 @option.verb(app, "list", "trunq subscription list", "trunq subscription list orders --json")
@@ -194,7 +195,7 @@ def list_subscriptions(
         rows = [row._asdict() for row in trunq.list_subscriptions(queue)]
     if not (json or csv):
         rows = [row | {"max_attempts": row["max_attempts"] or "for ever"} for row in rows]
-    write_rows(rows, COLUMNS, json, "There is no subscription.", csv)
+    write_rows(rows, COLUMNS[1:] if queue else COLUMNS, json, "There is no subscription.", csv)
 
 
 @option.verb(
@@ -286,8 +287,4 @@ def _what_goes(trunq: Client, queue: str, subscription: str) -> str:
     row = next((row for row in trunq.status(queue) if row.subscription == subscription), None)
     if row is None:
         raise _not_there(queue, subscription)
-    counts = (
-        f"{count(getattr(row, name), name in row.estimated)} {name}"
-        for name in ("ready", "leased", "delayed", "dead")
-    )
-    return f"Subscription {subscription} of {queue} has {', '.join(counts)}."
+    return f"Subscription {subscription} of {queue} has {in_words(row)}."

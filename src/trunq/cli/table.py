@@ -37,21 +37,24 @@ def fits(columns: Sequence[Column], room: int) -> bool:
     return sum(column.width for column in columns) + _GAP * (len(columns) - 1) <= room
 
 
-def draw(columns: Sequence[Column], room: int, keep: int = 1) -> RenderableType:
-    """A table of as many columns as there is room for, the first `keep` in any case."""
+def fit(columns: Sequence[Column], room: int, keep: int = 1) -> tuple[list[Column], Text]:
+    """As many columns as there is room for, the first `keep` in any case; a line that names the others."""
     shown = list(columns)
     while len(shown) > keep and not fits(shown, room):
         stiff = [place for place, column in enumerate(shown) if place >= keep and not column.is_flexible]
         del shown[stiff[-1] if stiff else -1]
-    drawn = _table(shown)
-    if left_out := [column.name for column in columns if column not in shown]:
-        return Group(drawn, Text(f"No room for: {', '.join(left_out)}.", style="dim"))
-    return drawn
+    names = [column.name for column in shown]
+    gone = ", ".join(column.name for column in columns if column.name not in names)
+    return shown, Text(f"No room for: {gone}." if gone else "", style="dim", end="\n" if gone else "")
 
 
-def _table(columns: Sequence[Column]) -> Table:
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
-    for column in columns:
+def draw(columns: Sequence[Column], room: int, keep: int = 1) -> RenderableType:
+    """A table of as many columns as there is room for."""
+    shown, gone = fit(columns, room, keep)
+    drawn = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold"
+    )
+    for column in shown:
         drawn.add_column(
             column.name,
             justify="right" if column.is_number else "left",
@@ -59,6 +62,28 @@ def _table(columns: Sequence[Column]) -> Table:
             no_wrap=not column.is_flexible,
             overflow="fold",
         )
-    for row in zip(*(column.cells for column in columns), strict=True):
+    for row in zip(*(column.cells for column in shown), strict=True):
         drawn.add_row(*row)
-    return drawn
+    return Group(drawn, gone) if gone else drawn
+
+
+def draw_under(headings: Sequence[str], columns: Sequence[Column], room: int) -> RenderableType:
+    """The same with a heading for each row, in a line of its own where it is another than before."""
+    shown, gone = fit(columns, room)
+    lines = [_line([Text(column.name, style="bold") for column in shown], shown)]
+    for place, heading in enumerate(headings):
+        if place == 0 or headings[place - 1] != heading:
+            lines.append(Text(heading, style="bold", no_wrap=True, overflow="ignore"))
+        lines.append(_line([column.cells[place] for column in shown], shown))
+    return Group(*lines, *([gone] if gone else []))
+
+
+def _line(cells: Sequence[Text], columns: Sequence[Column]) -> Text:
+    padded = []
+    for cell, column in zip(cells, columns, strict=True):
+        own = cell.copy()
+        own.align("right" if column.is_number else "left", column.width)
+        padded.append(own)
+    line = Text(" " * _GAP).join(padded)
+    line.no_wrap, line.overflow = True, "ignore"
+    return line

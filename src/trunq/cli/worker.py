@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import sys
-import traceback
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 
-from trunq.cli import option
+from trunq.cli import completion, option
+from trunq.cli.application import load
 from trunq.cli.database import address
 from trunq.cli.failure import Mistake, explain
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import write_json
 from trunq.worker import UnknownKinds, Worker
-from trunq.worker.result import headline, users_frames
 
 log = logging.getLogger("trunq.worker")
 
@@ -29,7 +26,9 @@ EXAMPLES = (
     "trunq worker shop:worker --concurrency 50 --name shop-1",
     "# In Kubernetes: it has ended before the pod is killed",
     "trunq worker shop:worker --grace 25s",
-    "# Until nothing is left, as a batch job; status 3: some died, or wait",
+    "# Another queue with the same handlers",
+    "trunq worker shop:worker --queue orders_eu --subscription audit",
+    "# Until nothing is left, as a batch job; status 3 when messages died, or have no handler",
     "trunq worker shop:worker --until-empty",
     "# For a collector of logs",
     "trunq worker shop:worker --log-format json",
@@ -43,14 +42,36 @@ def worker(
     app: Annotated[
         str, typer.Argument(metavar="MODULE:APP", help="Where the Worker is: a module and a name in it.")
     ],
+    queues: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="NAME",
+            help="A queue to serve; may be repeated (default: those of the Worker in your code).",
+            autocompletion=completion.queues,
+        ),
+    ] = None,
+    subscription: Annotated[
+        str | None,
+        typer.Option(
+            "--subscription",
+            "-s",
+            metavar="NAME",
+            help="The subscription it reads (default: that of the Worker in your code).",
+            autocompletion=completion.subscriptions,
+        ),
+    ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="How many handlers run at a time.")
+        int | None,
+        typer.Option("--concurrency", "-c", min=1, help="How many handlers run at a time (default: 10)."),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
             "--name",
-            help="A name only one process has at a time: started again, it gets back what it had leased.",
+            help="A name only one process has at a time: started again, it gets back what it had leased "
+            "(default: one of host and process).",
         ),
     ] = None,
     until_empty: Annotated[
@@ -62,7 +83,7 @@ def worker(
             "--poll",
             parser=option.interval,
             metavar="INTERVAL",
-            help="How often an idle worker looks unasked.",
+            help="How often an idle worker looks unasked (default: 5s; 1s where nothing can wake it).",
         ),
     ] = None,
     grace: Annotated[
@@ -71,19 +92,23 @@ def worker(
             "--grace",
             parser=option.interval,
             metavar="INTERVAL",
-            help="How long a stop may take; handlers that run longer fail. Without it, they are waited for.",
+            help="How long a stop may take; handlers that run longer fail (default: they are waited for).",
         ),
     ] = None,
     max_connections: Annotated[
         int | None,
-        typer.Option("--max-connections", min=1, help="How many connections it may open."),
+        typer.Option(
+            "--max-connections",
+            min=1,
+            help="How many connections it may open (default: what it needs; it says how many).",
+        ),
     ] = None,
     lead: Annotated[
         bool | None,
         typer.Option(
             "--lead/--no-lead",
             metavar=option.FLAG,
-            help="Whether it stands for election as leader.",
+            help="Whether it stands for election as leader (default: yes).",
             show_default=False,
         ),
     ] = None,
@@ -91,7 +116,8 @@ def worker(
         UnknownKinds | None,
         typer.Option(
             "--unknown-kinds",
-            help="Messages whose kind has no handler wait for a worker that has one, or are rejected.",
+            help="Messages whose kind has no handler wait for a worker that has one, or are rejected "
+            "(default: wait).",
         ),
     ] = None,
     *,
@@ -114,6 +140,8 @@ def worker(
     """
     found = load(app)
     given = {
+        "queues": tuple(queues) if queues else None,
+        "subscription": subscription,
         "concurrency": concurrency,
         "name": name,
         "poll": poll,
@@ -164,51 +192,3 @@ def _tell_unfinished(found: Worker) -> None:
             who,
             queues,
         )
-
-
-def load(app: str) -> Worker:
-    """Import the Worker that MODULE:APP names, from the current directory first."""
-    module_name, _, attribute = app.partition(":")
-    if not module_name or not attribute:
-        raise Mistake(
-            f"{app!r} does not name a worker. Write module:name, as in shop:worker for the worker of shop.py."
-        )
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise _failed_import(module_name, error) from None
-    found = module
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise Mistake(f"The module {module_name} has no {attribute}.{_those_there(module)}") from None
-    if not isinstance(found, Worker):
-        raise Mistake(f"{app} is a {type(found).__name__}, not a trunq Worker.{_those_there(module)}")
-    return found
-
-
-def _failed_import(module: str, error: Exception) -> Exception:
-    """What to raise in place of the error of an import: a sentence, then the user's own lines."""
-    if explain(error) is not None:
-        return error
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-        return Mistake(f"There is no module {error.name} here or installed. Is this the right directory?")
-    own = users_frames(error)
-    places = [] if own is error.__traceback__ else traceback.format_tb(own)
-    if isinstance(error, SyntaxError):
-        places += traceback.format_exception_only(error)[:-1]
-    said = error.msg if isinstance(error, SyntaxError) else None
-    what = f"{type(error).__name__}: {said}" if said else headline(error)
-    return Mistake(f"{module} cannot be imported: {what}\n{''.join(places)}".rstrip())
-
-
-def _those_there(module: object) -> str:
-    names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
-    return (
-        f" Workers in it: {', '.join(names)}."
-        if names
-        else " It has no Worker: worker = Worker('queue') makes one."
-    )
