@@ -114,7 +114,9 @@ def test_plpgsql_check_finds_nothing(session: Connection) -> None:
         select p.oid::regprocedure::text, c.lineno, c.message
         from pg_proc p join pg_language l on l.oid = p.prolang
         cross join lateral plpgsql_check_function_tb(p.oid,
-          relid => case when p.proname = '_specimen_wake' then 'trunq_log._specimen'::regclass else 0 end,
+          relid => case when p.prorettype = 'trigger'::regtype
+            then 'trunq_log._specimen'::regclass else 0 end,
+          newtable => case when p.proname in ('_announce', '_count_published') then 'published' end,
           extra_warnings => false, other_warnings => false, performance_warnings => false) c
         where l.lanname = 'plpgsql'
           and (p.pronamespace = 'trunq'::regnamespace or p.proname like '\\_specimen\\_%')
