@@ -121,3 +121,23 @@ def test_each_page_of_the_queue_is_read_once(work: Engine) -> None:
     read = cost_of(work.connection, f"select * from trunq_queue.{work.queue}_messages where state = 'leased'")
     assert read.rows == 2
     assert read.pages < 1.7 * pages
+
+
+def test_of_lanes_it_says_what_the_list_says(session: psycopg.Connection[Any]) -> None:
+    """What discovery found and no lease handed out is ready, in whatever lane."""
+    for lanes in ("key", "priority,kind"):
+        work = Engine(session, next(new_names("messages"))).create(lanes=lanes)
+        work.publish(12, keys=list("abcdabcdabcd"), kinds=list("klmklmklmklm"))
+        held = work.lease(5, worker="ada")
+        work.ack(held, held.ids[:2])
+        work.answer("retry", held, held.ids[2:3], errors=["no"], delays=["1 hour"])
+        work.publish(2, keys=["z", "a"], kinds=["k", "k"])
+        listed = sorted((row.id, row.state) for row in work.call("list_messages", limit=1000))
+        assert view(work) == listed
+        assert {state for _, state in listed} == {"done", "leased", "ready", "retrying"}
+
+
+def test_it_leaves_out_what_the_filter_of_a_subscription_does(work: Engine) -> None:
+    work.ask("subscribe", subscription="mail", filter={"kinds": ["mail"]})
+    mail, other = work.publish(2, kinds=["mail", "fax"])
+    assert view(work, "subscription, id") == [("default", mail), ("default", other), ("mail", mail)]

@@ -7,6 +7,8 @@
 create or replace function trunq._define_messages(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
+  c_by_position constant text :=
+    '(pg_visible_in_snapshot(g.txid, %1$s.lo) or pg_visible_in_snapshot(g.txid, %1$s.hi) and (g.txid, g.id) <= (%1$s.last_txid, %1$s.last_id))';
   v_role record;
   v_is_new boolean := to_regclass(format('trunq_queue.%I', p_queue.name || '_messages')) is null;
 begin
@@ -14,23 +16,26 @@ begin
     create or replace view trunq_queue.%5$I as
     with reader as materialized (
       select s.subscription_id, s.name, s.start, coalesce(l.lo, s.start) lo, coalesce(l.hi, s.start) hi,
-        coalesce(l.last_txid, pg_snapshot_xmax(s.start)) last_txid, coalesce(l.last_id, 0) last_id
+        coalesce(l.last_txid, pg_snapshot_xmax(s.start)) last_txid, coalesce(l.last_id, 0) last_id, s.filter, f.*%8$s
       from trunq.subscription s
+      left join lateral trunq._read_filter(s.filter) f on s.filter is not null
       left join lateral (
-        select l.lo, l.hi, l.last_txid, l.last_id from trunq_data.%2$I l where l.subscription_id = s.subscription_id
+        select l.* from trunq_data.%2$I l where l.subscription_id = s.subscription_id
         order by l.lease_id desc limit 1) l on true
       where s.queue_id = %4$s and s.mode = 'shared'),
+    %7$s
     -- The newest row of each message.
     logged as materialized (
       select distinct on (r.subscription_id, g.id) r.subscription_id, g.id, g.txid, g.attempt, g.created_at, g.kind::text, g.key::text,
         g.payload::jsonb, g.headers::jsonb, g.errors, r.is_read
       from trunq_log.%1$I g
       cross join lateral (
-        select r.subscription_id, pg_visible_in_snapshot(g.txid, r.lo)
-          or pg_visible_in_snapshot(g.txid, r.hi) and (g.txid, g.id) <= (r.last_txid, r.last_id) is_read
-        from reader r
+        select r.subscription_id, %6$s is_read
+        from reader r %9$s
         where g.subscription_id = r.subscription_id
-          or g.subscription_id is null and (g.txid < '500' or not pg_visible_in_snapshot(g.txid, r.start)) offset 0) r
+          or g.subscription_id is null and (g.txid < '500' or not pg_visible_in_snapshot(g.txid, r.start))
+            and (r.filter is null or trunq._passes(r.kinds, r.not_kinds, r.keys, r.not_keys, r.headers, r.not_headers, g.kind, g.key, g.headers))
+        offset 0) r
       order by r.subscription_id, g.id, g.txid desc),
     elsewhere as materialized (
       select r.subscription_id, d.id, d.attempt, d.created_at, d.due_at, d.kind, d.key, d.payload, d.headers, d.errors,
@@ -73,7 +78,17 @@ begin
     from logged l full join elsewhere e using (subscription_id, id)
     join reader r using (subscription_id)
     left join held h using (subscription_id, id)
-  $q$, p_queue.log_table, p_queue.lease_table, p_queue.receipt_table, p_queue.queue_id, p_queue.name || '_messages');
+  $q$, p_queue.log_table, p_queue.lease_table, p_queue.receipt_table, p_queue.queue_id, p_queue.name || '_messages',
+    case when p_queue.lanes is null then format(c_by_position, 'r') else format(
+      -- As trunq_queue.<queue>_is_read.
+      'case when t.seq is null or t.state = ''i'' then %s or coalesce(t.epoch = r.epoch and pg_visible_in_snapshot(g.txid, r.hi), false) else %s end',
+      format(c_by_position, 'r'), format(c_by_position, 't')) end,
+    case when p_queue.lanes is not null then format(
+      'lane as materialized (select distinct on (t.subscription_id, t.priority, t.lane) t.* from trunq_data.%I t order by t.subscription_id, t.priority, t.lane, t.seq desc),',
+      p_queue.name || '_turn') end,
+    case when p_queue.lanes is not null then ', l.epoch' end,
+    case when p_queue.lanes is not null then trunq._for_queue(p_queue,
+      'left join lane t on t.subscription_id = r.subscription_id and t.priority = g.priority and t.lane = coalesce(g.key, '''') /*lane*/ collate "C"') end);
   execute format('comment on view trunq_queue.%I is %L', p_queue.name || '_messages',
     'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, done, dead or purged. It reads the tables of the queue once, whatever is asked.');
   if v_is_new then
