@@ -160,9 +160,9 @@ def _take(
     given = given | {"before": newest[0].dead_id + 1}
     if given["ids"] is None and (count := trunq.count_dead(queue, **given)):
         confirm(f"{_counted(count)} of {queue}: {name}?", is_answered=yes)
-    taken = part = verb(queue, **given, limit=PART)
-    while part == PART:
-        part = verb(queue, **given, limit=PART)
+    taken = 0
+    # A part is smaller when somebody else took of it: the last is empty.
+    while part := verb(queue, **given, limit=PART):
         taken += part
     return taken
 

@@ -137,7 +137,7 @@ begin
 end $$;
 comment on function trunq.reset(text, text, text) is
   'Starts a subscription afresh: at latest it skips what waits, at earliest it reads all that is still kept once more. Its policy stays; its position, history, delayed and dead messages go, and answers under its leases are refused.
-Raises: TQ001, TQ002, TQ005, TQ007, TQ010.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ010; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the queue, shared; the subscription.';
 
 create or replace function trunq.list_subscriptions(p_queue text default null)
