@@ -18,6 +18,9 @@ from calling import ask, new_names
 from trunq import embedded, install
 from trunq.embedded import Embedded
 
+# Tests in parallel are told the width of a terminal that they do not have.
+os.environ.pop("COLUMNS", None)
+
 Connect = Callable[..., psycopg.Connection[Any]]
 AsyncConnect = Callable[..., Awaitable[psycopg.AsyncConnection[Any]]]
 

@@ -291,7 +291,7 @@ def test_the_report_draws_in_a_browser(ran: Ran, tmp_path: Path) -> None:
         check=True,
     )
     assert len(re.findall(r'<svg class="main-svg"', done.stdout)) >= 6
-    assert "United Air Lines" in done.stdout
+    assert "ExpressJet" in done.stdout
 
 
 def final_answers(database: psycopg.Connection[Any]) -> bytes:

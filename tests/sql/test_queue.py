@@ -274,3 +274,25 @@ def test_a_transaction_that_makes_a_queue_may_publish_at_once(
         ask(session, "create_queue", queue=name)
         ids = publish(session, name, 2)
     assert drain(session, name) == ids
+
+
+def test_a_queue_is_changed_in_what_is_given(session: Connection, queue: str) -> None:
+    def told() -> Any:
+        return next(row for row in call(session, "list_queues") if row.queue == queue)
+
+    ask(session, "set_queue", queue=queue, retention="1 hour", tick_max_count=7)
+    assert (told().retention, told().tick_max_count) == (timedelta(hours=1), 7)
+    ask(session, "set_queue", queue=queue, retention="1 day", tick_max_lag="5 s", tick_idle_period="1 h")
+    assert (told().retention, told().tick_max_count) == (timedelta(days=1), 7)
+    assert (told().tick_max_lag, told().tick_idle_period) == (timedelta(seconds=5), timedelta(hours=1))
+    for given in (
+        {"retention": "1 year"},
+        {"retention": "-1 s"},
+        {"tick_max_count": 0},
+        {"tick_max_lag": "-1 s"},
+        {"tick_idle_period": "-1 s"},
+    ):
+        with refused("TQ005", f'"{queue}"'):
+            ask(session, "set_queue", queue=queue, **given)
+    with refused("TQ001"):
+        ask(session, "set_queue", queue="nosuch", tick_max_count=1)

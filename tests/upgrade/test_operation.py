@@ -224,8 +224,8 @@ def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
     session.execute(f"alter database {name} set quote_all_identifiers = {quoted}".encode())
     session = connect()
     ask(session, "create_queue", queue="orders")
-    publish_ = "trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz)"
-    own = "trunq_queue.orders_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz)"
+    takes = "jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval"
+    publish_, own = f"trunq.publish(text, {takes})", f"trunq_queue.orders_publish({takes})"
     # A list is kept as it was written: "pg_catalog" is pg_catalog.
     state = (
         "select prosecdef, replace(proconfig::text, '\\\"', ''), proacl::text"

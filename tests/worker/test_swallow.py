@@ -93,7 +93,7 @@ async def test_a_slot_whose_handlers_always_hang_is_said_to_be_lost(
         end.wait(PATIENCE)
 
     async with running(worker):
-        await async_wait_until(lambda: "slot 0 is lost until its handler returns" in caplog.text)
+        await async_wait_until(lambda: "hangs, and its slot waits: 3 others" in caplog.text)
         assert len(queue.dead()) == 3
         end.set()
         await async_wait_until(queue.is_done)

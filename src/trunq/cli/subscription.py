@@ -110,7 +110,7 @@ FACTS = ("mode", *Policy.__dataclass_fields__)
     "create",
     "# A second pool of workers, which sees every message too",
     "trunq subscription create orders audit",
-    "# A stream: one reader at a time, batch by batch, from the oldest message that is kept",
+    "# A stream: one reader at a time, batch by batch, from the oldest message on",
     "trunq subscription create orders ledger --mode exclusive --start earliest",
 )
 def create(

@@ -28,7 +28,7 @@ EXAMPLES = (
     "trunq worker shop:worker --grace 25s",
     "# Another queue with the same handlers",
     "trunq worker shop:worker --queue orders_eu --subscription audit",
-    "# Until nothing is left, as a batch job; status 3 when messages died, or have no handler",
+    "# As a batch job; status 3: some died, or have no handler",
     "trunq worker shop:worker --until-empty",
     "# For a collector of logs",
     "trunq worker shop:worker --log-format json",

@@ -50,7 +50,7 @@ class Published:
         counted = (self.attempt or 1, self.max_attempts or 0)
         labels = (label("kind", self.kind), label("key", self.key))
         body = content("body", self.body)
-        row = (0, 0, 1, *counted, *labels, document, body, headers, 0, now, now + _LEASE_TIME)
+        row = (0, 0, 1, *counted, *labels, document, body, headers, 0, now, now + _LEASE_TIME, None)
         return Message(row, queue, subscription)
 
     def _check_alone(self) -> None:

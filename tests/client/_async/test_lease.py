@@ -89,8 +89,8 @@ async def test_a_message_knows_the_lease_to_extend(database: str) -> None:
 async def test_a_message_knows_its_deadline_and_its_own_attempts(database: str) -> None:
     async with AsyncClient(database) as client:
         await client.create_queue("orders")
-        await client.publish("orders", options={"max_attempts": 1}, max_age=3600)
-        await client.publish("orders")
+        await client.publish("orders", 1, options={"max_attempts": 1}, max_age=3600)
+        await client.publish("orders", 2)
         limited, plain = await lease(client)
         assert limited.deadline is not None
         assert timedelta(minutes=59) < limited.deadline - await client.clock() <= timedelta(hours=1)

@@ -91,8 +91,8 @@ def test_a_message_knows_the_lease_to_extend(database: str) -> None:
 def test_a_message_knows_its_deadline_and_its_own_attempts(database: str) -> None:
     with Client(database) as client:
         client.create_queue("orders")
-        client.publish("orders", options={"max_attempts": 1}, max_age=3600)
-        client.publish("orders")
+        client.publish("orders", 1, options={"max_attempts": 1}, max_age=3600)
+        client.publish("orders", 2)
         limited, plain = lease(client)
         assert limited.deadline is not None
         assert timedelta(minutes=59) < limited.deadline - client.clock() <= timedelta(hours=1)
