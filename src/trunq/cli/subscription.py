@@ -1,4 +1,4 @@
-"""trunq subscription: create, set, list, drop, reset."""
+"""trunq subscription: create, set, list, pause, resume, drop, reset."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from trunq.cli import completion, option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
+from trunq.cli.pause import Pause, how_long, with_words
 from trunq.cli.question import Yes, confirm
 from trunq.cli.status import in_words
 from trunq.display import text
 
 app = option.noun(
-    "Subscriptions, the readers of a queue: create, set, list, drop, reset.",
+    "Subscriptions, the readers of a queue: create, set, list, pause, resume, drop, reset.",
     "trunq subscription create orders audit --start earliest",
     "trunq subscription set orders default --max-attempts 5",
     "trunq subscription list orders",
 )
 
 COLUMNS = (
-    *("queue", "subscription", "mode", "max_attempts", "lease_time", "backoff", "backoff_base"),
+    *("queue", "subscription", "mode", "paused", "max_attempts", "lease_time", "backoff", "backoff_base"),
     *("backoff_cap", "created_at"),
 )
 POLICY = "Its policy, for shared subscriptions"
@@ -102,7 +103,9 @@ class Policy:
     ] = None  # fmt: skip
 
 
-FACTS = ("mode", *Policy.__dataclass_fields__)
+FACTS = ("mode", "paused", "paused_until", *Policy.__dataclass_fields__)
+ENDLESS = ("max_attempts", "dead_retention")
+"""Of these, none means for ever."""
 
 
 @option.verb(
@@ -179,7 +182,9 @@ def set_subscription(
         return
     say("Subscription {subscription} of {queue}", subscription=subscription, queue=queue)
     for name in FACTS:
-        print_fact(name.replace("_", " "), "for ever" if there[name] is None else there[name], 14)
+        print_fact(
+            name.replace("_", " "), "for ever" if name in ENDLESS and there[name] is None else there[name], 14
+        )
 
 
 @option.verb(app, "list", "trunq subscription list", "trunq subscription list orders --json")
@@ -194,8 +199,62 @@ def list_subscriptions(
     with client(database) as trunq:
         rows = [row._asdict() for row in trunq.list_subscriptions(queue)]
     if not (json or csv):
-        rows = [row | {"max_attempts": row["max_attempts"] or "for ever"} for row in rows]
+        rows = [with_words(row) | {"max_attempts": row["max_attempts"] or "for ever"} for row in rows]
     write_rows(rows, COLUMNS[1:] if queue else COLUMNS, json, "There is no subscription.", csv)
+
+
+@option.verb(
+    app,
+    "pause",
+    "# Until somebody resumes it",
+    "trunq subscription pause orders audit",
+    "# While the other end is repaired",
+    "trunq subscription pause orders audit --for 2h",
+)
+def pause_subscription(
+    queue: option.Queue,
+    subscription: Name,
+    *,
+    pause: Pause,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Hand out no message of a subscription until a time or `trunq subscription resume`; others go on.
+
+    What its workers hold goes on, publishers publish, and what waits is kept. Of one that is paused already
+    this changes the end of the pause.
+    """
+    with client(database) as trunq:
+        until = pause.end(trunq)
+        trunq.pause_subscription(queue, subscription, until)
+    if json:
+        write_json({"queue": queue, "subscription": subscription, "paused": True, "paused_until": until})
+    else:
+        say(
+            "Subscription {subscription} of {queue} is paused {until}."
+            " Resume it with: trunq subscription resume {queue} {subscription}",
+            subscription=subscription, queue=queue, until=how_long(until),
+        )  # fmt: skip
+
+
+@option.verb(app, "resume", "trunq subscription resume orders audit")
+def resume_subscription(
+    queue: option.Queue, subscription: Name, *, database: option.Database, json: option.Json = False
+) -> None:
+    """End the pause of a subscription and wake its workers.
+
+    Where its whole queue is paused, it hands out nothing until `trunq queue resume`.
+    """
+    with client(database) as trunq:
+        resumed = trunq.resume_subscription(queue, subscription)
+        still = any(row.paused for row in trunq.list_queues() if row.queue == queue)
+    if json:
+        write_json({"queue": queue, "subscription": subscription, "resumed": resumed, "queue_paused": still})
+        return
+    says = "is no longer paused" if resumed else "was not paused"
+    say(f"Subscription {{subscription}} of {{queue}} {says}.", subscription=subscription, queue=queue)
+    if still:
+        say("All of queue {queue} is paused: trunq queue resume {queue}", queue=queue)
 
 
 @option.verb(
