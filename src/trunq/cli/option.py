@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import inf, nan
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from rich.markup import escape
@@ -113,6 +114,26 @@ def interval(value: str) -> timedelta:
     if not value.strip():
         raise typer.BadParameter("An interval is missing; write it like 30s, 5m, 2h or 1d.")
     return timedelta(seconds=total)
+
+
+class Rate(NamedTuple):
+    """So many in an interval."""
+
+    count: float
+    interval: timedelta
+
+
+def rate(value: str) -> Rate:
+    """Read a rate: 10 or 10/s a second, 100/1m or 100/m a minute."""
+    number, slash, unit = value.partition("/")
+    try:
+        count = float(number)
+    except ValueError:
+        count = nan
+    each = interval(unit if unit[:1].isdigit() else f"1{unit}") if slash else timedelta(seconds=1)
+    if not 0 <= count < inf or not each or (slash and not unit):
+        raise typer.BadParameter(f"{value!r} is not a rate; write it like 10 (a second), 100/1m or 1000/1h.")
+    return Rate(count, each)
 
 
 def moment(value: str) -> datetime:
