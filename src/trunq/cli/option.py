@@ -119,21 +119,21 @@ def interval(value: str) -> timedelta:
 class Rate(NamedTuple):
     """So many in an interval."""
 
-    count: float
+    number: float
     interval: timedelta
 
 
 def rate(value: str) -> Rate:
     """Read a rate: 10 or 10/s a second, 100/1m or 100/m a minute."""
-    number, slash, unit = value.partition("/")
+    said, slash, unit = value.partition("/")
     try:
-        count = float(number)
+        number = float(said)
     except ValueError:
-        count = nan
+        number = nan
     each = interval(unit if unit[:1].isdigit() else f"1{unit}") if slash else timedelta(seconds=1)
-    if not 0 <= count < inf or not each or (slash and not unit):
+    if not 0 <= number < inf or not each or (slash and not unit):
         raise typer.BadParameter(f"{value!r} is not a rate; write it like 10 (a second), 100/1m or 1000/1h.")
-    return Rate(count, each)
+    return Rate(number, each)
 
 
 def moment(value: str) -> datetime:

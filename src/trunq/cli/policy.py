@@ -212,14 +212,14 @@ class Limits:
 
     def given(self, rate: float | None = None) -> dict[str, Any]:
         """What the user gave of them, as `subscribe` takes it, of a subscription with this rate."""
-        if self.burst and not (rate if self.rate is None else self.rate.count):
+        if self.burst and not (rate if self.rate is None else self.rate.number):
             raise Mistake(
                 "--burst says how much of a rate may go out at once, and there is none: give --rate too."
             )
         found: dict[str, Any] = {"burst": self.burst, "max_running": self.max_running}
         if self.rate is not None:
-            found["rate"] = self.rate.count
-            found["rate_interval"] = self.rate.interval if self.rate.count else None
+            found["rate"] = self.rate.number
+            found["rate_interval"] = self.rate.interval if self.rate.number else None
         return {name: value for name, value in found.items() if value is not None}
 
 
