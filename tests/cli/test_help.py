@@ -21,6 +21,7 @@ COMMANDS = [
     *(["db", verb] for verb in ("install", "upgrade", "version", "sql", "uninstall")),
     *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "pause", "resume", "drop")),
     *(["subscription", verb] for verb in ("create", "set", "list", "pause", "resume", "drop", "reset")),
+    *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy")),
     *(["message", verb] for verb in ("show", "list")),
     *(["dead", verb] for verb in ("list", "requeue", "purge")),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -45,6 +45,8 @@ def _kinds(value: str) -> list[str]:
     "trunq queue create mail",
     "# A queue that keeps a week of history, for replays and for looking back",
     "trunq queue create orders --retention 7d",
+    "# One that serves each key in turn: trunq lane --help",
+    "trunq queue create tenants --lanes key",
 )
 def create(
     queue: option.Queue,
@@ -54,6 +56,13 @@ def create(
             parser=option.interval,
             metavar="INTERVAL",
             help="How long a message is kept after it was published, at least (default: one day).",
+        ),
+    ] = None,
+    lanes: Annotated[
+        Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None,
+        typer.Option(
+            "--lanes",
+            help="Hand messages out by turns of these instead of the oldest first; chosen once, for ever.",
         ),
     ] = None,
     *,
@@ -67,7 +76,7 @@ def create(
     is; if it has other settings than you give, the status is 1.
     """
     with client(database) as trunq:
-        created = trunq.create_queue(queue, retention=retention)
+        created = trunq.create_queue(queue, retention=retention, lanes=lanes)
         if not created:
             _refuse_another(_settings(trunq, queue), retention)
     if json:
