@@ -155,7 +155,8 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
     select n.priority, n.lane, count(*) depth, min(n.created_at) oldest from trunq_queue._lanespecimen_new(p_subscription_id, 5000) n group by n.priority, n.lane),
   running as materialized (
     select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, count(*) n
-    from trunq._open_ids(trunq._find_queue(0 /*queue_id*/), p_subscription_id, 0, 9223372036854775807, 10000) o
+    from trunq._open_ids(trunq._find_queue(0 /*queue_id*/), p_subscription_id,
+      array(select h.lease_id from trunq._held_leases(trunq._find_queue(0 /*queue_id*/), p_subscription_id) h), 0, 9223372036854775807, 10000) o
     join lateral (select g.* from trunq_log._specimen g where g.txid = o.txid and g.id = o.id offset 0) g on true
     group by 1, 2),
   known as (
