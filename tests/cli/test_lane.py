@@ -119,7 +119,7 @@ def test_a_policy_says_the_order_and_what_each_lane_may(trunq: Shell, client: Cl
         (["set", "mail", "a"], "Give what this lane may, its weight or its rank, or else --as-others."),
         (["set", "mail", "a", "--as-others", "--rank", "0"], "or else --as-others."),
         (["set", "mail", "a", "--burst", "3"], "give --rate too"),
-        (["set", "mail", "a", "--rate", "0"], "the rate of a lane is more than 0"),
+        (["set", "mail", "a", "--rate", "0"], "rate of a lane is more than 0"),
         (["set", "mail", "a", "--priority", "3", "--weight", "3"], "it has no priorities"),
         (["policy", "mail", "fair", "--burst", "3"], "give --rate too"),
         (["pause", "work", "a"], 'none of them is called "a"'),
