@@ -19,8 +19,9 @@ BEGINS = {"#", "trunq", "cat", "select"}
 COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status")),
     *(["db", verb] for verb in ("install", "upgrade", "version", "sql", "uninstall")),
-    *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "drop")),
-    *(["subscription", verb] for verb in ("create", "set", "list", "drop", "reset")),
+    *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "pause", "resume", "drop")),
+    *(["subscription", verb] for verb in ("create", "set", "list", "pause", "resume", "drop", "reset")),
+    *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy")),
     *(["message", verb] for verb in ("show", "list")),
     *(["dead", verb] for verb in ("list", "requeue", "purge")),
 ]

@@ -133,6 +133,8 @@ def test_what_lanes_cannot_be_is_said(session: Connection) -> None:
             laned.ask(function, rate=-1)
         with refused("TQ005", "burst"):
             laned.ask(function, burst=3)
+    with refused("TQ005", 'lane "a"', "that time is over"):
+        laned.ask("pause_lane", lane="a", until=fetch(session, "select trunq.clock()"))
     with refused("TQ005", "weight", "0"):
         laned.ask("set_lane", lane="a", weight=0)
     with refused("TQ005", "rank", "1000"):

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 import typer.rich_utils
 
-from trunq.cli import db, dead, leader, message, option, publish, queue, status, subscription, worker
+from trunq.cli import db, dead, lane, leader, message, option, publish, queue, status, subscription, worker
 
 if os.environ.get("NO_COLOR"):
     typer.rich_utils.COLOR_SYSTEM = None
@@ -71,6 +71,7 @@ for name, group in (
     ("db", db.app),
     ("queue", queue.app),
     ("subscription", subscription.app),
+    ("lane", lane.app),
     ("message", message.app),
     ("dead", dead.app),
 ):

@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import inf, nan
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from rich.markup import escape
@@ -115,6 +116,26 @@ def interval(value: str) -> timedelta:
     return timedelta(seconds=total)
 
 
+class Rate(NamedTuple):
+    """So many in an interval."""
+
+    number: float
+    interval: timedelta
+
+
+def rate(value: str) -> Rate:
+    """Read a rate: 10 or 10/s a second, 100/1m or 100/m a minute."""
+    said, slash, unit = value.partition("/")
+    try:
+        number = float(said)
+    except ValueError:
+        number = nan
+    each = interval(unit if unit[:1].isdigit() else f"1{unit}") if slash else timedelta(seconds=1)
+    if not 0 <= number < inf or not each or (slash and not unit):
+        raise typer.BadParameter(f"{value!r} is not a rate; write it like 10 (a second), 100/1m or 1000/1h.")
+    return Rate(number, each)
+
+
 def moment(value: str) -> datetime:
     """Read a time in ISO 8601; without a time zone it is UTC."""
     try:
@@ -178,7 +199,7 @@ class Group(_Help, TyperGroup):
         return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)
 
 
-ORDER = ("db", "queue", "publish", "worker", "leader", "status", "subscription", "message", "dead")
+ORDER = ("db", "queue", "publish", "worker", "leader", "status", "subscription", "lane", "message", "dead")
 
 
 def noun(help: str, *lines: str) -> typer.Typer:

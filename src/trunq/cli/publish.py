@@ -27,6 +27,8 @@ EXAMPLES = (
     "# In ten minutes; at a time",
     "trunq publish mail --file letter.json --delay 10m",
     "trunq publish mail --file letter.json --due-at 2030-01-01T08:00+01:00",
+    "# A code that nobody wants after five minutes, tried twice",
+    """trunq publish mail '{"code": 1234}' --max-age 5m --max-attempts 2""",
 )
 
 
@@ -67,6 +69,21 @@ def publish(
             "--due-at", parser=option.moment, metavar="TIME", help="Not before this time (ISO 8601)."
         ),
     ] = None,
+    max_age: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--max-age",
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="Nobody is to handle it later than so long after now: then it is dead, with reason expired.",
+        ),
+    ] = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-attempts", min=1, max=9999, help="How often it is tried, whatever its subscriptions say."
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -77,6 +94,8 @@ def publish(
     """
     if delay is not None and due_at is not None:
         raise Mistake("A message has either --delay or --due-at, not both.")
+    if delay is not None and max_age is not None and delay >= max_age:
+        raise Mistake("This message would expire before it is due: give a longer --max-age than --delay.")
     payloads = _payloads(payload, file, lines)
     ids: list[int] = []
     with client(database) as trunq, trunq.transaction() as connection:
@@ -89,6 +108,8 @@ def publish(
                 headers=headers,
                 delay=delay,
                 due_at=due_at,
+                options=None if max_attempts is None else {"max_attempts": max_attempts},
+                max_age=max_age,
                 connection=connection,
             )
     if json:

@@ -1,9 +1,9 @@
-"""trunq queue: create, set, list, close, open, drop."""
+"""trunq queue: create, set, list, close, open, pause, resume, drop."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,10 +12,11 @@ from trunq.cli import option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
+from trunq.cli.pause import Pause, how_long, with_words
 from trunq.display import interval
 
 app = option.noun(
-    "Queues: create, set, list, close, open, drop.",
+    "Queues: create, set, list, close, open, pause, resume, drop.",
     "trunq queue create mail",
     "trunq queue set mail --max-waiting 100000",
     "trunq queue list",
@@ -23,12 +24,12 @@ app = option.noun(
 )
 
 COLUMNS = (
-    *("queue", "subscriptions", "retention", "closed", "kinds", "max_waiting", "max_per_transaction"),
-    "created_at",
+    *("queue", "subscriptions", "retention", "closed", "paused", "kinds", "max_waiting"),
+    *("max_per_transaction", "created_at"),
 )
 SETTINGS = (
-    *("retention", "kinds", "max_waiting", "max_per_transaction", "announces", "is_closed"),
-    *("tick_max_count", "tick_max_lag", "tick_idle_period"),
+    *("retention", "kinds", "max_waiting", "max_per_transaction", "announces", "is_closed", "paused"),
+    *("paused_until", "tick_max_count", "tick_max_lag", "tick_idle_period"),
 )
 RULES = "What may be published"
 TICKS = "When a tick is due, for exclusive subscriptions"
@@ -44,6 +45,8 @@ def _kinds(value: str) -> list[str]:
     "trunq queue create mail",
     "# A queue that keeps a week of history, for replays and for looking back",
     "trunq queue create orders --retention 7d",
+    "# One that serves each key in turn: trunq lane --help",
+    "trunq queue create tenants --lanes key",
 )
 def create(
     queue: option.Queue,
@@ -53,6 +56,13 @@ def create(
             parser=option.interval,
             metavar="INTERVAL",
             help="How long a message is kept after it was published, at least (default: one day).",
+        ),
+    ] = None,
+    lanes: Annotated[
+        Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None,
+        typer.Option(
+            "--lanes",
+            help="Hand messages out by turns of these instead of the oldest first; chosen once, for ever.",
         ),
     ] = None,
     *,
@@ -66,7 +76,7 @@ def create(
     is; if it has other settings than you give, the status is 1.
     """
     with client(database) as trunq:
-        created = trunq.create_queue(queue, retention=retention)
+        created = trunq.create_queue(queue, retention=retention, lanes=lanes)
         if not created:
             _refuse_another(_settings(trunq, queue), retention)
     if json:
@@ -204,7 +214,11 @@ def list_queues(*, database: option.Database, json: option.Json = False, csv: op
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_queues()]
     for_people = (
-        {**row, "closed": "yes" if row["is_closed"] else "", "kinds": ", ".join(row["kinds"] or [])}
+        {
+            **with_words(row),
+            "closed": "yes" if row["is_closed"] else "",
+            "kinds": ", ".join(row["kinds"] or []),
+        }
         for row in found
     )
     write_rows(
@@ -239,6 +253,55 @@ def open_queue(queue: option.Queue, *, database: option.Database, json: option.J
         write_json({"queue": queue, "closed": False})
     else:
         say("Queue {queue} is open.", queue=queue)
+
+
+@option.verb(
+    app,
+    "pause",
+    "# Until somebody resumes it",
+    "trunq queue pause mail",
+    "# While the other end is repaired",
+    "trunq queue pause mail --for 2h",
+    "trunq queue pause mail --until 2030-01-01T08:00+01:00",
+)
+def pause_queue(
+    queue: option.Queue, *, pause: Pause, database: option.Database, json: option.Json = False
+) -> None:
+    """Hand out no message of a queue, to any subscription, until a time or `trunq queue resume`.
+
+    What workers hold goes on, publishers publish, and what waits is kept. Of a queue that is paused already
+    this changes the end of the pause.
+    """
+    with client(database) as trunq:
+        until = pause.end(trunq)
+        trunq.pause_queue(queue, until)
+    if json:
+        write_json({"queue": queue, "paused": True, "paused_until": until})
+    else:
+        say("Queue {queue} is paused {until}. Resume it with: trunq queue resume {queue}",
+            queue=queue, until=how_long(until))  # fmt: skip
+
+
+@option.verb(app, "resume", "trunq queue resume mail")
+def resume_queue(queue: option.Queue, *, database: option.Database, json: option.Json = False) -> None:
+    """End the pause of a queue and wake its workers.
+
+    A subscription that was paused itself stays so, until `trunq subscription resume`.
+    """
+    with client(database) as trunq:
+        resumed = trunq.resume_queue(queue)
+        still = [row.subscription for row in trunq.list_subscriptions(queue) if row.paused]
+    if json:
+        write_json({"queue": queue, "resumed": resumed, "still_paused": still})
+        return
+    say("Queue {queue} goes on." if resumed else "Queue {queue} was not paused.", queue=queue)
+    for subscription in still:
+        say(
+            "Its subscription {subscription} is paused itself:"
+            " trunq subscription resume {queue} {subscription}",
+            subscription=subscription,
+            queue=queue,
+        )
 
 
 @option.verb(app, "drop", "trunq queue drop mail", "# With everything in it", "trunq queue drop mail --force")

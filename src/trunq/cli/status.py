@@ -16,6 +16,7 @@ from trunq import Client, display
 from trunq.cli import option
 from trunq.cli.database import client
 from trunq.cli.output import Row, out, write, write_csv, write_json
+from trunq.cli.pause import words
 from trunq.cli.table import Column, draw, draw_under, fits
 from trunq.record import Status
 
@@ -56,8 +57,8 @@ def status(
 
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
     long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
-    an estimate: numbers are exact up to 1,000. The first line says when no leader runs, the last ones
-    what else is wrong. Ctrl-C ends it.
+    an estimate: numbers are exact up to 1,000. A subscription that is paused says so beside its name. The
+    first line says when no leader runs, the last ones what else is wrong. Ctrl-C ends it.
     """
     with client(database) as trunq:
         if json or csv:
@@ -115,8 +116,9 @@ def _numbers(rows: Sequence[Row]) -> list[Column]:
 
 
 def _reader(row: Row) -> str:
-    name = str(row["subscription"])
-    return name if row["mode"] == "shared" else f"{name} (exclusive)"
+    said = ("exclusive" if row["mode"] == "exclusive" else "", words(row))
+    told = ", ".join(filter(None, said))
+    return f"{row['subscription']} ({told})" if told else str(row["subscription"])
 
 
 def _age(value: timedelta | None) -> Text:

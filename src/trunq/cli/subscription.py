@@ -1,10 +1,8 @@
-"""trunq subscription: create, set, list, drop, reset."""
+"""trunq subscription: create, set, list, pause, resume, drop, reset."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 import typer
@@ -14,22 +12,22 @@ from trunq.cli import completion, option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
+from trunq.cli.pause import Pause, how_long, with_words
+from trunq.cli.policy import LIMITS, Filter, Limits, Policy, differ, words
 from trunq.cli.question import Yes, confirm
 from trunq.cli.status import in_words
-from trunq.display import text
 
 app = option.noun(
-    "Subscriptions, the readers of a queue: create, set, list, drop, reset.",
+    "Subscriptions, the readers of a queue: create, set, list, pause, resume, drop, reset.",
     "trunq subscription create orders audit --start earliest",
     "trunq subscription set orders default --max-attempts 5",
     "trunq subscription list orders",
 )
 
 COLUMNS = (
-    *("queue", "subscription", "mode", "max_attempts", "lease_time", "backoff", "backoff_base"),
-    *("backoff_cap", "created_at"),
+    *("queue", "subscription", "mode", "paused", "max_attempts", "lease_time", "backoff", "backoff_base"),
+    *("backoff_cap", "filter", "rate", "max_running", "created_at"),
 )
-POLICY = "Its policy, for shared subscriptions"
 
 Name = Annotated[
     str,
@@ -43,66 +41,7 @@ Start = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What becomes of messages that fail; nothing given: as it is, or the default."""
-
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts", min=0, rich_help_panel=POLICY,
-            help="How often a message is tried (default: 20; 0: for ever).",
-        ),
-    ] = None  # fmt: skip
-    lease_time: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--lease-time", parser=option.interval, metavar="INTERVAL", rich_help_panel=POLICY,
-            help="After how long without a sign of its worker a message goes to another (default: 60s).",
-        ),
-    ] = None  # fmt: skip
-    backoff: Annotated[
-        Literal["constant", "linear", "exponential"] | None,
-        typer.Option("--backoff", rich_help_panel=POLICY, help="How the delay grows (default: exponential)."),
-    ] = None
-    backoff_base: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--backoff-base", parser=option.interval, metavar="INTERVAL", rich_help_panel=POLICY,
-            help="The delay before the second attempt (default: 1s).",
-        ),
-    ] = None  # fmt: skip
-    backoff_cap: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--backoff-cap", parser=option.interval, metavar="INTERVAL", rich_help_panel=POLICY,
-            help="The longest delay (default: 6h).",
-        ),
-    ] = None  # fmt: skip
-    jitter: Annotated[
-        float | None,
-        typer.Option(
-            "--jitter", min=0, max=1, rich_help_panel=POLICY,
-            help="Up to which share a delay is shortened at random (default: 0.1).",
-        ),
-    ] = None  # fmt: skip
-    keep_results: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-results/--no-keep-results", metavar=option.FLAG, rich_help_panel=POLICY,
-            show_default=False, help="Whether what handlers return is kept (default: no).",
-        ),
-    ] = None  # fmt: skip
-    dead_retention: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--dead-retention", parser=option.interval, metavar="INTERVAL", rich_help_panel=POLICY,
-            help="How long a dead message is kept (default: 0, until it is purged).",
-        ),
-    ] = None  # fmt: skip
-
-
-FACTS = ("mode", *Policy.__dataclass_fields__)
+FACTS = ("mode", "paused", "paused_until", *Policy.__dataclass_fields__, "filter", *LIMITS)
 
 
 @option.verb(
@@ -110,8 +49,10 @@ FACTS = ("mode", *Policy.__dataclass_fields__)
     "create",
     "# A second pool of workers, which sees every message too",
     "trunq subscription create orders audit",
-    "# A stream: one reader at a time, batch by batch, from the oldest message on",
+    "# A stream: one reader, batch by batch, from the oldest message kept",
     "trunq subscription create orders ledger --mode exclusive --start earliest",
+    "# One that reads only one kind, 100 a minute at most",
+    "trunq subscription create orders mail --kind invoice --rate 100/1m",
 )
 def create(
     queue: option.Queue,
@@ -123,6 +64,8 @@ def create(
     start: Start = "latest",
     *,
     policy: Policy,
+    filter: Filter,
+    limits: Limits,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
@@ -130,7 +73,7 @@ def create(
 
     One that is there stays as it is; if it has other settings than you give, the status is 1.
     """
-    given = {"mode": mode} | _given(policy)
+    given = {"mode": mode} | policy.given() | filter.given() | limits.given()
     with client(database) as trunq:
         there = _find(trunq, queue, subscription)
         created = there is None and trunq.subscribe(queue, subscription, start=start, **given)
@@ -152,34 +95,43 @@ def create(
     "trunq subscription set orders default --max-attempts 5 --lease-time 5m",
     "# A day of dead messages",
     "trunq subscription set orders default --dead-retention 1d",
+    "# Only 4 at the same time; as many as there are",
+    "trunq subscription set orders default --max-running 4",
+    "trunq subscription set orders default --max-running 0",
+    "# Another filter; none",
+    "trunq subscription set orders mail --not-kind parcel --header country=CZ",
+    "trunq subscription set orders mail --no-filter",
 )
 def set_subscription(
     queue: option.Queue,
     subscription: Name,
     *,
     policy: Policy,
+    filter: Filter,
+    limits: Limits,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Change what you give of a subscription's policy; the rest stays. Then show all of it.
+    """Change what you give of a subscription's policy, filter and limits; the rest stays. Then show it all.
 
-    Without any option it shows it. It holds for the next lease and the next failure of each message.
+    Without any option it shows it. It holds for the next lease and the next failure of each message. A new
+    filter counts for what is read from then on: what it passed over before does not come back.
     """
+    changes = policy.given() | filter.given()
     with client(database) as trunq:
-        if given := _given(policy):
+        there = _there(trunq, queue, subscription)
+        if changes := changes | limits.given(there["rate"]):
             with trunq.transaction() as connection:
-                if trunq.subscribe(queue, subscription, connection=connection, **given):
-                    # Rolled back: a misspelt name must not become a reader.
+                if trunq.subscribe(queue, subscription, mode=there["mode"], connection=connection, **changes):
+                    # Rolled back: it was dropped meanwhile, and must not become a reader again.
                     raise _not_there(queue, subscription)
-        there = _find(trunq, queue, subscription)
-    if there is None:
-        raise _not_there(queue, subscription)
+            there = _there(trunq, queue, subscription)
     if json:
         write_json(there)
         return
     say("Subscription {subscription} of {queue}", subscription=subscription, queue=queue)
     for name in FACTS:
-        print_fact(name.replace("_", " "), "for ever" if there[name] is None else there[name], 14)
+        print_fact(name.replace("_", " "), words(there, name), 14)
 
 
 @option.verb(app, "list", "trunq subscription list", "trunq subscription list orders --json")
@@ -194,8 +146,66 @@ def list_subscriptions(
     with client(database) as trunq:
         rows = [row._asdict() for row in trunq.list_subscriptions(queue)]
     if not (json or csv):
-        rows = [row | {"max_attempts": row["max_attempts"] or "for ever"} for row in rows]
+        rows = [
+            with_words(row)
+            | {"max_attempts": row["max_attempts"] or "for ever", "rate": row["rate"] and words(row, "rate")}
+            for row in rows
+        ]
     write_rows(rows, COLUMNS[1:] if queue else COLUMNS, json, "There is no subscription.", csv)
+
+
+@option.verb(
+    app,
+    "pause",
+    "# Until somebody resumes it",
+    "trunq subscription pause orders audit",
+    "# While the other end is repaired",
+    "trunq subscription pause orders audit --for 2h",
+)
+def pause_subscription(
+    queue: option.Queue,
+    subscription: Name,
+    *,
+    pause: Pause,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Hand out no message of a subscription until a time or `trunq subscription resume`; others go on.
+
+    What its workers hold goes on, publishers publish, and what waits is kept. Of one that is paused already
+    this changes the end of the pause.
+    """
+    with client(database) as trunq:
+        until = pause.end(trunq)
+        trunq.pause_subscription(queue, subscription, until)
+    if json:
+        write_json({"queue": queue, "subscription": subscription, "paused": True, "paused_until": until})
+    else:
+        say(
+            "Subscription {subscription} of {queue} is paused {until}."
+            " Resume it with: trunq subscription resume {queue} {subscription}",
+            subscription=subscription, queue=queue, until=how_long(until),
+        )  # fmt: skip
+
+
+@option.verb(app, "resume", "trunq subscription resume orders audit")
+def resume_subscription(
+    queue: option.Queue, subscription: Name, *, database: option.Database, json: option.Json = False
+) -> None:
+    """End the pause of a subscription and wake its workers.
+
+    Where its whole queue is paused, it hands out nothing until `trunq queue resume`.
+    """
+    with client(database) as trunq:
+        resumed = trunq.resume_subscription(queue, subscription)
+        still = any(row.paused for row in trunq.list_queues() if row.queue == queue)
+    if json:
+        write_json({"queue": queue, "subscription": subscription, "resumed": resumed, "queue_paused": still})
+        return
+    says = "is no longer paused" if resumed else "was not paused"
+    say(f"Subscription {{subscription}} of {{queue}} {says}.", subscription=subscription, queue=queue)
+    if still:
+        say("All of queue {queue} is paused: trunq queue resume {queue}", queue=queue)
 
 
 @option.verb(
@@ -254,13 +264,15 @@ def reset(
             subscription=subscription, queue=queue, start=start)  # fmt: skip
 
 
-def _given(policy: Policy) -> dict[str, Any]:
-    return {name: value for name, value in asdict(policy).items() if value is not None}
-
-
 def _find(trunq: Client, queue: str, subscription: str) -> dict[str, Any] | None:
     rows = (row._asdict() for row in trunq.list_subscriptions(queue))
     return next((row for row in rows if row["subscription"] == subscription), None)
+
+
+def _there(trunq: Client, queue: str, subscription: str) -> dict[str, Any]:
+    if (there := _find(trunq, queue, subscription)) is None:
+        raise _not_there(queue, subscription)
+    return there
 
 
 def _not_there(queue: str, subscription: str) -> Mistake:
@@ -271,10 +283,8 @@ def _not_there(queue: str, subscription: str) -> Mistake:
 
 
 def _refuse_another(queue: str, there: Row, given: Mapping[str, Any]) -> None:
-    # 0 is how one says for ever, which is told as none.
-    other = [name for name, value in given.items() if (there[name] or 0) != (value or type(value)())]
-    if other:
-        said = ", ".join(f"{name.replace('_', ' ')} {text(there[name]) or 'for ever'}" for name in other)
+    if other := [name for name in differ(there, given) if name != "rate_interval" or there["rate"]]:
+        said = ", ".join(f"{name.replace('_', ' ')} {words(there, name) or 'none'}" for name in other)
         name = there["subscription"]
         raise Mistake(
             f"Queue {queue} has a subscription {name} already, with {said}, and it stays as it is."

@@ -243,6 +243,7 @@ declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
+  perform trunq._check_pause(format('lane "%s" of queue "%s"', p_lane, p_queue), coalesce(p_until, 'infinity'));
   perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[p_priority], array[p_lane]);
   insert into trunq.lane (subscription_id, priority, lane, paused_until)
   values ((v.sub).subscription_id, p_priority, p_lane, coalesce(p_until, 'infinity'))
