@@ -106,9 +106,12 @@ def write_rows(
 
 
 def with_age(row: Row, since: str) -> dict[str, Any]:
-    """A row with the time since one of its times, to be shown beside it."""
+    """A row with the time since one of its times, in whole seconds, to be shown beside it."""
     then = row[since]
-    return {**row, "age": interval(max(datetime.now(UTC) - then, timedelta(0))) if then is not None else ""}
+    if then is None:
+        return {**row, "age": ""}
+    age = timedelta(seconds=max(0, int((datetime.now(UTC) - then).total_seconds())))
+    return {**row, "age": interval(age)}
 
 
 def table(rows: Sequence[Row], columns: Sequence[str], room: int) -> RenderableType:
