@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection, sql
@@ -19,6 +20,8 @@ from trunq.wire.array import kind_array
 from trunq.wire.scalar import Label
 
 log = logging.getLogger("trunq.client")
+
+_ANNOUNCED: Final = re.compile(r"(\d{1,19})-(\d{1,19})")
 
 
 class AsyncGates(AsyncAccess):
@@ -78,8 +81,9 @@ class AsyncGates(AsyncAccess):
         while True:
             try:
                 async for notification in connection.notifies():
-                    first, last = notification.payload.split("-")
-                    yield Announced(int(first), int(last))
+                    # Whoever is connected may notify, and say what he likes.
+                    if said := _ANNOUNCED.fullmatch(notification.payload):
+                        yield Announced(int(said[1]), int(said[2]))
             except psycopg.OperationalError as error:
                 if not is_away(error):
                     raise

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import Connection, sql
@@ -21,6 +22,8 @@ from trunq.wire.array import kind_array
 from trunq.wire.scalar import Label
 
 log = logging.getLogger("trunq.client")
+
+_ANNOUNCED: Final = re.compile(r"(\d{1,19})-(\d{1,19})")
 
 
 class Gates(Access):
@@ -78,8 +81,9 @@ class Gates(Access):
         while True:
             try:
                 for notification in connection.notifies():
-                    first, last = notification.payload.split("-")
-                    yield Announced(int(first), int(last))
+                    # Whoever is connected may notify, and say what he likes.
+                    if said := _ANNOUNCED.fullmatch(notification.payload):
+                        yield Announced(int(said[1]), int(said[2]))
             except psycopg.OperationalError as error:
                 if not is_away(error):
                     raise

@@ -86,6 +86,7 @@ async def test_a_listener_hears_the_ids_of_each_statement_and_comes_back_when_cu
     async with AsyncClient(database) as client:
         await client.create_queue("orders")
         await client.set_publishing("orders", announce=True)
+        channel = await client.announcement_channel("orders")
         with publishing(database, "orders") as connection:
             cuts: list[bool] = []
             async for announced in client.listen("orders"):
@@ -95,6 +96,10 @@ async def test_a_listener_hears_the_ids_of_each_statement_and_comes_back_when_cu
                 assert rows == [(announced.first,), (announced.last,)]
                 if len(cuts) == 2:
                     break
+                # What is no announcement is passed over.
+                connection.execute(
+                    "select pg_notify(%s, said) from unnest(array['', '7', 'a-b']) said", (channel,)
+                )
                 cuts += [row[0] for row in connection.execute(LISTENERS)]
 
 

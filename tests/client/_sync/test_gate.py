@@ -88,6 +88,7 @@ def test_a_listener_hears_the_ids_of_each_statement_and_comes_back_when_cut(data
     with Client(database) as client:
         client.create_queue("orders")
         client.set_publishing("orders", announce=True)
+        channel = client.announcement_channel("orders")
         with publishing(database, "orders") as connection:
             cuts: list[bool] = []
             for announced in client.listen("orders"):
@@ -97,6 +98,10 @@ def test_a_listener_hears_the_ids_of_each_statement_and_comes_back_when_cut(data
                 assert rows == [(announced.first,), (announced.last,)]
                 if len(cuts) == 2:
                     break
+                # What is no announcement is passed over.
+                connection.execute(
+                    "select pg_notify(%s, said) from unnest(array['', '7', 'a-b']) said", (channel,)
+                )
                 cuts += [row[0] for row in connection.execute(LISTENERS)]
 
 
