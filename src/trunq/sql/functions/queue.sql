@@ -40,6 +40,10 @@ begin
       format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for %s', p_queue, current_setting('lock_timeout')),
       'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again; create queues in short transactions');
   end;
+  if v_is_made and p_lanes is not null then
+    raise warning 'trunq: lanes are not finished: under a short retention, queue "%" may lose messages', p_queue
+      using hint = 'use a plain queue for what must not be lost';
+  end if;
   if v_is_made and p_kinds is not null then
     perform trunq.set_publishing(p_queue, p_kinds);
   end if;
