@@ -14,7 +14,7 @@ help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
 
 .PHONY: demo
-demo: $(READY) ## the main job: 336,776 flights through queue, workers, Spark and a report
+demo: $(READY) ## the main job: 336,776 flights through queue, workers, Spark, pipelines and a report
 	@$(BIN)/trunq demo $(ARGS)
 
 .PHONY: test
@@ -33,6 +33,7 @@ check: $(READY) ## style, types, layers, generated files
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/signature.py --check
 
 .PHONY: format
 format: $(READY) ## put code into shape and generate what is generated
@@ -40,6 +41,7 @@ format: $(READY) ## put code into shape and generate what is generated
 	$(BIN)/ruff format --quiet .
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/signature.py
 
 .PHONY: install
 install: $(READY) ## make .venv ready, with everything in it

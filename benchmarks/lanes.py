@@ -46,6 +46,7 @@ ARMS: dict[str, tuple[str | None, int, dict[str, Any], float | None]] = {
     "fair, 10,000 keys": ("key", 10_000, {}, 0.3),
     "priority only": ("priority", 1, {"policy": "priority"}, 0.75),
     "limit of 20 on each of 1,000 keys": ("key", 1000, {"max_running": 20}, 0.3),
+    "in order, 1,000 keys": ("key", 1000, {"in_order": True}, 0.1),
 }
 """Lanes, keys, settings, and the target: the share of a plain queue's messages a second."""
 
@@ -64,7 +65,11 @@ def measure(options: Options) -> Iterator[Table]:
 def make(connection: Connection, queue: str, lanes: str | None, settings: dict[str, Any]) -> None:
     """A queue, and what its subscription says of its lanes."""
     connection.execute("select trunq.create_queue(%s, p_lanes => %s)", (queue, lanes), prepare=False)
-    if settings:
+    if settings.get("in_order"):
+        connection.execute(
+            "select trunq.subscribe(%s, 'default', p_in_order => true)", (queue,), prepare=False
+        )
+    elif settings:
         connection.execute(
             "select trunq.set_lanes(%s, 'default', %s, %s)",
             (queue, settings.get("policy", "fair"), settings.get("max_running")),

@@ -34,6 +34,10 @@ RUNS = (
     ("lease.py", "--postgres", "18"),
     ("lease.py", "--postgres", "16"),
     ("filters.py", "--postgres", "18"),
+    ("unique.py", "--postgres", "18"),
+    ("capture.py", "--postgres", "18"),
+    ("archive.py", "--postgres", "18"),
+    ("transactional.py", "--postgres", "18"),
     ("fleet.py", "--postgres", "18"),
     ("fleet.py", "--postgres", "16"),
     ("backlog.py", "--postgres", "18"),
@@ -44,6 +48,8 @@ RUNS = (
     ("queues.py", "--postgres", "16"),
     ("rotation.py", "--postgres", "18"),
     ("spark_source.py", "--postgres", "18"),
+    ("spark_sink.py", "--postgres", "18"),
+    ("pipeline.py", "--postgres", "18"),
 )
 
 INTRODUCTION = """# Benchmarks: results

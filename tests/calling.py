@@ -23,7 +23,7 @@ _later = count(1)
 _signatures: dict[str, dict[str, str]] = {}
 
 
-def call(connection: Connection, function: str, **arguments: Any) -> list[Any]:
+def call(connection: Connection, function: str, /, **arguments: Any) -> list[Any]:
     """Rows of `trunq.<function>(p_<name> => value, ...)`, as named tuples; dicts are sent as jsonb."""
     types = _parameters(connection, function)
     given = [
@@ -35,7 +35,7 @@ def call(connection: Connection, function: str, **arguments: Any) -> list[Any]:
         return cursor.execute(query, {name: _sendable(value) for name, value in arguments.items()}).fetchall()
 
 
-def ask(connection: Connection, function: str, **arguments: Any) -> Any:
+def ask(connection: Connection, function: str, /, **arguments: Any) -> Any:
     """The one value that `trunq.<function>` returns."""
     ((value, *_),) = call(connection, function, **arguments)
     return value

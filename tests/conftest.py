@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -17,6 +18,9 @@ from psycopg.conninfo import make_conninfo
 from calling import ask, new_names
 from trunq import embedded, install
 from trunq.embedded import Embedded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Tests in parallel are told the width of a terminal that they do not have.
 os.environ.pop("COLUMNS", None)
@@ -210,3 +214,18 @@ def sql(server: Embedded) -> Iterator[psycopg.Connection[Any]]:
         connection.execute("select 1")
         yield connection
         connection.rollback()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session for all files of a run of the tests."""
+    from trunq import spark as trunq_spark  # noqa: PLC0415  # slow to import
+
+    session = trunq_spark.session("tests", "local[2,4]", "768m")
+    java: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[attr-defined,union-attr]
+    yield session
+    session.stop()
+    # It would end a moment after us; a run of the tests leaves no process behind.
+    assert java.stdin is not None
+    java.stdin.close()
+    java.wait(30)

@@ -29,10 +29,10 @@ class Engine:
         """The same queue through another connection."""
         return Engine(connection, self.queue)
 
-    def call(self, function: str, **arguments: Any) -> list[Any]:
+    def call(self, function: str, /, **arguments: Any) -> list[Any]:
         return call(self.connection, function, queue=self.queue, **arguments)
 
-    def ask(self, function: str, **arguments: Any) -> Any:
+    def ask(self, function: str, /, **arguments: Any) -> Any:
         return ask(self.connection, function, queue=self.queue, **arguments)
 
     def run(self, statement: str, *arguments: Any) -> psycopg.Cursor[Any]:

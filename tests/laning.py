@@ -18,6 +18,20 @@ def make(session: psycopg.Connection[Any], lanes: str = "key", **options: Any) -
     return Engine(session, next(new_names("laned"))).create(lanes=lanes, **options)
 
 
+EVERY_QUEUE = ["plain", "lanes", "limited lanes"]
+"""What behaves alike, for whoever looks at a subscription as a whole."""
+
+
+def make_any(session: psycopg.Connection[Any], sort: str) -> Engine:
+    """A queue of one of these sorts; the limits of its lanes are reached by nobody."""
+    if sort == "plain":
+        return Engine(session, next(new_names("plain"))).create()
+    laned = make(session)
+    if sort == "limited lanes":
+        laned.ask("set_lanes", max_running=1000, rate=1_000_000, burst=1_000_000)
+    return laned
+
+
 def keys(held: Lease) -> list[str]:
     """Of the messages of a lease."""
     return [message.key for message in held.messages]

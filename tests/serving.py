@@ -5,6 +5,7 @@ loop.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -59,10 +60,12 @@ class Queue:
         return dict(rows.fetchall())
 
     def is_done(self) -> bool:
-        """Whether every message is done or dead."""
-        row = self.connection.execute(
-            "select bool_and(ready + leased + delayed = 0) from trunq.status(%s)", (self.name,)
-        ).fetchone()
+        """Whether every message is done or dead, at one moment: between two counts a message may move."""
+        with self.connection.transaction():
+            self.connection.execute("set transaction isolation level repeatable read, read only")
+            row = self.connection.execute(
+                "select bool_and(ready + leased + delayed = 0) from trunq.status(%s)", (self.name,)
+            ).fetchone()
         return row == (True,)
 
     def dead(self) -> list[Any]:
@@ -107,6 +110,13 @@ def take_away(queue: Queue, message_id: int, attempt: int = 1) -> None:
     queue.connection.execute("select trunq.extend('q', 'default', %s, %s, '0 s')", row)
     wait_until(lambda: queue.connection.execute("select trunq.reap('q')").fetchone() == (1,))
     come_back(queue.connection, "q")
+
+
+def said(error: str) -> str:
+    """What an error says above its reference."""
+    text, _, line = error.rpartition("\n")
+    assert re.fullmatch(r'reference \w{10}(, public ".*")?', line), error
+    return text
 
 
 async def drain(worker: Worker) -> None:

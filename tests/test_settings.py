@@ -13,7 +13,7 @@ from trunq import Client, InvalidArgument, settings
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory and environment."""
     monkeypatch.chdir(tmp_path)
-    for name in settings.Settings.model_fields:
+    for name in [*settings.Settings.model_fields, *(f"spark_{each}" for each in settings.Spark.model_fields)]:
         monkeypatch.delenv(f"TRUNQ_{name.upper()}", raising=False)
     return tmp_path
 
@@ -51,3 +51,20 @@ def test_a_client_without_an_address_takes_the_one_that_is_set(
     monkeypatch.setenv("TRUNQ_DSN", database)
     with Client() as client:
         assert client.list_queues() == []
+
+
+def test_spark_has_a_table_of_its_own(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.load().spark == settings.Spark(master="local[*,4]", memory="1g")
+    (nowhere / "trunq.toml").write_text(
+        '[spark]\nmaster = "spark://a:7077"\n'
+        '[spark.conf]\n"spark.executor.cores" = 2\n"spark.ui.enabled" = true\n'
+    )
+    assert settings.load().spark.conf == {"spark.executor.cores": "2", "spark.ui.enabled": "true"}
+    monkeypatch.setenv("TRUNQ_SPARK_MASTER", "spark://b:7077")
+    monkeypatch.setenv("TRUNQ_SPARK_MEMORY", "2g")
+    assert settings.load().spark.master == "spark://b:7077"
+    assert settings.load().spark.memory == "2g"
+    assert settings.load().spark.conf["spark.executor.cores"] == "2"
+    (nowhere / "trunq.toml").write_text("[spark]\nmastr = 1\n")
+    with pytest.raises(InvalidArgument, match=r"unknown setting, spark\.mastr[\s\S]*known: master, memory"):
+        settings.load()

@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_overloads
 
@@ -21,17 +21,18 @@ from trunq.verb import VERBS
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference.md"
 FUNCTIONS = ROOT / "src" / "trunq" / "sql" / "functions"
+SPECIMEN = "".join(path.read_text() for path in sorted((FUNCTIONS.parent / "queue").glob("*.sql")))
 
 ORDER = (
-    *("queue", "subscription", "lane", "publish", "lease", "answer", "reap", "tick", "batch"),
-    *("delayed", "dead", "history", "status", "bell", "leader", "rotate"),
+    *("queue", "subscription", "lane", "rank", "publish", "lease", "answer", "reap", "tick", "batch"),
+    *("delayed", "dead", "history", "archive", "taker", "status", "statistics", "bell", "leader", "rotate"),
 )
 """The files of functions in the order of the page; those not named follow."""
 
-DEFINITION = re.compile(
-    r"^create or replace (?P<kind>function|procedure) trunq\.(?P<name>[a-z]\w*)\((?P<parameters>.*?)\)\s+"
-    r"(?:returns (?P<returns>.*?)\n?)?language ",
-    re.DOTALL | re.MULTILINE,
+PUBLIC = r"[a-z]\w*"
+DEFINITION = (
+    r"^create or replace (?P<kind>function|procedure) trunq\.(?P<name>{name})\((?P<parameters>.*?)\)\s+"
+    r"(?:returns (?P<returns>.*?)\n?)?language "
 )
 COMMENT = r"^comment on (?:function|procedure) trunq\.{name}\([^)]*\) is\s+'(?P<text>(?:[^']|'')*)';"
 
@@ -41,9 +42,9 @@ OVERVIEW = """# Reference
 
 Every public function of the schema `trunq`, and the method of `Client` and `AsyncClient` that calls it. A
 function takes part in the transaction in which you call it. In SQL you may name parameters:
-`trunq.publish('orders', p_kind => 'placed')`. Every method takes `connection=`, a psycopg connection whose
-transaction it joins; without one it is a transaction of its own. What the client leaves out, the database
-decides.
+`trunq.publish('orders', p_kind => 'placed')`. Every method takes `connection=`, whose transaction it
+joins ([which connections](frameworks.md)); without one it is a transaction of its own. What the client leaves
+out, the database decides.
 """
 
 OF_A_QUEUE = """## Functions of a queue
@@ -69,20 +70,30 @@ class Function:
         given = ", ".join(text for text in self.parameters if text.split()[0] != left_out)
         return f"{'' if self.returns else 'call '}{schema}.{prefix}{self.name}({given})"
 
+    def own(self) -> str:
+        """How SQL calls that of a queue, which takes what its source says."""
+        source = re.search(rf"_specimen_{self.name}\((.*?)\)\s+(?:returns|language)", SPECIMEN, re.DOTALL)
+        taken = source[1].split() if source else None
+        given = [text for text in self.parameters if taken is None or text.split()[0] in taken]
+        return replace(self, parameters=given).call("trunq_queue", "orders_", "p_queue")
 
-def functions(path: Path) -> list[Function]:
-    """The public functions of a file, in its order."""
+
+def functions(path: Path, name: str = PUBLIC) -> list[Function]:
+    """The public functions of a file, or others by the pattern of their names, in its order."""
     text = path.read_text()
     found = []
-    for definition in DEFINITION.finditer(text):
+    for definition in re.finditer(DEFINITION.format(name=name), text, re.DOTALL | re.MULTILINE):
         comment = re.search(COMMENT.format(name=definition["name"]), text, re.MULTILINE)
         assert comment is not None, definition["name"]
         sentence, *notes = comment["text"].replace("''", "'").splitlines()
+        parts = [one_line(part) for part in definition["parameters"].split(",") if part.strip()]
+        columns = ", ".join(part.removeprefix("out ") for part in parts if part.startswith("out "))
+        returns = f"table ({columns})" if columns else definition["returns"] or ""
         found.append(
             Function(
                 definition["name"],
-                [one_line(part) for part in definition["parameters"].split(",") if part.strip()],
-                one_line(re.sub(r"--[^\n]*", "", definition["returns"] or "")),
+                [part for part in parts if not part.startswith("out ")],
+                one_line(re.sub(r"--[^\n]*", "", returns)),
                 sentence,
                 dict(note.split(": ", 1) for note in notes),
             )
@@ -172,7 +183,7 @@ def page() -> str:
     files = {name: files[name] for name in order if files[name]}
     everything = [function for found in files.values() for function in found]
     of_a_queue = [function for function in everything if function.name in VERBS]
-    own = ["```", *(wrapped(f.call("trunq_queue", "orders_", "p_queue")) for f in of_a_queue), "```"]
+    own = ["```", *(wrapped(function.own()) for function in of_a_queue), "```"]
     index = [
         f"| [{name}](#{name}) | {', '.join(f'`{function.name}`' for function in found)} |"
         for name, found in files.items()

@@ -19,7 +19,7 @@ RULES = [
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
     (r"\bimport asyncio\b", "import threading"),
     (r"\basyncio\.Lock\b", "threading.Lock"),
     (r"\ba(next|iter)\(", r"\1("),

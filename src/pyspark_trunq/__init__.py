@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """`format("trunq")`: see trunq.spark.source.format."""
+    """`format("trunq")`: see trunq.spark.format."""
 
     @classmethod
     def name(cls) -> str:
@@ -35,5 +40,14 @@ class DefaultSource(DataSource):
         reader: DataSourceStreamReader = self._source().streamReader(schema)
         return reader
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        writer: DataSourceWriter = self._source().writer(schema, overwrite)
+        return writer
+
+    # Spark takes either kind of writer; its declaration names one.
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        writer: DataSourceStreamArrowWriter = self._source().streamWriter(schema, overwrite)
+        return writer
+
     def _source(self) -> Any:
-        return import_module("trunq.spark.source.format").TrunqSource(self.options)
+        return import_module("trunq.spark.format").Trunq(self.options)

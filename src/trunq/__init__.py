@@ -7,17 +7,23 @@ from trunq._sync import Client
 from trunq.errors import (
     ClientClosed,
     ClusterChanged,
+    Duplicate,
     EmbeddedError,
     EmbeddedMissing,
     InvalidArgument,
     InvalidName,
+    InvalidSchedule,
     LeaseLost,
+    MemoTooLarge,
+    MessageFailed,
     MessageNotFound,
     MessageTooLarge,
     QueueClosed,
     QueueFull,
     QueueInUse,
     QueueNotFound,
+    ResultTimeout,
+    ScheduleNotFound,
     SchemaError,
     SchemaMissing,
     SchemaNewer,
@@ -32,9 +38,12 @@ from trunq.errors import (
     WrongMode,
 )
 from trunq.message import Message, Reject, Retry
+from trunq.schedule import Schedule
 from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
+    from trunq.consumer import Consumer
+    from trunq.rank import Rank, Ranks
     from trunq.worker import Worker
 
 __all__ = [
@@ -42,21 +51,31 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClusterChanged",
+    "Consumer",
+    "Duplicate",
     "EmbeddedError",
     "EmbeddedMissing",
     "InvalidArgument",
     "InvalidName",
+    "InvalidSchedule",
     "LeaseLost",
+    "MemoTooLarge",
     "Message",
+    "MessageFailed",
     "MessageNotFound",
     "MessageTooLarge",
     "QueueClosed",
     "QueueFull",
     "QueueInUse",
     "QueueNotFound",
+    "Rank",
+    "Ranks",
     "RawJson",
     "Reject",
+    "ResultTimeout",
     "Retry",
+    "Schedule",
+    "ScheduleNotFound",
     "SchemaError",
     "SchemaMissing",
     "SchemaNewer",
@@ -79,4 +98,12 @@ def __getattr__(name: str) -> Any:
         from trunq.worker import Worker  # noqa: PLC0415
 
         return Worker
+    if name == "Consumer":
+        from trunq.consumer import Consumer  # noqa: PLC0415
+
+        return Consumer
+    if name in ("Rank", "Ranks"):
+        from trunq import rank  # noqa: PLC0415
+
+        return getattr(rank, name)
     raise AttributeError(f"module 'trunq' has no attribute {name!r}")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psycopg
 
-from trunq.errors import InvalidArgument, Translated
+from trunq.errors import Diagnosis, InvalidArgument, Translated
 from trunq.verb import VERBS
 from trunq.wire.array import Array
 from trunq.wire.name import check_name
@@ -30,7 +30,17 @@ prepare one and drop another.
 class Call:
     """One call: its statement, and the values of its parameters."""
 
-    __slots__ = ("function", "has_arrays", "is_raw", "prepare", "statement", "values")
+    __slots__ = (
+        "arguments",
+        "columns",
+        "function",
+        "has_arrays",
+        "is_raw",
+        "name",
+        "prepare",
+        "statement",
+        "values",
+    )
 
     def __init__(
         self,
@@ -54,34 +64,37 @@ class Call:
         for name, value in arguments.items():
             if value is None or (is_of_a_queue and name == "queue"):
                 continue
-            names.append(name)
+            names.append(name.rstrip("_"))
             values.append(plain(name, value))
             if type(value) is not str and isinstance(value, Array):
                 has_arrays = True
         self.has_arrays = has_arrays
         """Whether a parameter is an array in binary form."""
         self.function = function
+        self.arguments = tuple(names)
+        """The names of the parameters, in the order of `values`."""
         self.values = values
+        self.columns = columns
         self.is_raw = raw
         # Of text that is an Enum as well, the text.
         own = str.__str__(queue) if is_of_a_queue else None
-        self.statement, self.prepare = _statement(function, own, tuple(names), columns)
+        self.name, self.statement, self.prepare = _statement(function, own, self.arguments, columns)
 
 
 @lru_cache(maxsize=4096)
 def _statement(
     function: str, queue: str | None, arguments: tuple[str, ...], columns: tuple[str, ...]
-) -> tuple[bytes, bool | None]:
-    """The statement, and whether it is prepared at once.
+) -> tuple[str, bytes, bool | None]:
+    """The function's name in SQL, the statement, and whether it is prepared at once.
 
     Columns are named: a newer function may have more.
     """
     # The name of a queue was checked: it needs no quotes.
     name = f"trunq.{function}" if queue is None else f"trunq_queue.{queue}_{function}"
-    given = ", ".join(f"p_{argument.rstrip('_')} => %s" for argument in arguments)
+    given = ", ".join(f"p_{argument} => %s" for argument in arguments)
     wanted = f"{', '.join(columns)} from " if columns else ""
     at_once = function in VERBS and next(_hot) < AT_ONCE
-    return f"select {wanted}{name}({given})".encode(), at_once or None
+    return name, f"select {wanted}{name}({given})".encode(), at_once or None
 
 
 _hot: Final = count()
@@ -101,14 +114,13 @@ class Explained(Translated):
         if error is not None:
             super().__exit__(kind, error, trace)
             if isinstance(error, psycopg.DataError):
-                raise unreadable(error) from error
+                raise unreadable(Diagnosis.of(error.diag), str(error)) from error
 
 
 explained: Final = Explained()
 
 
-def unreadable(error: psycopg.DataError) -> InvalidArgument:
+def unreadable(told: Diagnosis, otherwise: str = "") -> InvalidArgument:
     """What the database cannot read as the type it wants: RawJson that is not JSON, a number too large."""
-    diagnosis = error.diag
-    parts = [diagnosis.message_primary or str(error), diagnosis.message_detail, diagnosis.context]
+    parts = [told.message or otherwise, told.detail, told.context]
     return InvalidArgument(". ".join(part.rstrip(".").partition("\n")[0] for part in parts if part))

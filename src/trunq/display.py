@@ -78,7 +78,8 @@ def attempt(told: Mapping[str, Any]) -> str:
     if told.get("leased_at"):
         said += f" at {moment(datetime.fromisoformat(told['leased_at']))}"
     if told.get("took") is not None:
-        said += f", in {told['took'] * 1000:,.3g} ms"
+        took = told["took"]
+        said += f", in {took * 1000:,.3g} ms" if took < 0.9995 else f", in {took:,.3f} s"
     return f"{said}: {told['error']}" if told.get("error") else said
 
 

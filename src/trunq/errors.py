@@ -15,8 +15,17 @@
     ├── TickNotFound           TQ012
     ├── MessageNotFound        TQ013
     ├── QueueFull              TQ014
+    ├── Duplicate              TQ015
+    ├── ScheduleNotFound       TQ016
+    ├── InvalidSchedule        TQ017   also a ValueError
     ├── QueueClosed            TQ018
     ├── TransactionTooLarge    TQ019
+    ├── ChangeDenied           TQ020
+    ├── MemoTooLarge           TQ025   also a ValueError
+    ├── PipelineNotFound       TQ030
+    ├── InvalidPipeline        TQ031   also a ValueError
+    ├── MessageFailed                  the message that a client awaited did not succeed
+    ├── ResultTimeout                  its result did not come in time; also a TimeoutError
     ├── ClientClosed                   found by the client
     ├── TransactionEnded               likewise
     ├── SchemaError                    found by the client before it calls anything
@@ -35,7 +44,7 @@ from __future__ import annotations
 
 import re
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
@@ -46,6 +55,8 @@ class TrunqError(Exception):
     """Base of every error trunq raises; `hint` says the way out, where one is known."""
 
     sqlstate: str | None = None
+    says_all = False
+    """Whether a worker that reports it leaves the traceback out, as it shows nothing but trunq."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -143,6 +154,24 @@ class QueueFull(TrunqError):
     sqlstate = "TQ014"
 
 
+class Duplicate(TrunqError):
+    """Another message holds the unique key, and the publisher asked to be told by an error."""
+
+    sqlstate = "TQ015"
+
+
+class ScheduleNotFound(TrunqError):
+    """No schedule has this name."""
+
+    sqlstate = "TQ016"
+
+
+class InvalidSchedule(TrunqError, ValueError):
+    """A cron text or time zone that nobody can read, or a schedule that says too much or too little."""
+
+    sqlstate = "TQ017"
+
+
 class QueueClosed(TrunqError):
     """Nothing can be published into the queue until it is opened again."""
 
@@ -155,8 +184,70 @@ class TransactionTooLarge(TrunqError):
     sqlstate = "TQ019"
 
 
+class ChangeDenied(TrunqError):
+    """The table is captured, and its capture denies this change."""
+
+    sqlstate = "TQ020"
+
+
+class MemoTooLarge(TrunqError, ValueError):
+    """The value of a memo above the stated limit."""
+
+    sqlstate = "TQ025"
+
+
+class MessageFailed(TrunqError):
+    """The message whose result was awaited did not succeed.
+
+    `outcome` is rejected, failed or timed_out (in its last attempt), lease_expired, expired, cancelled or
+    replaced; `error` is the detail of a rejection, or the first line of the last error; `reference` finds
+    that error, and `public` is what users may see.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str | None = None,
+        *,
+        outcome: str = "failed",
+        error: str | None = None,
+        reference: str | None = None,
+        public: str | None = None,
+    ) -> None:
+        super().__init__(message, hint)
+        self.outcome = outcome
+        self.error = error
+        self.reference = reference
+        self.public = public
+
+    def __reduce__(self) -> Any:
+        state = {
+            "outcome": self.outcome,
+            "error": self.error,
+            "reference": self.reference,
+            "public": self.public,
+        }
+        return type(self), (self.message, self.hint), state
+
+
+class ResultTimeout(TrunqError, TimeoutError):
+    """The message has no final answer within the time that the caller would wait; it goes on."""
+
+
+class PipelineNotFound(TrunqError):
+    """No pipeline has this name."""
+
+    sqlstate = "TQ030"
+
+
+class InvalidPipeline(TrunqError, ValueError):
+    """A pipeline that cannot be, or that cannot do now what was asked of it."""
+
+    sqlstate = "TQ031"
+
+
 class ClientClosed(TrunqError):
-    """The client was closed while this call waited for a connection."""
+    """The client was closed while this call waited for a connection, or for a result."""
 
 
 class TransactionEnded(TrunqError):
@@ -192,13 +283,12 @@ BY_SQLSTATE: dict[str, type[TrunqError]] = {
 }
 
 
-_MISSING: Final = (
-    psycopg.errors.InvalidSchemaName,
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedFunction,
-)
+_MISSING: Final = {"3F000", "42P01", "42883"}
+"""A schema, a table or a function that is not there."""
 
-_OF_NO_QUEUE: Final = re.compile(rf"trunq_queue\.\"?(\w+?)_(?:{'|'.join(VERBS)})\"?\(")
+_CHECK_VIOLATION: Final = "23514"
+
+_OF_NO_QUEUE: Final = re.compile(rf"trunq_queue\.\"?(\w+?)_({'|'.join(VERBS)})\"?\(")
 """A function of a queue's own that is not there, as Postgres names it, whatever language it speaks."""
 
 _LOG: Final = re.compile(r"trunq_log\.\"?(\w+)")
@@ -214,21 +304,57 @@ _CREATE: Final = (
     "create it: select trunq.create_queue('name'); select * from trunq.list_queues() shows those there are"
 )
 
+_CREATE_UNIQUE: Final = (
+    "unique keys are chosen when a queue is made: select trunq.create_queue('name', p_unique => 'refuse')"
+)
+
+
+class Diagnosis(NamedTuple):
+    """What the database says of an error, whichever driver tells it."""
+
+    sqlstate: str
+    message: str | None = None
+    hint: str | None = None
+    detail: str | None = None
+    context: str | None = None
+    schema: str | None = None
+    constraint: str | None = None
+
+    @classmethod
+    def of(cls, told: psycopg.errors.Diagnostic) -> Diagnosis:
+        """As psycopg tells it."""
+        return cls(
+            told.sqlstate or "",
+            told.message_primary,
+            told.message_hint,
+            told.message_detail,
+            told.context,
+            told.schema_name,
+            told.constraint_name,
+        )
+
 
 def translate(error: psycopg.Error) -> TrunqError | None:
     """The trunq error that a database error stands for, or None when it is not one of ours."""
-    kind = BY_SQLSTATE.get(error.sqlstate or "")
+    return translate_diagnosis(Diagnosis.of(error.diag))
+
+
+def translate_diagnosis(told: Diagnosis) -> TrunqError | None:
+    """The same of what any driver told."""
+    kind = BY_SQLSTATE.get(told.sqlstate)
     if kind is not None:
-        return kind(error.diag.message_primary or str(error), error.diag.message_hint)
-    if isinstance(error, psycopg.errors.CheckViolation):
-        return _too_large(error)
-    if isinstance(error, _MISSING):
-        return _missing(error.diag.message_primary or "")
+        return kind(told.message or kind.__name__, told.hint)
+    if told.sqlstate == _CHECK_VIOLATION:
+        return _too_large(told) or _unruly(told)
+    if told.sqlstate in _MISSING:
+        return _missing(told.message or "")
     return None
 
 
 def _missing(said: str) -> TrunqError | None:
     """What it means that a schema, table or function is not there; None when it is none of ours."""
+    if (found := _OF_NO_QUEUE.search(said)) and found.group(2) == "publish_unique":
+        return QueueNotFound(f'there is no queue "{found.group(1)}" with unique keys', _CREATE_UNIQUE)
     if found := _OF_NO_QUEUE.search(said) or _LOG.search(said):
         return QueueNotFound(f'there is no queue "{found.group(1)}"', _CREATE)
     if _OF_A_QUEUE.search(said):
@@ -240,11 +366,33 @@ def _missing(said: str) -> TrunqError | None:
     return None
 
 
-def _too_large(error: psycopg.errors.CheckViolation) -> MessageTooLarge | None:
-    """What the log's own limit refuses; None when it is another rule that does."""
-    if error.diag.schema_name != "trunq" or "_at_most_" not in (error.diag.constraint_name or ""):
+_RULES: Final = {
+    "options_are_known_and_readable": (
+        "the options of a message cannot be read",
+        'options are like {"max_attempts": 3, "expires_at": "2030-01-31T10:00:00Z", "awaited": true}',
+    ),
+    "plain_queue_has_no_priority": (
+        "a plain queue has no priorities",
+        "publish with priority 0, or make a queue with lanes by priority",
+    ),
+}
+"""Rules of the log that COPY meets, by their names: what is wrong, and the way out."""
+
+
+def _unruly(told: Diagnosis) -> InvalidArgument | None:
+    """What another rule of the log refuses, and the functions that publish say in words of their own."""
+    if told.schema != "trunq" or (told.constraint or "") not in _RULES:
         return None
-    where = (error.diag.context or "").partition("\n")[0][:100]
+    what, hint = _RULES[told.constraint or ""]
+    where = (told.context or "").partition("\n")[0][:100]
+    return InvalidArgument(f"{what} ({where})", hint)
+
+
+def _too_large(told: Diagnosis) -> MessageTooLarge | None:
+    """What the log's own limit refuses; None when it is another rule that does."""
+    if told.schema != "trunq" or "_at_most_" not in (told.constraint or ""):
+        return None
+    where = (told.context or "").partition("\n")[0][:100]
     return MessageTooLarge(
         "a message is too large: at most 16777216 bytes each for payload, body and headers,"
         f" 1000 for kind and key ({where})",

@@ -91,8 +91,8 @@ SPARK_TROUBLE: Final = (
         "instead of .partitionBy('a', 'b')",
     ),
     (
-        r"\[UNSUPPORTED_DATA_SOURCE_SAVE_MODE\].*\btrunq_delta",
-        "a batch into trunq_delta adds or replaces: say .mode('append') or .mode('overwrite')",
+        r"\[UNSUPPORTED_DATA_SOURCE_SAVE_MODE\].*\b(?P<what>trunq\w*)",
+        "a batch into {what} adds or replaces: say .mode('append') or .mode('overwrite')",
     ),
     (
         r"\[DATA_SOURCE_PUSHDOWN_DISABLED\]",
@@ -115,6 +115,11 @@ SPARK_TROUBLE: Final = (
         "Spark's Java process ran out of memory: give it more, as in session(memory='2g')",
     ),
     (
+        r'Cannot run program "[^"]*trunq-python"',
+        "an executor has no trunq where the driver has it: install the same environment at the same path, or "
+        "start the session with archives='venv.tar.gz#environment'",
+    ),
+    (
         r"Python worker exited unexpectedly"
         # Java says no more than this when the other end of a pipe is gone: an EOFException has no text.
         r"|terminated with exception: (?:Broken pipe|Connection reset|.*EOF| *SQLSTATE)",
@@ -134,7 +139,8 @@ SPARK_TROUBLE: Final = (
 )
 
 OURS = re.compile(
-    r"^(?:\w+\.)*trunq\.(?:spark\.)?errors\.(?P<kind>\w+): (?P<message>.*(?:\nHINT: .*)?)", re.MULTILINE
+    r"^(?:\w+\.)*trunq\.(?:spark\.|pipeline\.)?errors\.(?P<kind>\w+): (?P<message>.*(?:\nHINT: .*)?)",
+    re.MULTILINE,
 )
 """An error of trunq in the text of a traceback."""
 
@@ -224,9 +230,9 @@ def is_connection_trouble(error: psycopg.Error) -> bool:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital and a full stop; the name trunq stays in lower case."""
+    """The text with a capital and a full stop; trunq and the names of arguments stay in lower case."""
     text = text.strip()
-    start = text[:1] if text.startswith("trunq") else text[:1].upper()
+    start = text[:1] if re.match(r"trunq|pip |[a-z]+_", text) else text[:1].upper()
     return start + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 

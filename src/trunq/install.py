@@ -217,7 +217,7 @@ def function_files() -> tuple[tuple[str, str], ...]:
     """Path and text of every file of functions, in the order they are applied."""
     return tuple(
         (f"{folder}/{path.name}", path.read_text(encoding="utf-8"))
-        for folder in ("functions", "queue", "lanes")
+        for folder in ("functions", "queue", "lanes", "unique")
         for path in _sql_files(folder)
     )
 
@@ -293,7 +293,8 @@ def _schema_of_copy(connection: Connection) -> int:
     if found is None:
         raise SchemaError(
             "this database has tables of trunq, but not their rows, and nothing says of which version",
-            "drop schema trunq, trunq_log, trunq_queue, trunq_data cascade; then install again",
+            "drop schema trunq, trunq_log, trunq_queue, trunq_data, trunq_archive cascade; then install"
+            " again",
         )
     if int(found[1]) > newest():
         raise _newer(int(found[1]))

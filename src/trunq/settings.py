@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,16 +20,50 @@ FILE = Path("trunq.toml")
 """Read from the directory a command is started in."""
 
 
+def _text(value: Any) -> Any:
+    """A value as Spark writes it: TOML has numbers and true where Spark has texts."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+class Spark(BaseModel):
+    """How to start Spark: the table `spark` of trunq.toml, or TRUNQ_SPARK_MASTER and so on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    master: str = "local[*,4]"
+    """Where tasks run: all cores of this machine, four tries each; or spark://host:7077, k8s://..."""
+
+    memory: str = "1g"
+    """Heap of the driver."""
+
+    archives: str | None = None
+    """The environment for executors, packed by venv-pack: venv.tar.gz#environment."""
+
+    conf: dict[str, Annotated[str, BeforeValidator(_text)]] = {}
+    """Any of Spark's own settings. As a variable it is JSON."""
+
+
 class Settings(BaseSettings):
     """The settings, each a flag of the commands, a variable TRUNQ_<NAME> and a line of trunq.toml."""
 
-    model_config = SettingsConfigDict(env_prefix="TRUNQ_", toml_file=FILE, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="TRUNQ_",
+        env_nested_delimiter="_",
+        env_nested_max_split=1,
+        toml_file=FILE,
+        extra="forbid",
+        frozen=True,
+    )
 
     dsn: str | None = None
     """Address of the database, as libpq takes it. None: libpq's own defaults (PGHOST, PGDATABASE, ...)."""
 
     embedded: Path | None = None
     """Directory of an embedded server to use instead."""
+
+    spark: Spark = Spark()
 
     @classmethod
     def settings_customise_sources(
@@ -54,7 +88,8 @@ def load(**flags: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(Settings.model_fields)
+            of = Spark if len(first["loc"]) > 1 else Settings
+            known = ", ".join(of.model_fields)
             raise InvalidArgument(f"{FILE} has an unknown setting, {name}", f"known: {known}") from error
-        where = f"the setting {name} (TRUNQ_{name.upper()}, or {FILE})"
+        where = f"the setting {name} (TRUNQ_{name.upper().replace('.', '_')}, or {FILE})"
         raise InvalidArgument(f"{where} is wrong: {first['msg']}") from error

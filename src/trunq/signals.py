@@ -11,10 +11,17 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import Any, Final
 
 log = logging.getLogger("trunq")
+
+STOP: Final = b"s"
+END: Final = b"e"
+"""What a supervisor says: stop, if nobody said so before, and end at once."""
+
+orders: int | None = None
+"""The pipe by which a supervisor says so. Its end, when the supervisor is killed, means stop."""
 
 _STUBBORN: Final = 2.0
 """Seconds in which what is cancelled should end."""
@@ -25,6 +32,7 @@ def run_with_signals(
 ) -> None:
     """Run `main` to its end. The first SIGTERM or SIGINT calls `stop`, the second cancels `main` and exits
     with 128 + its number. `grace` seconds after the first the process ends, with status 70, whatever runs.
+    What a supervisor says (`orders`) is as good as a signal.
     """
     loop_factory = None
     if importlib.util.find_spec("uvloop") is not None:
@@ -35,7 +43,6 @@ def run_with_signals(
 
     async def run() -> None:
         task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
 
         def hear(number: signal.Signals) -> None:
             signals.append(number)
@@ -45,12 +52,9 @@ def run_with_signals(
             elif task is not None:
                 task.cancel()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Not in a thread, not on Windows.
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, hear, number)
         try:
-            await main()
+            with _listening(hear, signals):
+                await main()
         finally:
             await _end_without({each for each in asyncio.all_tasks() if each is not task})
 
@@ -59,6 +63,46 @@ def run_with_signals(
             runner.run(run())
         except asyncio.CancelledError:
             raise SystemExit(128 + signals[-1]) from None
+
+
+@contextlib.contextmanager
+def _listening(hear: Callable[[signal.Signals], None], heard: Collection[signal.Signals]) -> Iterator[None]:
+    """Hear signals, and a supervisor. Whoever signals both means it once, whichever comes first."""
+    loop = asyncio.get_running_loop()
+    is_echo = False
+
+    def signalled(number: signal.Signals) -> None:
+        nonlocal is_echo
+        if is_echo:
+            is_echo = False
+        else:
+            hear(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Not in a thread, not on Windows.
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, signalled, number)
+    pipe = orders
+    if pipe is None:
+        yield
+        return
+
+    def follow() -> None:
+        nonlocal is_echo
+        said = os.read(pipe, 1)
+        if not said:
+            loop.remove_reader(pipe)
+        if not heard:
+            is_echo = said == STOP
+            hear(signal.SIGTERM)
+        if said == END:
+            hear(signal.SIGTERM)
+
+    loop.add_reader(pipe, follow)
+    try:
+        yield
+    finally:
+        loop.remove_reader(pipe)
 
 
 @contextlib.contextmanager

@@ -8,12 +8,15 @@ VERBS: Final = frozenset(
     {
         "publish",
         "publish_many",
+        "publish_unique",
         "lease",
         "ack",
         "retry",
+        "time_out",
         "reject",
         "release",
         "extend",
+        "set_progress",
         "next_batch",
         "finish_batch",
     }

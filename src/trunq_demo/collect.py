@@ -16,6 +16,7 @@ from psycopg import sql
 from trunq_demo.evidence import Cell, Check, Latency, Month, Outcome, Second
 from trunq_demo.expectation import Expectation
 from trunq_demo.job import QUEUE
+from trunq_demo.office import SCHEDULE, Books
 
 Connection = psycopg.Connection[Any]
 
@@ -34,6 +35,9 @@ class Found:
     bookings: int
     booked: int
     euros: int
+    fired: int
+    counted: int
+    most_unanswered: int
 
     @property
     def handled(self) -> int:
@@ -58,6 +62,7 @@ def prepare(connection: Connection) -> None:
     connection.execute(
         sql.SQL(script).format(
             queue=QUEUE,
+            schedule=SCHEDULE,
             lease=sql.Identifier(f"{QUEUE}_lease"),
             receipt=sql.Identifier(f"{QUEUE}_receipt"),
         )
@@ -68,6 +73,7 @@ def count(connection: Connection) -> Found:
     """Count messages by their outcome."""
     published, answered, retried, failures = _row(connection, "table tally")
     bookings, booked, euros = _row(connection, "table booking")
+    fired, counted, most_unanswered = _row(connection, "table office")
     dead = dict(connection.execute("table dead").fetchall())
     return Found(
         published=published,
@@ -80,6 +86,9 @@ def count(connection: Connection) -> Found:
         bookings=bookings,
         booked=booked,
         euros=euros,
+        fired=fired,
+        counted=counted,
+        most_unanswered=most_unanswered or 0,
     )
 
 
@@ -136,7 +145,7 @@ def lake(path: Path) -> Lake:
     )
 
 
-def checks(expected: Expectation, found: Found, lake: Lake, cells: list[Cell]) -> list[Check]:
+def checks(expected: Expectation, found: Found, books: Books, lake: Lake, cells: list[Cell]) -> list[Check]:
     """Each number twice: counted in the input, and counted where the messages ended."""
     done = found.by_outcome
     return [
@@ -154,6 +163,10 @@ def checks(expected: Expectation, found: Found, lake: Lake, cells: list[Cell]) -
         Check("Compensations booked", expected.compensated, found.bookings),
         Check("… for different messages", expected.compensated, found.booked),
         Check("Compensation in euros", expected.euros, found.euros),
+        Check("Euros in the books", expected.euros, books.euros),
+        Check("… of so many carriers", expected.carriers, books.carriers),
+        Check("… before the checkpoint that was left", expected.carriers // 2, books.went_on_from),
+        Check("Counts that the schedule had taken", found.fired, found.counted),
         Check("Rows in the lake table", expected.flights, lake.rows),
         Check("… of different messages", expected.flights, lake.messages),
         Check("… of cancelled flights", expected.cancelled, lake.cancelled),

@@ -1,4 +1,4 @@
-"""trunq demo: the main job, end to end, on real input."""
+"""trunq demo: the main job and pipelines, end to end, on real input."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def demo(
 
     On a Postgres of its own, which it starts: every flight that left New York in 2013 is published, two
     worker processes handle them, some fail, are retried and end as dead messages; a Spark query reads the
-    same queue exactly once into a lake table and computes an aggregate; a report shows it all. It takes
-    about three minutes.
+    same queue exactly once into a lake table and computes an aggregate. In a second act pipelines bring a
+    month of them, in a table that writers go on changing, with weather, aircraft and airports into a lake,
+    and their runner is killed once. A report shows it all. It takes about four minutes.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

@@ -70,6 +70,53 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineLine:
+    """A run of a pipeline, `at` so many seconds after the first; `after`: the pipeline that it followed."""
+
+    at: float
+    pipeline: str
+    number: int
+    after: str | None
+    attempts: int
+    rows_in: int
+    rows_out: int
+    rows_bad: int
+    seconds: float
+    outcome: str
+    was_killed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows in the quarantine of a pipeline, for one reason."""
+
+    pipeline: str
+    reason: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Calls of an API: all, those that it refused as too frequent, and those at which it failed."""
+
+    calls: int
+    refused: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What the second act left: pipelines into a lake."""
+
+    month: str
+    seconds: float
+    api: Told
+    runs: list[PipelineLine]
+    kept: list[Kept]
+    checks: list[Check]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All that the report shows."""
 
@@ -83,6 +130,12 @@ class Evidence:
     given_up: int
     compensated: int
     compensation: int
+    counted: int
+    """Times that a schedule had the flights counted, and the most that waited then."""
+    most_unanswered: int
+    carriers: int
+    """In the books; the last attempt at those was spared the first `went_on_from`."""
+    went_on_from: int
     workers: int
     latency: Latency
     peak_answered: int
@@ -94,6 +147,7 @@ class Evidence:
     cells: list[Cell]
     months: list[Month]
     checks: list[Check]
+    act: Act
     airlines: dict[str, str]
     versions: dict[str, str]
     places: dict[str, str] = field(default_factory=dict)
@@ -107,4 +161,4 @@ class Evidence:
 
     @property
     def holds(self) -> bool:
-        return all(check.holds for check in self.checks)
+        return all(check.holds for check in (*self.checks, *self.act.checks))

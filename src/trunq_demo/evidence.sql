@@ -68,3 +68,8 @@ order by s.second;
 
 create temporary view cell as
 select carrier, hour, flights, cancellations, mean_delay, p90_delay from demo.punctuality order by carrier, hour;
+
+create temporary view office as
+select (select count(*) from trunq_log.office where headers ->> 'schedule' = {schedule} and subscription_id is null) as fired,
+  (select count(distinct message_id) from demo.count) as counted,
+  (select max(unanswered) from demo.count) as most_unanswered;

@@ -27,6 +27,8 @@ class Expectation:
     euros: int
     delay_minutes: int
     cells: int
+    carriers: int
+    """Those that owe compensation."""
 
     @property
     def handled(self) -> int:
@@ -40,7 +42,7 @@ class Expectation:
 def expect(year: Iterable[Flight]) -> Expectation:
     """Count the outcomes of the flights."""
     count: Counter[str] = Counter()
-    cells = set()
+    cells, carriers = set(), set()
     for flight in year:
         outcome = _outcome(flight)
         stumbles = flights.stumbles(flight)
@@ -52,9 +54,11 @@ def expect(year: Iterable[Flight]) -> Expectation:
         count["failures"] += MAX_ATTEMPTS if outcome == "given_up" else stumbles
         count["delay_minutes"] += flight["dep_delay"] or 0
         cells.add((flight["carrier"], flight["hour"]))
-    return Expectation(
-        cells=len(cells), **{name: count[name] for name in Expectation.__slots__ if name != "cells"}
-    )
+        if outcome == "compensated":
+            carriers.add(flight["carrier"])
+    sets = {"cells": len(cells), "carriers": len(carriers)}
+    counted = {name: count[name] for name in Expectation.__slots__ if name not in sets}
+    return Expectation(**counted, **sets)
 
 
 def _outcome(flight: Flight) -> str:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from calendar import month_abbr
 from collections import defaultdict
-from typing import Any
 
 import plotly.graph_objects as go
 
+from trunq.cli import chart
+from trunq.cli.chart import BLUE, GREEN, GREY, HEAT, ORANGE, RED
 from trunq_demo.evidence import Cell, Month, Outcome, Second
 
-# Mid tones: a contrast of at least 3:1 against the light and the dark page, distinct for the colour-blind.
-BLUE, ORANGE, GREEN, RED, GREY = "#3d84cc", "#d9822b", "#2f9e6b", "#cf4a45", "#8a929b"
 TONES = {"good": GREEN, "warn": ORANGE, "bad": RED}
 MEANINGS = {"good": "handled", "warn": "rejected by its handler", "bad": "given up after its last attempt"}
-HEAT = [(0.0, "#f6efdf"), (0.25, "#f4cf8f"), (0.5, "#ea9653"), (0.75, "#c94f3c"), (1.0, "#84183a")]
 FEWEST_FLIGHTS = 20  # a mean over fewer departures says more about one flight than about the hour
 MANY_FLIGHTS = 100  # and a 90th percentile needs more
 
@@ -23,7 +21,7 @@ MANY_FLIGHTS = 100  # and a 90th percentile needs more
 def throughput(timeline: list[Second]) -> go.Figure:
     """Messages published and answered in each second."""
     seconds = [second.at for second in timeline]
-    figure = _figure(height=310, x_title="seconds since the first message", y_title="messages a second")
+    figure = chart.empty(height=310, x_title="seconds since the first message", y_title="messages a second")
     figure.add_scatter(
         x=seconds,
         y=[s.published for s in timeline],
@@ -50,7 +48,9 @@ def throughput(timeline: list[Second]) -> go.Figure:
 def latency(timeline: list[Second]) -> go.Figure:
     """How long messages waited for their handler, on a logarithmic scale, which shows the tail."""
     seen = [s for s in timeline if s.median_ms is not None]
-    figure = _figure(height=290, x_title="seconds since the first message", y_title="publish to handler, ms")
+    figure = chart.empty(
+        height=290, x_title="seconds since the first message", y_title="publish to handler, ms"
+    )
     for name, values, colour, width in (
         ("slowest in a hundred", [s.p99_ms for s in seen], ORANGE, 1.6),
         ("median", [s.median_ms for s in seen], BLUE, 2.2),
@@ -72,7 +72,7 @@ def latency(timeline: list[Second]) -> go.Figure:
 
 def shares(rows: list[Outcome]) -> go.Figure:
     """How all messages ended, as shares of one bar; the legend of the picture after it, too."""
-    figure = _figure(height=176)
+    figure = chart.empty(height=176)
     total = sum(row.count for row in rows) or 1
     for tone, colour in TONES.items():
         share = sum(row.count for row in rows if row.tone == tone) / total
@@ -95,7 +95,7 @@ def shares(rows: list[Outcome]) -> go.Figure:
 def outcomes(rows: list[Outcome]) -> go.Figure:
     """The outcomes of the messages, on a logarithmic scale, since few are dead; colours as in `shares`."""
     total = sum(row.count for row in rows) or 1
-    figure = _figure(height=80 + 56 * len(rows), x_title="messages", legend=False)
+    figure = chart.empty(height=80 + 56 * len(rows), x_title="messages", legend=False)
     figure.add_bar(
         y=[row.label for row in rows],
         x=[row.count for row in rows],
@@ -136,7 +136,9 @@ def delays(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
     hours = sorted({cell.hour for cell in cells if cell.flights >= FEWEST_FLIGHTS})
     found = {(cell.carrier, cell.hour): cell for cell in cells if cell.flights >= FEWEST_FLIGHTS}
     grid = [[found.get((carrier, hour)) for hour in hours] for carrier in carriers]
-    figure = _figure(height=120 + 31 * len(carriers), x_title="hour of the scheduled departure", legend=False)
+    figure = chart.empty(
+        height=120 + 31 * len(carriers), x_title="hour of the scheduled departure", legend=False
+    )
     figure.add_heatmap(
         x=[f"{hour}h" for hour in hours],
         y=[_short(airlines.get(carrier, carrier)) for carrier in carriers],
@@ -169,7 +171,7 @@ def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
     for cell in cells:
         by_carrier[cell.carrier].append(cell)
     busiest = sorted(by_carrier, key=lambda carrier: -sum(cell.flights for cell in by_carrier[carrier]))[:5]
-    figure = _figure(
+    figure = chart.empty(
         height=340, x_title="hour of the scheduled departure", y_title="minutes late, one flight in ten"
     )
     for carrier, colour in zip(busiest, (BLUE, ORANGE, GREEN, RED, GREY), strict=True):
@@ -195,7 +197,7 @@ def through_the_day(cells: list[Cell], airlines: dict[str, str]) -> go.Figure:
 
 def months(rows: list[Month]) -> go.Figure:
     """Rows of each partition of the lake table, with cancelled flights in a colour of their own."""
-    figure = _figure(height=320, y_title="flights")
+    figure = chart.empty(height=320, y_title="flights")
     names = [f"{month_abbr[int(row.month[-2:])]}<br>{row.cancellations / row.flights:.1%}" for row in rows]
     for name, values, colour in (
         ("flown", [row.flights - row.cancellations for row in rows], BLUE),
@@ -218,45 +220,3 @@ def _short(airline: str) -> str:
     """The name of an airline as people say it."""
     name = re.sub(r"\b(Corporation|Inc|Co)\b\.?", "", airline).strip()
     return re.sub(r"(?<=\w{3}) (Airlines?|Air Lines|Airways)$", "", name)
-
-
-def _figure(
-    *, height: int, x_title: str | None = None, y_title: str | None = None, legend: bool = True
-) -> go.Figure:
-    """An empty figure in the report's style: no frame, no background, a light grid.
-
-    The page's style sheet sets the colours of text and grid, for light and dark mode.
-    """
-    axis: dict[str, Any] = {
-        "zeroline": False,
-        "showline": False,
-        "title_standoff": 12,
-        "automargin": True,
-        "fixedrange": True,
-        "ticks": "",
-    }
-    figure = go.Figure()
-    figure.update_layout(
-        template="none",
-        height=height,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        showlegend=legend,
-        font={
-            "family": "Source Sans 3, Segoe UI, system-ui, -apple-system, Helvetica Neue, Arial, sans-serif",
-            "size": 13.5,
-        },
-        margin={"l": 60, "r": 20, "t": 34 if legend else 8, "b": 48},
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "bgcolor": "rgba(0,0,0,0)",
-        },
-        xaxis={**axis, "title": x_title, "showgrid": False},
-        yaxis={**axis, "title": y_title},
-        hoverlabel={"bgcolor": "#22272c", "bordercolor": "#22272c", "font": {"color": "#ffffff", "size": 13}},
-    )
-    return figure

@@ -42,7 +42,7 @@ class Fleet:
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self.directory = directory
-        self.environment = {**os.environ, **environment}
+        self.environment: dict[str, str] = {**os.environ, **environment}
         self.members: list[Member] = []
 
     def start(self, name: str, *arguments: str) -> Member:
@@ -93,6 +93,16 @@ class Fleet:
                 with suppress(BrokenPipeError):
                     member.process.stdin.close()
         self.members = [member for member in self.members if member not in leaving]
+
+    def kill(self, member: Member) -> None:
+        """Kill a process and its children by SIGKILL, all at once, as when a machine is cut off."""
+        parent = psutil.Process(member.process.pid)
+        processes = [parent, *parent.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        _wait(processes)
+        self.stop(member)
 
     def __enter__(self) -> Fleet:
         return self

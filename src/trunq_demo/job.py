@@ -8,7 +8,8 @@
                                                          given up after the last attempt
 
 The first attempt at one flight in 200 fails at once, and is retried. The flight's data decides all of this,
-so the expected numbers can be computed from the input.
+so the expected numbers can be computed from the input. The same worker serves the office (office.py)
+and the delays of the second act (refund.py).
 """
 
 from __future__ import annotations
@@ -19,18 +20,17 @@ from psycopg import AsyncConnection
 
 from trunq import Message, Reject, Retry
 from trunq.worker import Worker
+from trunq_demo import office, refund
 from trunq_demo.flights import Flight, stumbles
 
-QUEUE = "flights"
+QUEUE = office.FLIGHTS
 MAX_ATTEMPTS = 3
 DELAYED_MINUTES = 15
 """An arrival is late from this delay on (the rule of the US Department of Transportation)."""
 
-KILOMETRES_IN_A_MILE = 1.609344
-COMPENSATION = ((1500, 250), (3500, 400))
-"""Euros by distance in kilometres, as in European regulation 261/2004; farther: 600."""
-
-worker = Worker(QUEUE, concurrency=20)
+worker = Worker(QUEUE, office.OFFICE, refund.DELAYS, concurrency=20)
+office.register(worker)
+refund.register(worker)
 
 
 class NoAnswer(Exception):
@@ -74,8 +74,7 @@ async def close_cancelled(message: Message) -> Retry | Reject:
 
 def compensation(flight: Flight) -> int:
     """The compensation for a flight's delay, in euros."""
-    kilometres = flight["distance"] * KILOMETRES_IN_A_MILE
-    return next((euros for limit, euros in COMPENSATION if kilometres <= limit), 600)
+    return refund.owed(flight["distance"])
 
 
 def _flight(message: Message) -> Flight:

@@ -25,6 +25,9 @@ class Place:
         self.directory = directory.absolute()
         self.database = self.directory / "database"
         self.lake = self.directory / "lake" / "flights"
+        self.month = self.directory / "lake" / "month"
+        self.incoming = self.directory / "incoming"
+        self.landing = self.directory / "landing"
         self.checkpoint = self.directory / "checkpoint"
         self.logs = self.directory / "log"
         self.report = self.directory / "report.html"
@@ -68,8 +71,9 @@ class Place:
 
     def _clear(self) -> None:
         # The database stays: a second run also shows an installation into an existing database.
-        for old in (self.lake.parent, self.checkpoint, self.logs):
+        for old in (self.lake.parent, self.incoming, self.landing, self.checkpoint, self.logs):
             shutil.rmtree(old, ignore_errors=True)
         self.report.unlink(missing_ok=True)
         self.logs.mkdir()
         self.lake.parent.mkdir()
+        self.incoming.mkdir()

@@ -13,14 +13,14 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import plotly.graph_objects as go
-
-from trunq_demo import figure
-from trunq_demo.evidence import Cell, Check, Evidence
+from trunq.cli import chart
+from trunq_demo import chapter, figure
+from trunq_demo.evidence import Cell, Evidence
 
 COUNTS = (
     *("published", "handled", "retried", "dead", "rejected", "given_up", "compensated"),
     *("lake_rows", "lake_files", "lake_batches"),
+    *("counted", "most_unanswered", "carriers", "went_on_from"),
 )
 WORDS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight")
 
@@ -36,7 +36,8 @@ def render(evidence: Evidence) -> str:
     here = files("trunq_demo")
     page = Template(here.joinpath("report.html").read_text(encoding="utf-8"))
     library = gzip.decompress(here.joinpath("plotly-cartesian.min.js.gz").read_bytes()).decode()
-    return page.substitute(_numbers(evidence) | _pictures(evidence) | _verdict(evidence), plotly=library)
+    values = _numbers(evidence) | chapter.numbers(evidence.act) | _pictures(evidence) | _verdict(evidence)
+    return page.substitute(values, plotly=library)
 
 
 def _numbers(evidence: Evidence) -> dict[str, str]:
@@ -53,7 +54,7 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
         "pace": _pace(evidence.replay_seconds),
         "worst": _worst(evidence.cells, evidence.airlines),
         "fewest": str(figure.FEWEST_FLIGHTS),
-        "checks": "\n".join(map(_check, evidence.checks)),
+        "checks": "\n".join(map(chapter.check_row, evidence.checks)),
         "commands": _commands(evidence.commands),
         "started_at": f"{evidence.started_at:%Y-%m-%d %H:%M}",
         "seconds": f"{evidence.seconds:.0f}",
@@ -64,36 +65,34 @@ def _numbers(evidence: Evidence) -> dict[str, str]:
 
 
 def _pictures(evidence: Evidence) -> dict[str, str]:
-    """The pictures as HTML; the head of the page holds the library that draws them, once."""
-    drawn: dict[str, go.Figure] = {
-        "throughput": figure.throughput(evidence.timeline),
-        "latency": figure.latency(evidence.timeline),
-        "shares": figure.shares(evidence.outcomes),
-        "outcomes": figure.outcomes(evidence.outcomes),
-        "delays": figure.delays(evidence.cells, evidence.airlines),
-        "through_the_day": figure.through_the_day(evidence.cells, evidence.airlines),
-        "months": figure.months(evidence.months),
-    }
-    config = {"displayModeBar": False, "responsive": True}
-    return {
-        f"figure_{name}": picture.to_html(full_html=False, include_plotlyjs=False, config=config)
-        for name, picture in drawn.items()
-    }
+    """The pictures as HTML, and their style."""
+    return chart.placeholders(
+        {
+            "throughput": figure.throughput(evidence.timeline),
+            "latency": figure.latency(evidence.timeline),
+            "shares": figure.shares(evidence.outcomes),
+            "outcomes": figure.outcomes(evidence.outcomes),
+            "delays": figure.delays(evidence.cells, evidence.airlines),
+            "through_the_day": figure.through_the_day(evidence.cells, evidence.airlines),
+            "months": figure.months(evidence.months),
+        }
+    )
 
 
 def _verdict(evidence: Evidence) -> dict[str, str]:
-    wrong = sum(not check.holds for check in evidence.checks)
+    checks = [*evidence.checks, *evidence.act.checks]
+    wrong = sum(not check.holds for check in checks)
     if not wrong:
         return {
             "verdict_tone": "good",
             "verdict_number": "0",
-            "verdict_label": f"lost, 0 doubled: {len(evidence.checks)} checks below",
+            "verdict_label": f"lost, 0 doubled: {len(checks)} checks below",
             "verdict": "0 lost, 0 doubled.",
         }
     return {
         "verdict_tone": "bad",
         "verdict_number": str(wrong),
-        "verdict_label": f"of {len(evidence.checks)} checks below do not hold",
+        "verdict_label": f"of {len(checks)} checks below do not hold",
         "verdict": "Some numbers differ: this run went wrong.",
     }
 
@@ -111,14 +110,6 @@ def _worst(cells: Sequence[Cell], airlines: dict[str, str]) -> str:
     return (
         f" The worst hour to leave: {airlines.get(worst.carrier, worst.carrier)} at {worst.hour}h, "
         f"when one flight in ten left more than {worst.p90_delay:.0f} minutes late."
-    )
-
-
-def _check(check: Check) -> str:
-    return (
-        f'<tr><td>{escape(check.what)}</td><td class="number">{check.expected:,}</td>'
-        f'<td class="number">{check.found:,}</td>'
-        f'<td class="{"good" if check.holds else "bad"}">{"same" if check.holds else "differs"}</td></tr>'
     )
 
 

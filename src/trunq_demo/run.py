@@ -19,8 +19,8 @@ from rich.console import Console
 
 from trunq import Client, display, embedded, install
 from trunq.errors import SchemaNewer
-from trunq_demo import collect, expectation, flights, pipeline, report
-from trunq_demo.evidence import Evidence
+from trunq_demo import act, collect, expectation, flights, office, pipeline, report
+from trunq_demo.evidence import Act, Evidence
 from trunq_demo.expectation import Expectation
 from trunq_demo.fleet import Fleet, Member
 from trunq_demo.flights import Flight
@@ -81,14 +81,16 @@ def work(job: Run, started_at: datetime) -> Evidence:
     year, expected = read(job.screen)
     await_query(job)
     replay_seconds = replay(job, year, spark)
+    close_books(job)
+    second = act.play(act.Stage(job.place, job.screen, job.dsn, job.client, job.fleet), year)
     with job.screen.step("Stopping the workers"):
         job.fleet.stop(*workers)
-    return gather(job, expected, started_at, replay_seconds)
+    return gather(job, expected, second, started_at, replay_seconds)
 
 
 def prepare(job: Run) -> None:
     """Install trunq, and create the queue, its subscriptions and the table that the handlers write to."""
-    with job.screen.step("Making the queue") as facts:
+    with job.screen.step("Making the queues") as facts:
         try:
             install.install(job.dsn)
         except SchemaNewer as error:
@@ -102,7 +104,9 @@ def prepare(job: Run) -> None:
         job.client.create_queue(QUEUE)
         job.client.subscribe(QUEUE, "default", max_attempts=MAX_ATTEMPTS, backoff="constant", backoff_base=1)
         job.client.subscribe(QUEUE, pipeline.SUBSCRIPTION, mode="exclusive", start="earliest")
-        facts.append("flights, read by the workers and by Spark")
+        office.open_office(job.client)
+        act.open_queues(job.client)
+        facts.append("flights, read by the workers and by Spark; and one for the office")
 
 
 def start(job: Run) -> tuple[Member, list[Member]]:
@@ -139,6 +143,7 @@ def read(screen: Screen) -> tuple[list[Flight], Expectation]:
 
 def replay(job: Run, year: list[Flight], spark: Member) -> float:
     """Replay the year and wait until every message is answered and in the lake; returns its seconds."""
+    office.count_from_now(job.client)
     with job.screen.bars(len(year)) as bars, Replay(job.dsn, year, job.seconds) as publisher:
         while publisher.took is None:
             publisher.check()
@@ -149,6 +154,20 @@ def replay(job: Run, year: list[Flight], spark: Member) -> float:
             time.sleep(LOOK)
         bars.show("in the lake", collect.lake_rows(job.place.lake))
     return publisher.took
+
+
+def close_books(job: Run) -> None:
+    """Have a handler add up what is owed: one attempt fails on the way, the next goes on from there."""
+    with job.screen.step("Closing the books") as facts:
+        id = job.client.publish(office.OFFICE, kind="books")
+        failed_at = office.await_books(job.client, id)
+        books = office.books(job.client)
+        facts.append(f"{books.carriers} carriers")
+        if failed_at is not None:
+            facts.append(f"the first attempt failed at {failed_at:.0f} %, the second went on from there")
+    with job.screen.step("Ending the schedule") as facts:
+        office.await_counts(job.client)
+        facts.append(f"it had the flights counted {office.counts(job.client):,} times")
 
 
 def look(job: Run, published: int, bars: Bars) -> bool:
@@ -165,19 +184,23 @@ def look(job: Run, published: int, bars: Bars) -> bool:
         for_up_to=span(queue.oldest_ready),
         put_off=f"{queue.delayed:,}",
         dead=f"{queue.dead:,}",
+        counted_by_schedule=f"{office.counts(job.client):,} times",
         **({} if in_lake else {"spark": "is writing its first batch"}),
     )
     return unanswered == 0
 
 
-def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds: float) -> Evidence:
+def gather(
+    job: Run, expected: Expectation, second: Act, started_at: datetime, replay_seconds: float
+) -> Evidence:
     """Collect the results and compare them with the expected numbers."""
     place = job.place
     with job.screen.step("Counting") as facts, psycopg.connect(job.dsn, autocommit=True) as connection:
         collect.prepare(connection)
         found, lake, cells = collect.count(connection), collect.lake(place.lake), collect.cells(connection)
         timeline = collect.timeline(connection)
-        checks = collect.checks(expected, found, lake, cells)
+        books = office.books(job.client)
+        checks = collect.checks(expected, found, books, lake, cells)
         figures = json.loads(place.figures.read_text())
         evidence = Evidence(
             started_at=started_at,
@@ -190,6 +213,10 @@ def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds
             given_up=found.given_up,
             compensated=found.bookings,
             compensation=found.euros,
+            counted=found.counted,
+            most_unanswered=found.most_unanswered,
+            carriers=books.carriers,
+            went_on_from=books.went_on_from,
             workers=WORKERS,
             latency=collect.latency(connection),
             peak_answered=max(second.answered for second in timeline),
@@ -201,18 +228,20 @@ def gather(job: Run, expected: Expectation, started_at: datetime, replay_seconds
             cells=cells,
             months=lake.months,
             checks=checks,
+            act=second,
             airlines=flights.airlines(),
             versions=versions(connection, figures),
             places={
                 "Report": short(place.report),
-                "Lake": f"{short(place.lake)}, a Delta table, partitioned by month",
+                "Lake": f"{short(place.lake)}, a Delta table, partitioned by month; and {short(place.month)}",
                 "Database": f"{short(place.database)}, stopped now; a command below starts it, at",
                 "": job.dsn,
             },
             commands=commands(place),
         )
-        holding = sum(check.holds for check in checks)
-        facts.append(f"{holding} of {len(checks)} numbers are the same in the input and in this run")
+        compared = [*checks, *second.checks]
+        holding = sum(check.holds for check in compared)
+        facts.append(f"{holding} of {len(compared)} numbers are the same in the input and in this run")
     return evidence
 
 
@@ -238,6 +267,8 @@ def commands(place: Place) -> dict[str, str]:
         f"{trunq} dead list {QUEUE} {where}": "what was given up, and why",
         f"{trunq} message list {QUEUE} {where}": "what became of each message",
         f'{python} -c "{lake}"': "the lake table",
+        f"{trunq} pipeline show departures {where}": "the pipeline whose runner was killed, and its runs",
+        f"{trunq} pipeline quarantine departures {where}": "what it kept out, and why",
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos.fleet import Fleet
+from chaos.laned import LanedFleet
 from trunq import embedded
 from trunq.embedded import Embedded
 
@@ -33,3 +34,10 @@ def fleet(own_server: Embedded, tmp_path: Path) -> Iterator[Fleet]:
 def chance() -> Callable[[list[str]], str]:
     """Picks one of several, the same ones in each run."""
     return random.Random(2011).choice
+
+
+@pytest.fixture
+def laned_fleet(own_server: Embedded, tmp_path: Path) -> Iterator[LanedFleet]:
+    made = LanedFleet(own_server, tmp_path)
+    yield made
+    made.kill()

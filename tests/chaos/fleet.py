@@ -21,11 +21,20 @@ HERE = Path(__file__).parent
 
 LEADER = "import sys; from trunq.leader import Leader; Leader(sys.argv[1], sys.argv[2], 2.0).run()"
 
+OF_WORKER = """
+select l.reaped_at from trunq_data.q_lease l where strpos(l.worker, '{}') > 0
+  and l.size > (select coalesce(sum(r.size), 0) from trunq_data.q_receipt r
+                where r.lease_id = l.lease_id and r.outcome <> 'x')
+"""
+"""Leases of which something was not answered by the worker."""
+
 
 class Fleet:
     """Worker and leader processes on one queue, and what they did to the world."""
 
-    def __init__(self, server: Embedded, folder: Path) -> None:
+    def __init__(
+        self, server: Embedded, folder: Path, lanes: str | None = None, unique: str | None = None
+    ) -> None:
         self.server = server
         self.dsn = server.dsn
         self.folder = folder
@@ -34,7 +43,9 @@ class Fleet:
         self.ids: dict[str, list[int]] = {}
         install.install(self.dsn)
         with self.connect() as connection:
-            connection.execute("select trunq.create_queue('q')")
+            connection.execute(
+                "select trunq.create_queue('q', p_lanes => %s, p_unique => %s)", (lanes, unique)
+            )
             connection.execute(
                 "select trunq.subscribe('q', 'default', p_max_attempts => 0, p_backoff => 'constant',"
                 " p_backoff_base => '0.1 s', p_jitter => 0::real)"
@@ -46,15 +57,19 @@ class Fleet:
 
     def publish(self, count: int) -> None:
         """Publish `count` messages of each kind, mixed."""
-        kinds = ["outside", "once", "once_sync"] * count
+        kinds = ["outside", "once", "once_sync", "once_batch"] * count
         with self.connect() as connection:
             row = connection.execute(
-                "select trunq.publish_many('q', array_fill('{}'::jsonb, array[%s::int]), %s)",
-                (len(kinds), kinds),
+                "select trunq.publish_many('q', array_fill('{}'::jsonb, array[%s::int]), %s, %s)",
+                (len(kinds), kinds, self.keys(len(kinds))),
             ).fetchone()
         assert row is not None
         for id, kind in zip(row[0], kinds, strict=True):
             self.ids.setdefault(kind, []).append(id)
+
+    def keys(self, count: int) -> list[str | None]:
+        """The keys of so many messages."""
+        return [None] * count
 
     def start_worker(self, name: str) -> None:
         """Start a worker; one whose name begins with `-` tells nobody its name."""
@@ -68,6 +83,38 @@ class Fleet:
         """Kill -9."""
         self.workers[name].kill()
         self.workers[name].wait()
+
+    def terminate_connections(self) -> None:
+        """Terminate every connection to the server."""
+        with self.connect() as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where pid <> pg_backend_pid() and backend_type = 'client backend'"
+            )
+
+    def freeze_worker(self, name: str) -> None:
+        """Stop a worker where it is, with a lease in its hand, and wake it when that has run out."""
+        pid = self.workers[name].pid
+        told = "-" + str(pid) + "-" if name.startswith("-") else name
+        before = self._expired_of(told)
+        while self._expired_of(told) == before:
+            self.feed()
+            self.workers[name].send_signal(signal.SIGSTOP)
+            wait_until(lambda: self._expired_of(told) > before or not self._open_of(told), 60)
+            self.workers[name].send_signal(signal.SIGCONT)
+
+    def feed(self) -> None:
+        """See that there is something to lease."""
+
+    def _expired_of(self, worker: str) -> int:
+        return self._number(
+            f"select count(*) from ({OF_WORKER.format(worker)}) l where l.reaped_at is not null"
+        )
+
+    def _open_of(self, worker: str) -> int:
+        return self._number(
+            f"select count(*) from ({OF_WORKER.format(worker)}) l where l.reaped_at is null", 1
+        )
 
     def kill_leader(self, number: int) -> None:
         """Kill -9."""
@@ -103,8 +150,12 @@ class Fleet:
                 process for process in (*self.workers.values(), *self.leaders) if process.poll() is not None
             ]
             assert not dead, f"a process ended by itself: {(self.folder / 'log').read_text()[-2000:]}"
-            left = self._number("select sum(ready + leased + delayed) from trunq.status('q')", -1)
-            return left == 0
+            with suppress(psycopg.OperationalError), self.connect() as connection, connection.transaction():
+                # At one moment: between two counts a message may move.
+                connection.execute("set transaction isolation level repeatable read, read only")
+                left = connection.execute("select sum(ready + leased + delayed) from trunq.status('q')")
+                return left.fetchone() == (0,)
+            return False
 
         wait_until(is_over, 60, "everything is handled")
 
@@ -133,7 +184,8 @@ class Fleet:
         """Nothing lost; transactional effects exactly once; others doubled only where a lease was lost."""
         with self.connect() as connection:
             written = [id for (id,) in connection.execute("select id from effect")]
-            assert sorted(written) == sorted(self.ids["once"] + self.ids["once_sync"])
+            once = [id for kind, ids in self.ids.items() if kind.startswith("once") for id in ids]
+            assert sorted(written) == sorted(once)
             effects = self.outside_effects()
             times = Counter(id for id, _ in effects)
             assert set(times) == set(self.ids["outside"])

@@ -1,8 +1,8 @@
 """A worker process that keeps a ledger of its effects. Run as a program: dsn, name, folder.
 
-Handlers of kind `once` write into the table `effect` in their transaction. Handlers of kind `outside` have an
-effect on the world outside the database: a line in a file, written with one system call, so that even a
-process killed with -9 leaves whole lines.
+Handlers of kinds `once...` write into the table `effect` in their transaction. Handlers of kind `outside`
+have an effect on the world outside the database: a line in a file, written with one system call, so that even
+a process killed with -9 leaves whole lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from trunq.message import Message
+from trunq.message import Message, Retry
 from trunq.worker import Worker
 
 LEASE_TIME = 2.0
@@ -53,6 +53,15 @@ def main(dsn: str, name: str, folder: str) -> None:
     def once_sync(message: Message, connection: psycopg.Connection[Any]) -> None:
         connection.execute("insert into effect values (%s, %s)", (message.id, message.attempt))
         connection.execute("select pg_sleep(%s)", (PAUSE,))
+
+    @worker.batch("once_batch", size=20, wait=0.02)
+    async def once_batch(messages: list[Message], connection: psycopg.AsyncConnection[Any]) -> list[Any]:
+        again = [message for message in messages if message.attempt == 1 and message.id % 7 == 0]
+        for message in messages:
+            if message not in again:
+                await connection.execute("insert into effect values (%s, %s)", (message.id, message.attempt))
+        await asyncio.sleep(PAUSE)
+        return [Retry() if message in again else None for message in messages]
 
     worker.run()
 

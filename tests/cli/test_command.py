@@ -13,6 +13,7 @@ import pytest
 
 from shelling import Shell
 from trunq import Client, install
+from trunq.display import attempt
 
 
 def test_install_puts_trunq_into_a_database(shell: Shell, new_database: Any) -> None:
@@ -148,6 +149,7 @@ def test_a_message_tells_its_story(trunq: Shell, client: Client) -> None:
     assert re.search(r"attempt 1 reject, by postman at \S+, in 250 ms: no such street", shown.said)
     (told,) = trunq("message", "show", "mail", str(id), "--json").json
     assert (told["state"], told["attempts"][0]["worker"]) == ("dead", "postman")
+    assert attempt({"took": 1.0012}) == "running, by None, in 1.001 s"
     listed = trunq("message", "list", "mail", "--state", "dead").said
     assert f"{id} dead welcome" in listed
     assert "No message of queue mail is ready" in trunq("message", "list", "mail", "--state", "ready").said
@@ -211,3 +213,16 @@ def test_the_settings_name_the_database(shell: Shell, database: str, tmp_path: P
     (tmp_path / "trunq.toml").write_text(f'dsn = "{database}"\n')
     assert "created" in shell("queue", "create", "mail").said
     assert [row["queue"] for row in shell("queue", "list", "--json").json] == ["mail"]
+
+
+def test_deaths_are_made_known_as_somebody_says(trunq: Shell, client: Client) -> None:
+    client.create_queue("mail")
+    client.create_queue("failures")
+    assert "warning no notify no into no other queue" in trunq("dead", "set", "mail").said
+    said = trunq("dead", "set", "mail", "--warn", "--notify", "--into", "failures").said
+    assert "warning yes notify on trunq_1_dead into failures" in said
+    assert trunq("dead", "set", "mail", "--into", "", "--json").json["into_queue"] is None
+    client.publish_many("mail", [1, 2])
+    assert client.reject(client.lease("mail", "default", "w", 2), "no") == 2
+    assert "2 dead messages" in trunq("dead", "requeue", "mail", "--reason", "rejected", "--yes").said
+    assert "0 dead messages" in trunq("dead", "purge", "mail", "--reason", "max_attempts", "--yes").said

@@ -17,13 +17,29 @@ BEGINS = {"#", "trunq", "cat", "select"}
 """How a line of an example begins; one that the terminal broke would begin otherwise."""
 
 COMMANDS = [
-    *([name] for name in ("demo", "publish", "worker", "leader", "status")),
+    *([name] for name in ("demo", "publish", "worker", "leader", "status", "statistics")),
     *(["db", verb] for verb in ("install", "upgrade", "version", "sql", "uninstall")),
     *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "pause", "resume", "drop")),
+    *(["stream", verb] for verb in ("list", "show", "seek")),
     *(["subscription", verb] for verb in ("create", "set", "list", "pause", "resume", "drop", "reset")),
-    *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy")),
-    *(["message", verb] for verb in ("show", "list")),
-    *(["dead", verb] for verb in ("list", "requeue", "purge")),
+    *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy", "rankings")),
+    *(
+        ["schedule", verb]
+        for verb in ("create", "list", "show", "preview", "pause", "resume", "runs", "sync", "fill", "delete")
+    ),
+    *(
+        ["pipeline", verb]
+        for verb in ("create", "list", "run", "show", "cancel", "pause", "resume", "backfill", "state")
+    ),
+    *(["pipeline", verb] for verb in ("quarantine", "drop")),
+    *(["webhook", verb] for verb in ("create", "list", "drop", "serve")),
+    *(["message", verb] for verb in ("show", "list", "progress", "find", "cancel")),
+    *(["dead", verb] for verb in ("list", "requeue", "purge", "set")),
+    *(["capture", verb] for verb in ("create", "list", "drop")),
+    *(["archive", verb] for verb in ("create", "list", "drop")),
+    *(["taker", verb] for verb in ("create", "list", "drop")),
+    *(["memo", verb] for verb in ("set", "get", "list", "delete")),
+    *(["role", verb] for verb in ("grant", "revoke", "list")),
 ]
 
 

@@ -134,3 +134,28 @@ def test_what_cannot_be_is_refused(trunq: Shell, client: Client, arguments: list
     done = trunq("lane", *arguments)
     assert (done.status, sentence in done.said) == (1, True), done.said
     assert client.list_lanes("mail") == client.list_lanes("work") == []
+
+
+def test_lanes_are_ranked_by_a_function_and_it_is_shown_who_ranks(trunq: Shell, client: Client) -> None:
+    assert "No function ranks lanes." in trunq("lane", "rankings").said
+    assert trunq("lane", "policy", "mail", "ranked").status == 1
+    assert trunq("lane", "policy", "mail", "fair", "--function", "by_need").status == 1
+    said = trunq("lane", "policy", "mail", "ranked", "--function", "by_need").said
+    assert "trunq lane rankings mail" in said
+    (row,) = trunq("lane", "rankings", "mail", "--json").json
+    assert (row["function"], row["ranker"], row["error"]) == ("by_need", None, None)
+    assert "nobody" in trunq("lane", "rankings", "mail").out.split()
+    assert "no process ranks the lanes" in trunq("status", "mail").said
+    assert "Ranked by the function by_need: no process has it" in trunq("lane", "list", "mail").said
+    with client.transaction() as connection:
+        connection.execute("select trunq._start_ranking('me', '{by_need}', '{}')")
+        connection.execute("select trunq._fail_ranking('me', subscription_id, 'no luck') from trunq.ranking")
+    shown = trunq("lane", "rankings", "mail").out
+    assert "me" in shown.split()
+    assert "no luck" in shown
+    assert "by_need: called by me; it failed: no luck." in trunq("lane", "list", "mail").said
+
+
+def test_a_list_of_queues_tells_which_have_lanes(trunq: Shell) -> None:
+    lanes = {row["queue"]: row["lanes"] for row in trunq("queue", "list", "--json").json}
+    assert lanes == {"mail": "key", "work": "priority", "both": "priority,kind"}

@@ -42,6 +42,13 @@ from trunq.explanation import explain_connection
         (["worker", "os:nosuch"], "The module os has no nosuch. It has no Worker"),
         (["worker", "os:sep"], "os:sep is a str, not a trunq Worker."),
         (["worker", "os"], "'os' does not name a worker. Write module:name"),
+        (["leader", "os:sep"], "os:sep is a str, not a trunq Ranks. It has no Ranks: ranks = Ranks() makes"),
+        (["leader", "os"], "'os' does not name a Ranks. Write module:name"),
+        (["lane", "list", "mail"], "has no lanes. Lanes are chosen when a queue is made: trunq queue create"),
+        (["publish", "mail", "1", "--unique-key", "k"], "trunq queue create NAME --unique refuse."),
+        (["publish", "mail", "1", "--priority", "1"], "it has no priorities. Publish with priority 0"),
+        (["schedule", "create", "s", "mail"], "Give --cron or --every."),
+        (["subscription", "set", "mail", "default", "--max-running", "1001"], "max_running of subscription"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(
@@ -64,7 +71,7 @@ def test_a_mistake_is_told_in_a_sentence(
         (["publish", "mail", "1", "--headers", "[1]"], "this must be a JSON object"),
         (["message", "list", "mail", "--state", "lost"], "lost"),
         (["message", "show", "mail", "first"], "valid integer"),
-        (["statsu"], "Did you mean 'status'?"),
+        (["statsu"], "Did you mean 'status'"),
     ],
 )
 def test_what_cannot_be_read_has_status_2(shell: Shell, arguments: list[str], sentence: str) -> None:

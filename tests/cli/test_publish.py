@@ -25,6 +25,14 @@ def test_messages_have_attempts_and_an_age_of_their_own(trunq: Shell, client: Cl
         assert before + timedelta(minutes=5) <= message.deadline <= client.clock() + timedelta(minutes=5)
 
 
+def test_a_message_has_a_priority_where_its_queue_has_lanes_by_priority(trunq: Shell, client: Client) -> None:
+    client.create_queue("work", lanes="priority")
+    client.set_lanes("work", policy="priority")
+    trunq("publish", "work", "9", "--priority", "9")
+    assert trunq("publish", "work", "--priority", "-1", input="1\n2\n").status == 0
+    assert [message.payload for message in client.lease("work", "default", "me", 2)] == [1, 2]
+
+
 def test_attempts_alone_leave_a_message_without_an_end(trunq: Shell, client: Client) -> None:
     trunq("publish", "mail", "1", "--max-attempts", "3")
     (message,) = client.lease("mail", "default", "me")

@@ -21,12 +21,13 @@ def test_it_lists_what_it_drops_and_drops_it(trunq: Shell, client: Client, conne
     client.create_queue("mail")
     client.create_queue("orders")
     client.subscribe("orders", "ledger", mode="exclusive")
+    client.create_archive("orders")
     connection.execute("create table public.orders_of_mine (id integer)")
     asked = trunq("db", "uninstall")
     assert asked.status == 1
     for line in (
         "queue mail default: 0 ready, 0 leased, 0 delayed, 0 dead queue orders",
-        "schemas trunq, trunq_log, trunq_queue, trunq_data",
+        "archive trunq_archive.orders schemas trunq, trunq_log, trunq_queue, trunq_data, trunq_archive",
         "Drop all of this? Nobody is here to answer",
     ):
         assert line in asked.said
@@ -59,12 +60,18 @@ def test_it_refuses_where_others_need_it(trunq: Shell, client: Client, connectio
     )
     connection.execute("create trigger mine after insert on trunq_log.mail execute function public.tell()")
     connection.execute("create table trunq_log.kept (id bigint references trunq.queue (queue_id))")
+    connection.execute("create view trunq_archive.failed as select 1")
     connection.execute("alter table public.of_mine add foreign key (id) references trunq.queue (queue_id)")
     refused = trunq("db", "uninstall", "--yes")
     assert refused.status == 1
-    for stranger in ("view public.waiting", "table trunq_log.kept", "table public.of_mine"):
+    for stranger in (
+        "view public.waiting",
+        "table trunq_log.kept",
+        "view trunq_archive.failed",
+        "table public.of_mine",
+    ):
         assert f"{stranger}, which needs them" in refused.said
-    assert refused.said.count("which needs them") == 3
+    assert refused.said.count("which needs them") == 4
     assert "Others need trunq, and nothing was dropped." in refused.said
     assert trunq("db", "uninstall", "--yes", "--force").status == 0
     assert schemas(connection) == []

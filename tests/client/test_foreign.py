@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
+import httpx
 import psycopg
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from fastapi import FastAPI, HTTPException
 
 from conftest import AsyncConnect
-from trunq import AsyncClient, Client, InvalidArgument, Reject, Retry
+from trunq import AsyncClient, Client, InvalidArgument, Message, Reject, Retry, Worker
+from waiting import async_wait_until, wait_until
 
 
 async def test_a_connection_of_the_other_colour_is_refused_with_the_client_it_goes_with(
@@ -24,62 +30,74 @@ async def test_a_connection_of_the_other_colour_is_refused_with_the_client_it_go
         await AsyncClient(database).publish("orders", 1, connection=connection)  # type: ignore[arg-type]
 
 
-def way(database: str, given: object) -> str:
-    """The way to a connection that a refusal names."""
-    with pytest.raises(InvalidArgument, match=r"connection= takes a psycopg\.Connection, not a ") as caught:
-        Client(database).publish("orders", 1, connection=given)  # type: ignore[arg-type]
-    return str(caught.value.hint)
+def test_what_publishes_and_handles_imports_no_library_that_it_does_not_use(database: str) -> None:
+    program = f"""
+import sys, trunq
+with trunq.Client({database!r}) as client:
+    client.create_queue("orders")
+    with client.transaction() as connection:
+        client.publish("orders", 1, connection=connection)
+worker = trunq.Worker("orders", dsn={database!r}, until_empty=True)
+worker.handler("*")(lambda message: print("handled"))
+worker.run()
+print(sorted({{"sqlalchemy", "django", "pydantic", "fastapi", "opentelemetry"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "handled\n[]\n"
 
 
-def test_sqlalchemys_objects_are_refused_with_a_way_that_leads_to_the_connection(database: str) -> None:
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(database))
-    with Client(database) as client, Session(engine) as session:
-        client.create_queue("orders")
-        connection = session.connection()
-        ways = [way(database, given) for given in (session, connection, connection.connection, engine)]
-        assert ways == [
-            "give session.connection().connection.driver_connection",
-            "give connection.connection.driver_connection",
-            "give its driver_connection",
-            "take a connection, and give connection.connection.driver_connection",
-        ]
-        assert way(database, scoped_session(sessionmaker(engine))) == ways[0]
-        below = session.connection().connection.driver_connection
-        client.publish("orders", 1, connection=below)  # type: ignore[arg-type]
-        session.commit()
-        assert len(client.lease("orders", "default", "w")) == 1
-    engine.dispose()
-
-
-async def test_sqlalchemys_async_objects_are_refused_with_a_way_that_leads_to_the_connection(
-    database: str,
+async def test_the_lifespan_of_an_application_runs_a_worker_and_closes_what_it_opened(
+    database: str, connection: psycopg.Connection[object]
 ) -> None:
-    async def connect() -> psycopg.AsyncConnection[object]:
-        return await psycopg.AsyncConnection.connect(database)
+    client, worker = AsyncClient(database), Worker("orders", dsn=database, name="inside", lead=False)
+    connection.execute("select trunq.create_queue('orders')")
+    connection.execute("create table placed (id bigint, confirmed boolean not null default false)")
 
-    engine = create_async_engine("postgresql+psycopg://", async_creator=connect)
-    async with AsyncClient(database) as client, AsyncSession(engine) as session:
-        await client.create_queue("orders")
-        raw = await (await session.connection()).get_raw_connection()
-        for given, below in (
-            (session, "raw = await (await session.connection()).get_raw_connection()"),
-            (await session.connection(), "raw = await connection.get_raw_connection()"),
-            (raw, "give its driver_connection"),
-        ):
-            assert below in way(database, given)
-        await client.publish("orders", 1, connection=raw.driver_connection)
-        await session.commit()
-        assert len(await client.lease("orders", "default", "w")) == 1
-    await engine.dispose()
+    @worker.handler("placed")
+    async def confirm(message: Message, connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.execute("update placed set confirmed = true where id = %s", (message.payload,))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with client:
+            serving = asyncio.create_task(worker.run_async())
+            yield
+            worker.stop()
+            await serving
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.post("/orders/{order}")
+    async def place(order: int, fails: bool = False) -> int:
+        async with client.transaction() as own:
+            await own.execute("insert into placed (id) values (%s)", (order,))
+            message = await client.publish("orders", order, kind="placed", connection=own)
+            if fails:
+                raise HTTPException(409)
+        return message
+
+    @app.get("/messages/{message}")
+    async def show(message: int) -> dict[str, str | None]:
+        (seen,) = await client.show_public("orders", message)
+        return seen._asdict()
+
+    browser = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop")
+    async with app.router.lifespan_context(app), browser:
+        assert (await browser.post("/orders/1?fails=true")).status_code == 409
+        message = (await browser.post("/orders/2")).json()
+        confirmed = "select id from placed where confirmed"
+        await async_wait_until(lambda: connection.execute(confirmed).fetchall() == [(2,)])
+        assert (await browser.get(f"/messages/{message}")).json()["state"] == "done"
+    assert connection.execute("select id, confirmed from placed").fetchall() == [(2, True)]
+    wait_until(lambda: connection.execute(OTHERS).fetchone() == (0,))
 
 
-def test_djangos_connection_is_refused_with_the_way_to_the_one_below(database: str) -> None:
-    from django.db import connection  # noqa: PLC0415  # asks for settings when it is used
+OTHERS = (
+    "select count(*) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
+)
 
-    assert "connection.connection" in way(database, connection)
-
-
-ANSWERS = [Retry(), Retry(after=5), Retry(error="e"), Reject("r"), Reject(reason="r")]
+ANSWERS = [Retry(), Retry(after=5), Retry(error="e"), Reject("r"), Reject(detail="r", public="p")]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

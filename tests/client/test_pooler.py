@@ -12,7 +12,7 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from pooling import needs_pgbouncer, pooling
-from trunq import Client, InvalidArgument, Message, QueueClosed
+from trunq import Client, InvalidArgument, Message, QueueClosed, Schedule
 from trunq.embedded import Embedded
 
 pytestmark = needs_pgbouncer
@@ -48,7 +48,11 @@ def methods() -> set[str]:
 def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) -> None:
     """Call every method, and see that each answer is that of its own statement."""
     assert client.create_queue(queue)
-    client.grant_publisher(queue, "postgres")
+    client.grant_role(queue, "reader", "pg_monitor", payload=True)
+    assert client.list_roles(queue)[0].payload
+    assert client.revoke_role(queue, "reader", "pg_monitor")
+    client.set_tenancy(queue)
+    client.set_tenancy(queue, False)
     assert client.subscribe(queue, "stream", mode="exclusive")
     assert not client.subscribe(queue, "default", max_attempts=1)
     for round in range(ROUNDS):
@@ -56,6 +60,10 @@ def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) ->
         use_ticks(client, queue, round)
     look(client, queue)
     use_lanes(client, f"{queue}_laned")
+    use_schedules(client, queue)
+    use_keys(client, f"{queue}_keyed")
+    use_results(client, f"{queue}_awaited")
+    use_capture(client, f"{queue}_captured")
     # The bell is a session's, of which a pooler has none to give.
     assert client.take_bell(queue, connection=direct) == "held"
     assert client.give_bell(queue, connection=direct)
@@ -76,19 +84,24 @@ def use_messages(client: Any, queue: str, round: int) -> None:
         copy.write(texts[4])
     messages: list[Message] = client.lease(queue, "default", "w", 5)
     assert [message.payload for message in messages] == texts
-    assert client.extend(messages, lease_time=60) > client.clock()
+    cancelled = client.publish(queue, f"{queue} not needed")
+    assert [row.state for row in client.cancel(queue, cancelled)] == ["ready"]
+    assert client.lease(queue, "default", "w") == []
+    extension = client.extend(messages, lease_time=60)
+    assert (extension.expires_at > client.clock(), extension.cancelled) == (True, [])
     done, again, never, back, last = messages
     assert client.ack(done, result=texts[0]) == 1
     assert client.retry(again, error="again") == 1
     assert client.reject(never, "never") == 1
-    assert client.release(back) == 1
+    assert client.release(back, after=0) == 1
     assert {fate.reason for fate in client.list_fates(queue, "default", [never.id])} == {"rejected"}
-    assert client.ack(last) == 1
+    assert client.time_out(last, error="too long") == 1
     assert client.show_message(queue, done.id)[0].payload == texts[0]
-    assert {dead.payload for dead in client.list_dead(queue)} == {texts[1], texts[2]}
+    assert client.purge(queue, ids=[cancelled]) == 1
+    assert {dead.payload for dead in client.list_dead(queue)} == {texts[1], texts[2], texts[4]}
     assert client.count_dead(queue, error="NEVER") == 1
     assert client.requeue(queue, ids=[again.id]) == 1
-    assert client.purge(queue) == 1
+    assert client.purge(queue) == 2
     client.promote(queue)
     left = client.lease(queue, "default", "w", 5)
     assert {message.payload for message in left} == {texts[1], texts[3]}
@@ -130,18 +143,61 @@ def look(client: Any, queue: str) -> None:
     assert client.list_duties()
     client.rotate(queue)
     client.summarize(queue)
+    assert client.set_dead(queue, warn=False).channel
+    client.roll_up(queue)
+    assert client.statistics(queue) == []
+    assert client.create_archive(queue)
+    client.archive(queue)
+    assert queue in {each.queue for each in client.list_archives()}
+    client.drop_archive(queue)
+    assert client.create_taker(queue, "lake")
+    assert [each.taker for each in client.list_takers(queue)] == ["lake"]
+    client.drop_taker(queue, "lake")
     client.set_publishing(queue, max_per_transaction=1000, announce=True)
     assert client.announcement_channel(queue)
-    with pytest.raises(InvalidArgument, match="behind a connection pooler"):
-        next(iter(client.listen(queue)))
     client.close_queue(queue)
     with pytest.raises(QueueClosed):
         client.publish(queue, 1)
     client.open_queue(queue)
 
 
+def use_results(client: Any, queue: str) -> None:
+    client.create_queue(queue)
+    id = client.publish(queue, 1, awaited=True)
+    (message,) = client.lease(queue, "default", "w")
+    assert client.ack(message, result=queue) == 1
+    assert client.result(queue, id, timeout=30) == queue
+    assert [each.result for each in client.list_replies(queue, [id])] == [queue]
+    assert client.reply_channel(queue)
+    version = client.set_memo(queue, "n", 1, expected=0)
+    memo = client.get_memo(queue, "n")
+    assert [memo] == client.list_memos(queue)
+    assert (memo.value, memo.version) == (1, version)
+    assert client.delete_memo(queue, "n")
+    assert client.forget_memos() == 0
+
+
+def use_schedules(client: Any, queue: str) -> None:
+    nightly, listed = f"{queue}_nightly", f"{queue}_listed"
+    assert client.create_schedule(nightly, queue, queue, cron="0 3 * * *", zone="Europe/Prague")
+    assert client.list_schedules(queue)[0].due_times == 1000
+    assert client.preview_schedule(nightly, 2)[0].minute == 0
+    client.pause_schedule(nightly)
+    assert client.resume_schedule(nightly)
+    assert client.fill_schedules() >= 1
+    assert client.fire() >= 0
+    assert client.list_schedule_runs(nightly) == []
+    client.delete_schedule(nightly)
+    wanted = [Schedule(schedule=listed, queue=queue, payload={"of": queue}, every=60)]
+    assert [each.change for each in client.sync_schedules(wanted, queue)] == ["created"]
+    assert client.list_schedules(queue)[0].payload == {"of": queue}
+
+
 def use_lanes(client: Any, queue: str) -> None:
     assert client.create_queue(queue, lanes="priority,key")
+    client.set_lanes(queue, policy="ranked", function="by_need")
+    assert [ranking.function for ranking in client.list_rankings(queue)] == ["by_need"]
+    assert client.fleet(queue).slots == 0
     client.set_lanes(queue, max_running=5)
     client.set_lane(queue, lane="a", weight=2)
     client.publish_many(queue, [queue] * 3, keys=["a", "b", "c"], priorities=[1, 2, 2])
@@ -151,6 +207,28 @@ def use_lanes(client: Any, queue: str) -> None:
     assert client.resume_lane(queue, lane="a", priority=1)
     assert [message.payload for message in client.lease(queue, "default", "w", 5)] == [queue]
     assert {lane.running for lane in client.list_lanes(queue) if lane.lane != "a"} == {1}
+    client.drop_queue(queue, force=True)
+
+
+def use_keys(client: Any, queue: str) -> None:
+    assert client.create_queue(queue, unique="refuse")
+    first = client.publish_unique(queue, 1, "a")
+    assert first.is_new
+    assert client.publish_unique(queue, 2, "a") == (first.id, False)
+    assert [row.is_new for row in client.publish_many_unique(queue, [1, 2], ["a", "b"])] == [False, True]
+    client.drop_queue(queue, force=True)
+
+
+def use_capture(client: Any, queue: str) -> None:
+    assert client.create_queue(queue)
+    with client.transaction() as connection:
+        connection.execute(f"create table {queue} (id integer)")
+    assert client.capture(queue, queue)
+    with client.transaction() as connection:
+        connection.execute(f"insert into {queue} values (1)")
+    assert [message.kind for message in client.lease(queue, "default", "w")] == [f"public.{queue}.insert"]
+    assert [each.table_name for each in client.list_captures(queue)] == [f"public.{queue}"]
+    assert client.uncapture(queue)
     client.drop_queue(queue, force=True)
 
 
@@ -174,6 +252,9 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
         noting.perform_duties()
         assert "promote" in {duty.duty for duty in noting.list_duties()}
         noting.create_queue("last")
+        noting.set_publishing("last", announce=True)
+        with pytest.raises(InvalidArgument, match="behind a connection pooler"):
+            next(iter(noting.listen("last")))
         noting.publish("last", 1)
         assert noting.list_warnings("last") == []
         assert noting.forget("last") == 0

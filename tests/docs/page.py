@@ -1,8 +1,8 @@
 r"""A page, run as its reader runs it: from top to bottom, each block by its language.
 
 `sh` runs in bash, in an empty folder; `python` runs in one namespace for the whole page; `sql` runs statement
-by statement in one session. A block that a line such as "`shop.py`:" introduces is a file, which later blocks
-use. Blocks of other languages are not run, nor those of none, nor those marked `elsewhere`.
+by statement in one session; YAML is parsed. A block that a line such as "`shop.py`:" introduces is a file,
+which later blocks use. Blocks of other languages, of none, and those marked `elsewhere`, are not run.
 
 In SQL, a line `--> value` says what the statement above returns first, `--> TQ003` what it raises. As in
 psql, `\gset` instead of the semicolon keeps the columns of a row, for `:name` and `:'name'`.
@@ -12,14 +12,31 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import yaml
 
-LANGUAGES = {"", "go", "ini", "javascript", "json", "mermaid", "php", "python", "sh", "sql", "text", "yaml"}
+LANGUAGES = {
+    "",
+    "dockerfile",
+    "go",
+    "ini",
+    "javascript",
+    "json",
+    "mermaid",
+    "php",
+    "python",
+    "sh",
+    "sql",
+    "text",
+    "toml",
+    "yaml",
+}
 
 BLOCK = re.compile(
     r"(?:^`(?P<file>[\w./-]+)`:\n\n)?^```(?P<language>\w*)(?P<where> elsewhere)?\n(?P<text>.*?)^```$",
@@ -93,8 +110,13 @@ class Reader:
         ran = 0
         for block in blocks(self.page):
             assert block.language in LANGUAGES, f"{self.page.name}:{block.line}: {block.language}?"
+            if block.language == "yaml":
+                assert all(isinstance(each, dict) for each in yaml.safe_load_all(block.text)), block.line
             if block.file is not None:
                 (self.folder / block.file).write_text(block.text)
+                # Another page may have imported a module of this name.
+                if block.file.endswith(".py"):
+                    sys.modules.pop(Path(block.file).stem, None)
             elif block.language in {"python", "sh", "sql"}:
                 getattr(self, block.language)(block)
                 ran += 1

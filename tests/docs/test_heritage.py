@@ -16,7 +16,7 @@ ROWS = ROW.findall((ROOT / "docs" / "heritage.md").read_text())
 FEATURES = 132
 
 LATER = re.compile(
-    r"[Cc]omes? with (capture|facades|filters|lanes|message options|pause|pipelines|roles|schedules|telemetry"
+    r"[Cc]omes? with (facades|filters|lanes|message options|pause|pipelines|roles|telemetry"
     r"|the dashboard|unique keys)\b"
 )
 

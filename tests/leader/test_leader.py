@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from serving import PATIENCE, Queue
+from trunq import Client
 from trunq.leader import Leader, election
 from trunq.message import Message
 from waiting import async_wait_until, wait_until
@@ -98,12 +99,13 @@ async def test_one_that_dies_is_succeeded_when_its_lease_ends(queue: Queue) -> N
 
 
 async def test_every_duty_is_performed_for_every_queue(queue: Queue, other: Queue) -> None:
-    duties = {duty for (duty,) in queue.connection.execute("select duty from trunq.list_duties()")}
-    assert len(duties) >= 5
+    duties = dict(queue.connection.execute("select duty, per_queue from trunq.list_duties()").fetchall())
+    per_queue = [duty for duty, each in duties.items() if each]
+    assert len(per_queue) >= 5
     leader = Leader(queue.dsn)
     async with leading(leader):
-        await async_wait_until(lambda: set(leader.performed.calls) == duties)
-        await async_wait_until(lambda: min(leader.performed.calls.values()) >= 2)
+        await async_wait_until(lambda: set(leader.performed.calls) == set(duties))
+        await async_wait_until(lambda: min(leader.performed.calls[duty] for duty in per_queue) >= 2)
 
 
 async def test_the_duties_are_those_of_perform_duties(queue: Queue) -> None:
@@ -335,3 +337,71 @@ async def test_one_that_is_stopped_before_it_runs_does_not_lead(queue: Queue) ->
     async with asyncio.timeout(PATIENCE):
         await leader.run_async()
     assert queue.connection.execute("select count(*) from trunq.leader where term > 0").fetchone() == (0,)
+
+
+def fired(queue: Queue) -> list[tuple[float, float]]:
+    """How many seconds after its time each run was fired, and after the one before, oldest first."""
+    runs = (
+        "select due_at, fired_at, lag(due_at) over (order by due_at) from trunq.schedule_run order by due_at"
+    )
+    return [
+        ((at - due).total_seconds(), 0.0 if before is None else (due - before).total_seconds())
+        for due, at, before in queue.connection.execute(runs.encode())
+    ]
+
+
+async def test_schedules_fire_when_they_are_due(queue: Queue) -> None:
+    """Each at its second, by a cron text and by an interval; the leader computes times in time."""
+    with Client(queue.dsn) as client:
+        client.create_schedule("cron", "q", cron="* * * * * *", kind="work")
+        queue.connection.execute("delete from trunq.schedule_due where due_at > now() + interval '30 s'")
+        async with leading(Leader(queue.dsn)):
+            await async_wait_until(lambda: len(fired(queue)) >= 4)
+        assert [apart for _, apart in fired(queue)[1:4]] == [1.0, 1.0, 1.0]
+        assert min(late for late, _ in fired(queue)) >= 0.0
+        assert len(client.preview_schedule("cron", 1000)) > 900
+
+
+async def test_a_new_schedule_is_heard_of_by_a_leader_who_has_none(queue: Queue) -> None:
+    """It would look again in a minute."""
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        await async_wait_until(lambda: leader.performed.calls.get("fire"))
+        queue.connection.execute("select trunq.create_schedule('often', 'q', p_every => '1 s')")
+        await async_wait_until(lambda: fired(queue))
+        calls = leader.performed.calls["fire"]
+        queue.connection.execute("select trunq.delete_schedule('often')")
+        queue.connection.execute("select trunq.create_schedule('again', 'q', p_every => '1 s')")
+        await async_wait_until(lambda: fired(queue))
+        assert leader.performed.calls["fire"] > calls
+
+
+async def test_a_new_schedule_is_heard_of_after_the_connection_was_lost(queue: Queue) -> None:
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        await async_wait_until(lambda: leader.performed.calls.get("fire"))
+        ended = queue.connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'trunq leader%'"
+        ).fetchall()
+        assert ended == [(True,)]
+        ticks = leader.performed.calls["tick"]
+        await async_wait_until(lambda: leader.performed.calls["tick"] > ticks)
+        queue.connection.execute("select trunq.create_schedule('often', 'q', p_every => '1 s')")
+        await async_wait_until(lambda: fired(queue))
+
+
+async def test_the_leader_waits_before_it_tries_a_time_again_that_it_could_not_fire(queue: Queue) -> None:
+    queue.connection.execute(
+        "select trunq.create_schedule('often', 'q', p_every => '1 s', p_missed => 'all')"
+    )
+    queue.connection.execute("select trunq.close_queue('q')")
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        failed = "select error from trunq.schedule where error is not null"
+        await async_wait_until(lambda: queue.connection.execute(failed).fetchone())
+        calls, ticks = leader.performed.calls["fire"], leader.performed.calls["tick"]
+        await async_wait_until(lambda: leader.performed.calls["tick"] >= ticks + 3)
+        assert leader.performed.calls["fire"] <= calls + 5
+        queue.connection.execute("select trunq.open_queue('q')")
+        await async_wait_until(lambda: fired(queue))

@@ -63,6 +63,7 @@ class Reader:
     purged: dict[int, int] = field(default_factory=dict)  # dead, and gone but for their rows in the log
     done: dict[int, int] = field(default_factory=dict)
     expiries: dict[int, int] = field(default_factory=dict)  # how many leases in a row ran out
+    expires: dict[int, int] = field(default_factory=dict)  # when they may no longer be handed out
 
     def take(self, lease_id: int, worker: str, ids: list[int], now: Moment) -> None:
         is_suspect = any(self.expiries.get(id, 0) > 1 for id in ids)
@@ -109,13 +110,13 @@ class Reader:
         suspects = [other.lease_id for other in beside if other.is_suspect]
         together = len(beside) + len(held.open) > 1
         spared = suspects and (not held.is_suspect or max(suspects) > held.lease_id)
-        shared = together and not held.is_suspect
+        shared = together and not (held.is_suspect and self.expiries.get(id, 0) > MAX_ATTEMPTS)
         if attempt >= MAX_ATTEMPTS and not spared and not shared:
             self.expiries.pop(id, None)
             self.dead[id] = attempt
             return
         attempt = attempt if spared else min(attempt + 1, MAX_ATTEMPTS)
-        self.expiries[id] = min(self.expiries.get(id, 0) + 1, 2)
+        self.expiries[id] = self.expiries.get(id, 0) + 1
         if self.expiries[id] > 1:
             line = [due_at for each, (_, due_at) in self.retrying.items() if self.expiries.get(each, 0) > 1]
             self.retrying[id] = (attempt, max(now, *line, now) + SOON)

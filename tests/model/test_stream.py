@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from calling import move_clock, new_names, refused
 from conftest import Connect
 from engine import Engine
+from model.machine import run_machine
 
 READERS = ("lake", "search")
 WORKERS = ("ada", "bob")
@@ -125,7 +124,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(reader=readers, worker=workers, most=some)
     def next_batch(self, reader: str, worker: str, most: int) -> None:
         stream, known = self.stream, self.stream.open.get(reader)
-        rows = self.work.call("next_batch", subscription=reader, worker=worker, max_ticks=most)
+        rows = self.work.call("next_batch", subscription=reader, worker=worker, max_ticks=most, cut=False)
         first = stream.position[reader]
         newer = sorted(tick for tick in stream.ticks if tick > first)[:most]
         if known and known.expires_at > self.now:
@@ -237,16 +236,4 @@ def assert_once(read: Sequence[int], committed: set[int]) -> None:
 
 
 def test_a_stream_does_what_its_model_does(connect: Connect) -> None:
-    run_state_machine_as_test(
-        lambda: StreamMachine(connect),
-        settings=settings(
-            max_examples=30,
-            stateful_step_count=40,
-            derandomize=True,
-            database=None,
-            deadline=None,
-            phases=[Phase.generate],
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(lambda: StreamMachine(connect), 30, 40)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import psycopg
 import pytest
 
 from calling import answer, ask, burn, call, drain, fetch, lease, named, new_names, publish, refused, state
-from trunq import install
+from trunq import history, install
 from trunq.embedded import Embedded
 
 Connection = psycopg.Connection[Any]
@@ -162,3 +163,16 @@ def test_a_clean_restart_keeps_leases_that_did_not_wait_for_the_disk(spare: Embe
     assert answer(session, "ack", held) == 1
     assert drain(session, "q") == ids[1:]
     assert fetch(session, "select trunq.version()") == install.newest()
+
+
+def test_what_a_taker_saw_a_crash_does_not_take_back(spare: Embedded, open_one: Open) -> None:
+    session = open_one()
+    publish(session, "q", 3)
+    write_no_more(session)
+    answer(session, "ack", lease(session, "q", 3))
+    slice, _ = history.plan(lambda: nullcontext(session), "q", "lake", {}, 100)
+    assert slice is not None
+    crash(spare)
+    again = open_one()
+    found = history.read(lambda: nullcontext(again), "q", slice)
+    assert [batch.num_rows for batch in found] == [3]

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, lease, publish
+from calling import answer, ask, lease, new_names, publish
 from conftest import Connect
 
 WORKERS = 8
@@ -31,11 +31,14 @@ class Running:
             self.done += max(0, -by)
 
 
+@pytest.mark.parametrize("lanes", [None, "key"])
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_no_more_run_than_may_whoever_leases(
-    session: psycopg.Connection[Any], queue: str, open_session: Connect, count: int
+    session: psycopg.Connection[Any], open_session: Connect, lanes: str | None, count: int
 ) -> None:
-    publish(session, queue, MESSAGES)
+    queue = next(new_names("limited"))
+    ask(session, "create_queue", queue=queue, lanes=lanes)
+    publish(session, queue, MESSAGES, keys=list("abcde") * (MESSAGES // 5))
     ask(session, "subscribe", queue=queue, subscription="default", max_running=LIMIT)
     running = Running()
 

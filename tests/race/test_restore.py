@@ -28,12 +28,19 @@ from calling import (
     refused,
     state,
 )
+from laning import make
 from trunq import install
 from trunq.embedded import Embedded
 
 Connection = psycopg.Connection[Any]
 
 STREAM = {"queue": "q", "subscription": "stream"}
+
+
+@pytest.fixture
+def shared_database(database: str) -> str:
+    """Not shared: a rebase is of all queues, and what other tests left would count too."""
+    return database
 
 
 @dataclass
@@ -446,3 +453,35 @@ def test_adopt_in_its_own_cluster_changes_nothing(session: Connection, queue: st
     assert ask(session, "adopt") is False
     assert answer(session, "ack", held) == 1
     assert drain(session, queue) == ids[1:]
+
+
+def test_what_a_filter_leaves_out_is_not_published_again(session: Connection, queue: str) -> None:
+    ask(session, "subscribe", queue=queue, subscription="mail", filter={"kinds": ["mail"]})
+    ids = publish(session, queue, 2, kinds=["mail", "other"])
+    answer(session, "retry", lease(session, queue, subscription="mail"), delays=["0"])
+    ask(session, "rebase")
+    assert drain(session, queue, "mail") == ids[:1]
+
+
+def test_a_message_that_is_to_be_retried_holds_its_key(session: Connection) -> None:
+    laned = make(session)
+    laned.ask("subscribe", subscription="default", in_order=True)
+    ids = laned.publish(5, keys=["a", "b", "a", "b", "a"])
+    held = laned.lease(2)
+    laned.answer("retry", held, held.ids[:1], delays=["1 hour"])
+    ask(session, "rebase")
+    assert laned.drain() == [ids[1], ids[3]]
+    with laned.clock("2 hours"):
+        laned.ask("promote")
+        assert laned.drain() == [ids[0], ids[2], ids[4]]
+
+
+def test_a_retry_that_is_purged_after_a_rebase_lets_its_key_go_on(session: Connection) -> None:
+    laned = make(session)
+    laned.ask("subscribe", subscription="default", in_order=True)
+    ids = laned.publish(2, keys=["a"])
+    laned.answer("retry", laned.lease(), delays=["1 hour"])
+    ask(session, "rebase")
+    assert not laned.lease()
+    laned.ask("cancel", ids=ids[:1])
+    assert laned.drain() == ids[1:]

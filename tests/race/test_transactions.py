@@ -9,6 +9,7 @@ import pytest
 
 from calling import answer, ask, burn, drain, fetch, lease, publish, refused
 from conftest import Connect
+from laning import make
 
 Connection = psycopg.Connection[Any]
 
@@ -110,6 +111,20 @@ def test_without_notify_a_prepared_publisher_keeps_nobody_from_sleeping(
     user.execute(f"prepare transaction '{queue}'".encode())
     assert ask(open_session(), "take_bell", queue=queue) == "held"
     session.execute(f"rollback prepared '{queue}'".encode())
+
+
+def test_told_not_to_notify_a_transaction_that_sets_a_lane_can_be_prepared(
+    session: Connection, user: Connection, open_session: Connect
+) -> None:
+    laned = make(session)
+    assert ask(open_session(), "take_bell", queue=laned.queue) == "held"
+    user.execute("set trunq.notify = off")
+    user.execute("begin")
+    laned.on(user).ask("pause_lane", lane="a")
+    user.execute(f"prepare transaction '{laned.queue}'".encode())
+    session.execute(f"commit prepared '{laned.queue}'".encode())
+    laned.publish(keys=["a"])
+    assert not laned.lease()
 
 
 def test_a_handler_s_prepared_answer_holds_until_it_is_committed(

@@ -1,21 +1,15 @@
-"""A queue to read with Spark, and one Spark session for the whole folder."""
+"""A queue to read with Spark."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 
-from trunq import spark as trunq_spark
 from trunq.spark.source.option import Options
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 OTHERS = (
     "from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
@@ -73,15 +67,3 @@ def queue(
 ) -> Queue:
     connection.execute("select trunq.create_queue('q')")
     return Queue(database, connection, connect)
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = trunq_spark.session("tests", "local[2,4]", "768m")
-    java: subprocess.Popen[bytes] = session.sparkContext._gateway.proc  # type: ignore[attr-defined,union-attr]
-    yield session
-    session.stop()
-    # It would end a moment after us; a run of the tests leaves no process behind.
-    assert java.stdin is not None
-    java.stdin.close()
-    java.wait(30)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trunq.spark.errors import JavaMissing
+from trunq.spark.errors import JavaMissing, SparkError
+from trunq.spark.launch.cluster import PYTHON, cluster_settings, driver_host, is_local, packed_python
 from trunq.spark.launch.java import SHIM, Java, find_java, inspect_java
 
 
@@ -90,3 +91,47 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     home = install(tmp_path / "home", "17.0.1")
     (home / "release").unlink()
     assert inspect_java(home) == Java(home, 17)
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({}, "TRUNQ_REAL_PYTHON is not set on"),
+        (
+            {"TRUNQ_REAL_PYTHON": "./environment/bin/python"},
+            "there is no Python at ./environment/bin/python on",
+        ),
+    ],
+)
+def test_the_shim_of_python_says_what_an_executor_lacks(
+    variables: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    asked = subprocess.run(
+        [SHIM / PYTHON, "-m", "pyspark.daemon"],
+        env={"PATH": "/usr/bin:/bin", **variables},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == 1
+    assert told in asked.stderr
+    assert len(asked.stderr.splitlines()) == 1
+
+
+def test_executors_get_their_python_and_a_driver_that_they_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"):
+        monkeypatch.delenv(name, raising=False)
+    found = {"TRUNQ_REAL_PYTHON": packed_python("/share/venv.tar.gz#environment")}
+    settings = cluster_settings("spark://127.0.0.1:7077", found, "/share/venv.tar.gz#environment")
+    assert settings["spark.driver.host"] == "127.0.0.1"
+    assert settings["spark.executorEnv.TRUNQ_REAL_PYTHON"] == "./environment/bin/python"
+    assert settings["spark.executorEnv.PATH"].startswith("./environment/lib/python3.")
+    assert driver_host("yarn") is None
+    with pytest.raises(SparkError, match="needs a name"):
+        packed_python("/share/venv.tar.gz")
+    assert [is_local(each) for each in ("local", "local[2,4]", "local-cluster[2,1,512]")] == [
+        True,
+        True,
+        False,
+    ]

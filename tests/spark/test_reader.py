@@ -274,4 +274,4 @@ def test_a_schema_may_name_only_the_columns_there_are() -> None:
 
 
 def test_the_columns_are_those_of_a_message_in_a_batch() -> None:
-    assert tuple(column.name for column in COLUMNS) == BatchMessage._fields
+    assert (*(column.name for column in COLUMNS), "txid") == BatchMessage._fields

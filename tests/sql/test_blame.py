@@ -138,6 +138,42 @@ def test_the_newest_suspect_is_to_blame(session: Connection, queue: str) -> None
     assert attempts(lease_all(session, queue)) == expected
 
 
+@pytest.mark.parametrize("beside", ["suspect", "fresh"])
+def test_a_suspect_in_company_does_not_die_at_once(session: Connection, queue: str, beside: str) -> None:
+    """Its lease may have been on its way when the killer struck, and a new killer is no suspect yet."""
+    innocent, *others = make_suspects(session, queue, 2 if beside == "suspect" else 1)
+    killer = others[0] if others else publish(session, queue)[0]
+    held = lease_all(session, queue)
+    assert sorted(attempts(held)) == sorted([innocent, killer])
+    set_policy(session, queue, max_attempts=3)
+    newest = next(each for each in reversed(held) if attempts([each])[each.ids[0]] == 3)
+    assert attempts([newest]) == {newest.ids[0]: 3}
+    crash(session, queue)
+    assert not call(session, "list_dead", queue=queue)
+
+
+def test_a_killer_always_in_company_dies_in_the_end(session: Connection, queue: str) -> None:
+    set_policy(session, queue, max_attempts=3)
+    (killer,) = make_suspects(session, queue, 1)
+    crashes = 2
+    while not call(session, "list_dead", queue=queue):
+        publish(session, queue)
+        assert killer in attempts(lease_all(session, queue))
+        crash(session, queue)
+        crashes += 1
+        for held in lease_all(session, queue):
+            answer(session, "ack", held)
+        come_back(session, queue)
+        for held in lease_all(session, queue):
+            if killer not in held.ids:
+                answer(session, "ack", held)
+            else:
+                answer(session, "release", held)
+    assert crashes == 5
+    dead = call(session, "list_dead", queue=queue)
+    assert [(row.id, row.reason) for row in dead] == [(killer, "lease_expired")]
+
+
 def test_reaped_one_after_the_other_the_blame_is_the_same(session: Connection, queue: str) -> None:
     ids = make_suspects(session, queue, 3)
     held = []

@@ -109,7 +109,7 @@ def test_a_publisher_who_may_only_insert_may_give_a_time(
     role = f"clerk_{queue}"
     session.execute(sql.SQL("create role {}").format(sql.Identifier(role)))
     try:
-        ask(session, "grant_publisher", queue=queue, role=role)
+        ask(session, "grant_role", queue=queue, role="publisher", grantee=role)
         clerk = open_session()
         clerk.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
         (id,) = insert(clerk, queue, f"('1', '{AT}')")
@@ -133,7 +133,7 @@ def test_a_publisher_who_may_only_insert_may_publish_with_a_delay(
     role = f"agent_{queue}"
     session.execute(sql.SQL("create role {}").format(sql.Identifier(role)))
     try:
-        ask(session, "grant_publisher", queue=queue, role=role)
+        ask(session, "grant_role", queue=queue, role="publisher", grantee=role)
         agent = open_session()
         agent.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
         one = ask(agent, "publish", queue=queue, payload={"a": 1}, kind="mail", delay="1 hour")

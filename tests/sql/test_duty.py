@@ -103,6 +103,7 @@ def test_a_queue_with_much_new_is_ticked_at_once(session: psycopg.Connection[Any
 
 def test_an_idle_queue_is_ticked_ever_less_often(work: Engine) -> None:
     ticked = []
+    work.ask("set_queue", tick_idle_period="1 min")
     for second in range(400):
         with work.clock(f"{second} seconds"):
             if work.ask("tick"):
@@ -114,6 +115,7 @@ def test_an_idle_queue_is_ticked_ever_less_often(work: Engine) -> None:
 
 
 def test_ids_a_session_had_in_stock_do_not_hide_a_message(work: Engine) -> None:
+    work.ask("set_queue", tick_idle_period="1 min")
     work.publish()
     for second in (4, 13, 35):
         with work.clock(f"{second} seconds"):
@@ -139,8 +141,13 @@ def test_all_duties_are_done_in_one_call(connection: psycopg.Connection[Any]) ->
     work.lease()
     with work.clock("2 minutes"):
         rows = call(work.connection, "perform_duties")
-    done = {"promote": 1, "reap": 1, "tick": 1, "forget": 0, "summarize": 0, "rotate": 0}
-    assert {row.duty: row.done for row in rows} == done
+    done = {row.duty: row.done for row in rows}
+    assert done.pop("roll_up") in (1, 2), "minutes"
+    assert {duty for duty, number in done.items() if number} == {"promote", "reap", "tick"}
+    assert set(done) == {"promote", "reap", "tick", "forget", "summarize", "archive", "rotate"} | {
+        "fire",
+        "forget_memos",
+    }
     assert len(work.drain()) == 2
 
 

@@ -178,7 +178,7 @@ def test_a_publisher_without_rights_meets_the_same_gate(
     role = f"guest_{queue}"
     session.execute(sql.SQL("create role {}").format(sql.Identifier(role)))
     try:
-        ask(session, "grant_publisher", queue=queue, role=role)
+        ask(session, "grant_role", queue=queue, role="publisher", grantee=role)
         ask(session, "set_publishing", queue=queue, kinds=["mail"], max_per_transaction=2, max_waiting=5)
         guest = open_session()
         guest.execute(sql.SQL("set role {}").format(sql.Identifier(role)))

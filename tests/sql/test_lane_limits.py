@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import psycopg
+import pytest
 
 from calling import ask, fetch, lease, new_names, refused
 from conftest import Connect
@@ -86,6 +87,29 @@ def test_a_rate(session: Connection) -> None:
         assert not laned.lease(20)
     with laned.clock("1 hour"):
         assert len(laned.lease(20).ids) == 3
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_what_expired_takes_neither_a_token_of_its_lane_nor_a_place(session: Connection, count: int) -> None:
+    laned = make(session)
+    laned.ask("set_lanes", max_running=1, rate=1, burst=2)
+    laned.publish(7, keys=["a"], max_age="1 minute")
+    laned.publish(3, keys=["a"])
+    with laned.clock("2 minutes"):
+        held = laned.lease(count)
+        assert len(held.ids) == 1
+        assert not laned.lease(count)
+        laned.ack(held)
+        assert len(laned.lease(count).ids) == 1
+    assert laned.status().dead == 7
+
+
+def test_more_expired_messages_than_rounds_of_a_lease_hide_none(session: Connection) -> None:
+    laned = make(session)
+    laned.publish(100, keys=["a"], max_age="1 minute")
+    (alive,) = laned.publish(1, keys=["a"])
+    with laned.clock("2 minutes"):
+        assert laned.lease().ids == [alive]
 
 
 def test_lanes_are_listed_with_depth_age_and_limits(session: Connection) -> None:

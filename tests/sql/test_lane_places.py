@@ -106,6 +106,24 @@ def test_turns_that_were_copied_are_not_taken_twice(session: Connection) -> None
     assert laned.fetch("select carried_to from {lease} order by lease_id desc limit 1") is None
 
 
+def test_an_older_turn_of_a_lane_never_outlives_its_newest(session: Connection) -> None:
+    laned = make(session)
+    laned.publish(10, keys=["a"])
+    laned.ack(laned.lease(3))
+    done = laned.lease(7)
+    laned.ack(done)
+    assert not laned.lease()
+    assert laned.fetch("select array_agg(state order by seq) from {turn}") == ["r", "r", "r", "i"]
+    # The segment of the newest turn, in which the lane is idle, is emptied before that of the older ones.
+    laned.run("update {turn} set segment = mod(segment + 3, 4) where seq = (select max(seq) from {turn})")
+    before = laned.fetch("select segment from {turn} order by seq desc limit 1")
+    laned.rotate("1 day")
+    assert laned.fetch("select count(*) from {turn} where segment = %s", before) == 0
+    assert {laned.state(id) for id in done.ids} == {"done"}
+    new = laned.publish(3, keys=["a"])
+    assert laned.lease().ids + laned.drain() == new
+
+
 def test_a_lane_that_runs_keeps_its_count_when_its_turn_is_copied(session: Connection) -> None:
     laned = make(session)
     laned.ask("set_lanes", max_running=2)

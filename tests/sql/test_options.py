@@ -11,13 +11,14 @@ from psycopg.types.json import Jsonb
 
 from calling import ask, refused
 from engine import Engine
+from laning import EVERY_QUEUE, make_any
 
 Connection = psycopg.Connection[Any]
 
 
-@pytest.fixture
-def engine(session: Connection, queue: str) -> Engine:
-    return Engine(session, queue)
+@pytest.fixture(params=EVERY_QUEUE)
+def engine(session: Connection, request: pytest.FixtureRequest) -> Engine:
+    return make_any(session, request.param)
 
 
 def test_max_attempts_of_a_message_stand_in_for_the_subscriptions(engine: Engine) -> None:
@@ -161,6 +162,17 @@ def test_a_message_has_an_age_or_an_expiry(engine: Engine) -> None:
         engine.ask("publish", options={"expires_at": "2030-01-01T00:00:00Z"}, max_age="1 hour")
     with refused("TQ005", "max_age"):
         engine.ask("publish", max_age="-1 hour")
+
+
+def test_an_age_that_ends_before_the_message_is_due_is_refused(engine: Engine) -> None:
+    for delay in ("61 minutes", "2 hours"):
+        with refused("TQ005", "expires before it is due"):
+            engine.ask("publish", delay=delay, max_age="1 hour")
+        with refused("TQ005", "expires before it is due"):
+            engine.publish(2, delay=delay, max_age="1 hour")
+    engine.ask("publish", delay="1 hour", max_age="2 hours")
+    engine.publish(2, due_at=datetime(2020, 1, 1, tzinfo=UTC), max_age="1 hour")
+    assert engine.status().delayed == 3
 
 
 def test_a_plain_insert_takes_options(engine: Engine) -> None:

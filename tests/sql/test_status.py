@@ -190,7 +190,7 @@ def test_what_lies_behind_the_position_of_a_stream_is_counted(work: Engine) -> N
     assert work.status("lake").ready == 5
     work.ask("advance", subscription="lake", tick_id=tick)
     assert work.status("lake").ready == 1
-    (batch,) = work.call("next_batch", subscription="lake", worker="w") or [None]
+    (batch,) = work.call("next_batch", subscription="lake", worker="w", cut=False) or [None]
     assert batch is None, "no tick, no batch"
     work.run(f"insert into trunq_log.{work.queue} (kind) select 'k' from generate_series(1, 20000)")
     row = work.status("lake")

@@ -74,7 +74,7 @@ def test_impossible_policies_are_refused(session: Connection, queue: str) -> Non
     before = only(session, queue, "default")
     for name in ("s", "default"):
         for policy in IMPOSSIBLE:
-            with refused("TQ005", "policy", name):
+            with refused("TQ005", next(iter(policy)), "policy", name):
                 ask(session, "subscribe", queue=queue, subscription=name, **policy)
     assert call(session, "list_subscriptions", queue=queue) == [before]
 

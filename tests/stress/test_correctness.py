@@ -197,8 +197,7 @@ class Stress:
                     assert done.isdisjoint(work.listed(state=state, limit=50))
 
 
-# Queues with lanes do not pass this yet: docs/lanes.md.
-@pytest.fixture(params=[None], ids=["plain"])
+@pytest.fixture(params=[None, "key"], ids=["plain", "lanes"])
 def stress(database: str, connection: psycopg.Connection[Any], request: pytest.FixtureRequest) -> Stress:
     work = Engine(connection, "work").create(retention="2 seconds", lanes=request.param)
     for name in WORKERS:
@@ -215,7 +214,7 @@ def told_of_missing(work: Engine, ledger: Ledger) -> str:
     told = [f"missing in batches: {sorted(ledger.committed - set(ledger.batched))[:20]}"]
     for name in WORKERS:
         missing = sorted(ledger.committed - ledger.done(name))
-        shown = [call(work.connection, "show_message", queue="work", id=id) for id in missing[:3]]
+        shown = [work.run("select * from {log} where id = %s", id).fetchall() for id in missing[:3]]
         told.append(f"{name}: {len(missing)} missing, {missing[:20]}: {shown}")
     told.append(f"status: {call(work.connection, 'status', queue='work')}")
     told.append(

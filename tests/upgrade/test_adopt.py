@@ -62,7 +62,8 @@ def test_after_pg_upgrade_adopt_lets_everything_go_on(server: Embedded, places: 
         assert call(session, "list_ticks", queue="q") == story["ticks"]
         (batch,) = call(session, "next_batch", **STREAM, worker="w")
         # The token is a new one each time somebody asks.
-        assert batch._replace(token=0) == story["batch"]._replace(token=0)
+        assert batch._replace(token=0, attempt=1) == story["batch"]._replace(token=0)
+        assert batch.attempt == 2, "asked for again, it is at the next"
         read = [row.id for row in call(session, "read_batch", **STREAM, batch_id=batch.batch_id)]
         assert read == story["read"]
         assert ask(session, "finish_batch", **STREAM, batch_id=batch.batch_id, token=batch.token)

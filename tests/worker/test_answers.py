@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from serving import Queue, drain, running
+from serving import Queue, drain, running, said
 from trunq.message import Message, Reject, Retry
 from trunq.wire.json import RawJson
 from trunq.worker.slot import TURN
@@ -75,7 +75,7 @@ async def test_retry_runs_the_message_again_after_its_delay(queue: Queue, after:
     message = queue.message(id)
     assert attempts == [1, 2]
     assert [attempt["outcome"] for attempt in message.attempts] == ["retry", "ack"]
-    assert message.attempts[0]["error"] == "not yet"
+    assert said(message.attempts[0]["error"]) == "not yet"
     assert (worker.statistics.retried, worker.statistics.handled) == (1, 1)
 
 
@@ -104,7 +104,7 @@ async def test_reject_makes_it_dead_with_the_reason(queue: Queue) -> None:
     await drain(worker)
     (dead,) = queue.dead()
     assert dead.reason == "rejected"
-    assert dead.errors[-1]["error"] == "no such customer"
+    assert said(dead.errors[-1]["error"]) == "no such customer"
     assert worker.statistics.rejected == 1
 
 
@@ -341,7 +341,7 @@ async def test_one_answer_that_the_database_refuses_takes_no_other_with_it(queue
     query = "select id, errors -> -1 ->> 'error' from trunq.delayed order by id"
     rows = queue.connection.execute(query).fetchall()
     told = dict(rows)
-    assert [told[id] for id in ids[1:]] == ["later"] * 3
+    assert [said(told[id]) for id in ids[1:]] == ["later"] * 3
 
 
 async def test_a_reason_that_is_not_text_fails_the_message_alone(queue: Queue) -> None:
@@ -359,4 +359,4 @@ async def test_a_reason_that_is_not_text_fails_the_message_alone(queue: Queue) -
         await async_wait_until(lambda: queue.states().get("dead") == 1)
     error = queue.connection.execute("select errors -> -1 ->> 'error' from trunq.dead").fetchone()
     assert error is not None
-    assert "reason is text, not ValueError" in error[0]
+    assert "detail is text, not ValueError" in error[0]

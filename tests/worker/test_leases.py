@@ -270,7 +270,7 @@ async def test_after_a_lost_lease_a_slot_tells_failures_and_time_limits_as_befor
         await async_wait_until(queue.is_done)
     assert queue.message(id).state == "done"
     errors = {dead.id: dead.errors[-1]["error"].partition(":")[0] for dead in queue.dead()}
-    assert errors == dict(zip(others, ["ValueError", "TimeoutError"], strict=True))
+    assert errors == dict(zip(others, ["ValueError", "TimedOut"], strict=True))
 
 
 async def test_a_sync_handler_whose_lease_is_lost_sees_its_event_and_its_answer_does_not_count(
@@ -347,7 +347,7 @@ async def test_with_a_reserve_a_handler_gets_no_longer_than_its_lease(queue: Que
 
     await drain(worker)
     (dead,) = queue.dead()
-    assert dead.errors[-1]["error"].startswith("TimeoutError: the handler ran longer than the 0.1 seconds")
+    assert dead.errors[-1]["error"].startswith("TimedOut: the handler ran longer than the 0.1 seconds")
 
 
 async def test_the_subscription_says_how_long_a_lease_is(queue: Queue) -> None:

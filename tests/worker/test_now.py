@@ -178,3 +178,25 @@ def test_something_may_stand_in_for_a_connection() -> None:
     writing(worker)
     assert worker.handle_now(True, kind="sync", connection=written) == Reject("no")
     assert written == ["insert into effect values (1)"]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_what_a_handler_reports_is_checked_and_its_checkpoint_is_in_the_message(is_async: bool) -> None:
+    worker, seen = Worker("q"), []
+
+    async def report(message: Message) -> None:
+        await message.set_progress(50, "half", {"page": 3})
+        await message.extend(60)
+        seen.append((message.checkpoint, message.time_left))
+        await message.set_progress(101)
+
+    def report_sync(message: Message) -> None:
+        message.set_progress_sync(50, "half", {"page": 3})
+        message.extend_sync(60)
+        seen.append((message.checkpoint, message.time_left))
+        message.set_progress_sync(101)
+
+    worker.handler("work")(report if is_async else report_sync)
+    with pytest.raises(InvalidArgument, match="0 to 100, not 101"):
+        worker.handle_now({}, kind="work")
+    assert seen == [({"page": 3}, None)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving import Queue, drain, running
+from serving import Queue, drain, running, said
 from trunq import Reject, Retry
 from trunq.message import Message
 from waiting import async_wait_until
@@ -50,9 +50,9 @@ async def test_answers_that_are_raised_are_those_that_are_returned(queue: Queue,
     register(worker, colour, answer)
     await drain(worker)
     outcomes = [attempt["outcome"] for attempt in queue.message(ids[0]).attempts]
-    assert (outcomes, queue.message(ids[0]).attempts[0]["error"]) == (["retry", "ack"], "not yet")
+    assert (outcomes, said(queue.message(ids[0]).attempts[0]["error"])) == (["retry", "ack"], "not yet")
     (dead,) = queue.dead()
-    assert (dead.id, dead.reason, dead.errors[-1]["error"]) == (ids[1], "rejected", "no such customer")
+    assert (dead.id, dead.reason, said(dead.errors[-1]["error"])) == (ids[1], "rejected", "no such customer")
     assert (worker.statistics.failed, worker.statistics.retried, worker.statistics.rejected) == (0, 1, 1)
     effects = queue.connection.execute("select id from effect").fetchall()
     assert effects == ([(ids[0],)] if "transaction" in colour else [])
@@ -105,4 +105,4 @@ async def test_an_answer_of_a_class_without_what_an_answer_has_fails_its_message
         await async_wait_until(queue.is_done)
         assert not task.done()
     assert (worker.statistics.handled, worker.statistics.failed) == (1, 1)
-    assert "reason" in queue.dead()[0].errors[-1]["error"]
+    assert "detail" in queue.dead()[0].errors[-1]["error"]

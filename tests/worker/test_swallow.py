@@ -76,7 +76,7 @@ async def test_a_sync_handler_that_hangs_past_its_reserve_fails_and_its_slot_goe
     assert [queue.message(id).state for id in ids] == ["done"] * 3
     (dead,) = queue.dead()
     assert dead.id == hanging
-    assert dead.errors[-1]["error"].startswith("TimeoutError: the handler ran longer than")
+    assert dead.errors[-1]["error"].startswith("TimedOut: the handler ran longer than")
     assert f"message {hanging} of q hangs: its handler does not end" in caplog.text
 
 
@@ -190,8 +190,8 @@ async def test_a_handler_that_ran_out_of_memory_fails_and_its_thread_keeps_nothi
     async with running(worker):
         queue.publish()
         await async_wait_until(queue.is_done)
-        gc.collect()
-        await async_wait_until(lambda: kept[0]() is None)
+        # Again and again: the slot may still be at it.
+        await async_wait_until(lambda: gc.collect() >= 0 and kept[0]() is None)
     (dead,) = queue.dead()
     assert dead.errors[-1]["error"].startswith("MemoryError")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -43,6 +44,37 @@ async def test_writes_and_ack_commit_together(queue: Queue, effects: Callable[[]
     assert queue.states() == {"done": 20}
     assert queue.message(ids[0]).result == "written"
     assert worker.statistics.handled == 20
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_run_again_for_another_transaction_it_finds_the_payload_as_it_was(
+    queue: Queue, effects: Callable[[], list[int]], colour: str
+) -> None:
+    """Neither brought up to date a second time, nor with what the handler did to it."""
+    (id,) = queue.publish(payload=[{"number": 7}])
+    worker = queue.worker()
+    tries = count(1)
+
+    @worker.upcast("work", from_=1)
+    def upcast(payload: Any) -> Any:
+        return {"id": payload["number"]}
+
+    def refuse() -> None:
+        if next(tries) == 1:
+            raise psycopg.errors.SerializationFailure
+
+    async def handle(message: Message, connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.execute("insert into effect values (%s)", (message.payload.pop("id"),))
+        refuse()
+
+    def handle_sync(message: Message, connection: psycopg.Connection[Any]) -> None:
+        connection.execute("insert into effect values (%s)", (message.payload.pop("id"),))
+        refuse()
+
+    worker.handler("work")(handle if colour == "async" else handle_sync)
+    await drain(worker)
+    assert effects() == [7]
+    assert queue.message(id).attempt == 1
 
 
 async def test_a_sync_handler_gets_a_sync_connection_in_its_thread(

@@ -136,6 +136,31 @@ async def test_until_empty_ends_when_the_rest_waits_for_a_handler(queue: Queue) 
     assert worker.statistics.unhandled == 2
 
 
+async def test_until_empty_ends_when_an_earlier_worker_put_the_rest_off(queue: Queue) -> None:
+    queue.publish("letter", count=2)
+    await drain(of_parcels(queue))
+    later = of_parcels(queue)
+    await drain(later)
+    assert (later.statistics.put_off, later.statistics.unhandled) == (0, 2)
+
+
+async def test_until_empty_waits_for_what_was_put_off_and_has_a_handler_now_and_says_so(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trunq.worker")
+    (id,) = queue.publish("letter")
+    await drain(of_parcels(queue))
+    worker = queue.worker(lead=True)
+
+    @worker.handler("letter")
+    async def carry(message: Message) -> None: ...
+
+    await drain(worker)
+    assert queue.message(id).state == "done"
+    said = [record.getMessage() for record in caplog.records if "what is delayed" in record.getMessage()]
+    assert said == ["waits until what is delayed is due: 1 of q"]
+
+
 async def test_until_empty_waits_for_what_is_delayed_beside_what_has_no_handler(queue: Queue) -> None:
     queue.publish("letter")
     queue.connection.execute("select trunq.publish('q', p_kind => 'parcel', p_delay => '1 hour')")

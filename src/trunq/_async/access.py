@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from psycopg import AsyncConnection
 
 from trunq._async.connection import AsyncConnections
-from trunq._async.execute import execute, execute_all, value
+from trunq._async.execute import execute, execute_all
+from trunq.bridge import AsyncBridge
 from trunq.call import Call, explained
-from trunq.connection.given import require_connection
+from trunq.connection.given import AsyncGiven, require_connection
+from trunq.wire.copy import PART, Columns
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -19,21 +20,14 @@ Record = TypeVar("Record", bound=NamedTuple)
 class AsyncAccess(AsyncConnections):
     """Calls, on the caller's connection or on one of the client's."""
 
-    async def _value(
-        self, connection: AsyncConnection[Any] | None, function: str, /, **arguments: Any
-    ) -> Any:
+    async def _value(self, connection: AsyncGiven | None, function: str, /, **arguments: Any) -> Any:
         """What a function that returns one value returns."""
-        call = Call(function, arguments)
-        with explained:
-            if connection is not None:
-                require_connection(connection, AsyncConnection)
-                return await value(connection, call)
-            async with self._borrow() as own:
-                return await value(own, call)
+        ((returned,),) = await self._execute(connection, Call(function, arguments))
+        return returned
 
     async def _records(
         self,
-        connection: AsyncConnection[Any] | None,
+        connection: AsyncGiven | None,
         record: type[Record],
         function: str,
         /,
@@ -43,30 +37,32 @@ class AsyncAccess(AsyncConnections):
         rows = await self._execute(connection, Call(function, arguments, record._fields))
         return [record._make(row) for row in rows]
 
-    async def _execute(self, connection: AsyncConnection[Any] | None, call: Call) -> list[tuple[Any, ...]]:
+    async def _execute(self, connection: AsyncGiven | None, call: Call) -> list[tuple[Any, ...]]:
         """The rows of a call, on the caller's connection or one of our own."""
         with explained:
-            if connection is not None:
-                require_connection(connection, AsyncConnection)
-                return await execute(connection, call)
-            async with self._borrow() as own:
-                return await execute(own, call)
+            if connection is None:
+                async with self._borrow() as own:
+                    return await execute(own, call)
+            if (bridge := await AsyncBridge.over(connection)) is not None:
+                return await bridge.execute(call)
+            return await execute(require_connection(connection, AsyncConnection), call)
 
-    async def _calls(
-        self,
-        connection: AsyncConnection[Any] | None,
-        function: str,
-        arguments: dict[str, Any],
-        parts: Sequence[Callable[[], dict[str, Any]]],
+    async def _publish_columns(
+        self, connection: AsyncGiven | None, arguments: dict[str, Any], columns: Columns
     ) -> list[Any]:
-        """The values of one function called for each part, all in one transaction."""
-        first = Call(function, {**arguments, **parts[0]()})
+        """What publish_many returns for each part of the messages, all in one transaction."""
+        bridge = None if connection is None else await AsyncBridge.over(connection)
+        # Where each statement commits, all of them are one statement.
+        parts = columns.arrays(PART if bridge is None or not bridge.commits else None)
+        first = Call("publish_many", {**arguments, **parts[0]()})
         if len(parts) == 1:
             return [row[0] for row in await self._execute(connection, first)]
-        calls = chain([first], (Call(function, {**arguments, **part()}) for part in parts[1:]))
+        calls = chain([first], (Call("publish_many", {**arguments, **part()}) for part in parts[1:]))
         with explained:
+            if bridge is not None:
+                # In the caller's transaction: what cannot be sent must be found before anything is.
+                return [(await bridge.execute(call))[0][0] for call in list(calls)]
             if connection is not None:
-                require_connection(connection, AsyncConnection)
-                return await execute_all(connection, calls)
+                return await execute_all(require_connection(connection, AsyncConnection), calls)
             async with self._borrow() as own:
                 return await execute_all(own, calls)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
-from psycopg import AsyncConnection
-
 from trunq._async.access import AsyncAccess
 from trunq.call import Call
+from trunq.connection.given import AsyncGiven
 from trunq.held import Held, Leased, for_each, only_one
 from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
-from trunq.wire.scalar import Interval
+from trunq.wire.scalar import Backoff, Interval, interval
 
 
 class AsyncAnswers(AsyncAccess):
@@ -36,7 +35,7 @@ class AsyncAnswers(AsyncAccess):
         result: Any = None,
         results: Sequence[Any] | None = None,
         took: Iterable[float | None] | float | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     @overload
@@ -50,7 +49,7 @@ class AsyncAnswers(AsyncAccess):
         results: Sequence[Any] | None = None,
         took: Iterable[float | None] | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     async def ack(
@@ -64,7 +63,7 @@ class AsyncAnswers(AsyncAccess):
         took: Iterable[float | None] | float | None = None,
         *,
         result: Any = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int:
         """Messages are done; returns how many were not answered before.
 
@@ -90,7 +89,12 @@ class AsyncAnswers(AsyncAccess):
         after: Interval | None = None,
         error: str | None = None,
         took: Iterable[float | None] | float | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     @overload
@@ -105,7 +109,12 @@ class AsyncAnswers(AsyncAccess):
         delays: Iterable[Interval | None] | None = None,
         took: Iterable[float | None] | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     async def retry(
@@ -121,12 +130,18 @@ class AsyncAnswers(AsyncAccess):
         *,
         after: Interval | None = None,
         error: str | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int:
         """Messages are to be tried again; those whose attempts are used up become dead. Returns how many.
 
         `after` is the delay and `error` the reason of each. In the long form, `errors` is one for all, or,
-        like `delays` and `took`, one for each id. A delay of None is by the subscription's policy.
+        like `delays` and `took`, one for each id. A delay of None is by the policy: what is given of it here,
+        as in `subscribe`, goes before the subscription's.
         """
         held = Held.of(queue, subscription, lease_id, token, ids)
         only_one("after", after, "delays", delays)
@@ -137,8 +152,83 @@ class AsyncAnswers(AsyncAccess):
             "errors": text_array("errors", for_each(error if errors is None else errors, held)),
             "delays": interval_array("delays", delays),
             "took": real_array(for_each(took, held)),
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "backoff_base": interval("backoff_base", backoff_base),
+            "backoff_cap": interval("backoff_cap", backoff_cap),
+            "jitter": jitter,
         }
         return await self._answer(connection, "retry", held, arguments)
+
+    @overload
+    async def time_out(
+        self,
+        messages: Leased,
+        /,
+        *,
+        error: str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> int: ...
+
+    @overload
+    async def time_out(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        errors: Sequence[str | None] | str | None = None,
+        took: Iterable[float | None] | None = None,
+        *,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> int: ...
+
+    async def time_out(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        error: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> int:
+        """Messages took longer than they may: tried again by the policy, like a retry. Returns how many.
+
+        What is given of the policy here goes before the subscription's. Their history says timed_out.
+        """
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        only_one("error", error, "errors", errors)
+        arguments = {
+            "errors": text_array("errors", for_each(error if errors is None else errors, held)),
+            "took": real_array(for_each(took, held)),
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "backoff_base": interval("backoff_base", backoff_base),
+            "backoff_cap": interval("backoff_cap", backoff_cap),
+            "jitter": jitter,
+        }
+        return await self._answer(connection, "time_out", held, arguments)
 
     @overload
     async def reject(
@@ -148,7 +238,7 @@ class AsyncAnswers(AsyncAccess):
         /,
         *,
         took: Iterable[float | None] | float | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     @overload
@@ -162,7 +252,7 @@ class AsyncAnswers(AsyncAccess):
         errors: Sequence[str | None] | str | None = None,
         took: Iterable[float | None] | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     async def reject(
@@ -175,7 +265,7 @@ class AsyncAnswers(AsyncAccess):
         errors: Sequence[str | None] | str | None = None,
         took: Iterable[float | None] | float | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int:
         """Messages will never succeed: they become dead, for this reason. Returns how many."""
         if not isinstance(queue, str):
@@ -194,8 +284,9 @@ class AsyncAnswers(AsyncAccess):
         messages: Leased,
         /,
         *,
+        after: Interval | None = None,
         error: str | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     @overload
@@ -207,8 +298,9 @@ class AsyncAnswers(AsyncAccess):
         token: int,
         ids: Iterable[int],
         errors: Sequence[str | None] | str | None = None,
+        delays: Iterable[Interval | None] | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int: ...
 
     async def release(
@@ -219,18 +311,26 @@ class AsyncAnswers(AsyncAccess):
         token: int | None = None,
         ids: Iterable[int] | None = None,
         errors: Sequence[str | None] | str | None = None,
+        delays: Iterable[Interval | None] | None = None,
         *,
+        after: Interval | None = None,
         error: str | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> int:
         """Messages were not started: they go back, the attempt does not count. Returns how many.
 
-        At once; with an error, which says why you cannot start them, after a delay that grows each time, from
-        a second to 5 minutes.
+        At once; or after `after`, or `delays`, one for each id. With an error, which says why you cannot
+        start them, and no delay, after one that grows each time, from a second to 5 minutes.
         """
         held = Held.of(queue, subscription, lease_id, token, ids)
         only_one("error", error, "errors", errors)
-        arguments = {"errors": text_array("errors", for_each(error if errors is None else errors, held))}
+        only_one("after", after, "delays", delays)
+        if after is not None:
+            delays = [after] * len(held.ids)
+        arguments = {
+            "errors": text_array("errors", for_each(error if errors is None else errors, held)),
+            "delays": interval_array("delays", delays),
+        }
         return await self._answer(connection, "release", held, arguments)
 
     async def list_fates(
@@ -239,7 +339,7 @@ class AsyncAnswers(AsyncAccess):
         subscription: str,
         ids: Iterable[int],
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> list[Fate]:
         """What became of messages that were not acked: when each runs again, or why it is dead.
 
@@ -250,7 +350,7 @@ class AsyncAnswers(AsyncAccess):
         )
 
     async def _answer(
-        self, connection: AsyncConnection[Any] | None, function: str, held: Held, arguments: dict[str, Any]
+        self, connection: AsyncGiven | None, function: str, held: Held, arguments: dict[str, Any]
     ) -> int:
         if held.is_nothing:
             return 0

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
+from trunq.connection.given import AsyncGiven
 
 
 class AsyncBells(AsyncAccess):
@@ -30,7 +31,7 @@ class AsyncBells(AsyncAccess):
         given: bool = await self._value(connection, "give_bell", queue=queue)
         return given
 
-    async def queue_channel(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> str:
+    async def queue_channel(self, queue: str, *, connection: AsyncGiven | None = None) -> str:
         """The channel to LISTEN on for new messages."""
         channel: str = await self._value(connection, "queue_channel", queue=queue)
         return channel

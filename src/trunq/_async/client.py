@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from trunq._async.answer import AsyncAnswers
+from trunq._async.archive import AsyncArchives
 from trunq._async.batch import AsyncBatches
 from trunq._async.bell import AsyncBells
+from trunq._async.cancel import AsyncCancelling
+from trunq._async.capture import AsyncCaptures
 from trunq._async.dead import AsyncDead
 from trunq._async.delayed import AsyncDelayed
 from trunq._async.gate import AsyncGates
@@ -13,32 +16,65 @@ from trunq._async.lane import AsyncLanes
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
 from trunq._async.limit import AsyncLimits
+from trunq._async.memo import AsyncMemos
 from trunq._async.pause import AsyncPauses
+from trunq._async.pipeline import AsyncPipelines
+from trunq._async.progress import AsyncReporting
 from trunq._async.publish import AsyncPublishing
 from trunq._async.queue import AsyncQueues
+from trunq._async.rank import AsyncRankings
+from trunq._async.reading import AsyncReadings
+from trunq._async.reference import AsyncReferences
+from trunq._async.reply import AsyncResults
+from trunq._async.role import AsyncRoles
 from trunq._async.rotate import AsyncRotation
+from trunq._async.schedule import AsyncSchedules
+from trunq._async.statistics import AsyncStatistics
 from trunq._async.status import AsyncStatuses
+from trunq._async.stream import AsyncStreams
 from trunq._async.subscription import AsyncSubscriptions
+from trunq._async.taker import AsyncTakers
+from trunq._async.tenant import AsyncTenants
 from trunq._async.tick import AsyncTicks
+from trunq._async.unique import AsyncUniqueKeys
+from trunq._async.webhook import AsyncWebhooks
 
 
 class AsyncClient(
+    AsyncTenants,
     AsyncQueues,
+    AsyncRoles,
     AsyncSubscriptions,
     AsyncPauses,
     AsyncLimits,
+    AsyncSchedules,
+    AsyncPipelines,
+    AsyncWebhooks,
+    AsyncUniqueKeys,
     AsyncPublishing,
+    AsyncResults,
+    AsyncMemos,
     AsyncGates,
+    AsyncCaptures,
     AsyncLeases,
     AsyncLanes,
+    AsyncRankings,
     AsyncAnswers,
+    AsyncReporting,
     AsyncTicks,
+    AsyncReadings,
     AsyncBatches,
+    AsyncStreams,
     AsyncBells,
     AsyncDelayed,
     AsyncDead,
+    AsyncCancelling,
     AsyncHistory,
+    AsyncReferences,
+    AsyncArchives,
+    AsyncTakers,
     AsyncStatuses,
+    AsyncStatistics,
     AsyncRotation,
     AsyncLeading,
 ):
@@ -51,9 +87,14 @@ class AsyncClient(
 
     `database` is a connection string (none: TRUNQ_DSN, trunq.toml, or libpq's defaults; connections are
     opened at the first call, up to `max_connections`; a call waits `timeout` seconds for one), or an open
-    pool of yours. Every method takes `connection=`, a psycopg connection whose transaction it joins;
-    without one it is a transaction of its own. Lengths of time are timedeltas or seconds. An argument left
-    out is decided by the database.
+    pool of yours. `injectors` are functions (queue, headers) -> headers, called in their order for each
+    message that is published; what `headers=` says stands. `payload_types` are pydantic models or
+    dataclasses by kind; a payload that does not fit is refused.
+
+    Every method takes `connection=`, whose transaction it joins: a psycopg connection, a session or
+    connection of SQLAlchemy, or, where nothing is async, Django's connection or its alias. Without one it is
+    a transaction of its own. Lengths of time are timedeltas or seconds. An argument left out is decided by
+    the database.
 
     The first call raises SchemaMissing, SchemaOlder or SchemaNewer when the database does not fit this
     version; what a function refuses is raised as in `trunq.errors`; a database that is away as

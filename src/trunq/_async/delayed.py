@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from psycopg import AsyncConnection
-
 from trunq._async.access import AsyncAccess
+from trunq.connection.given import AsyncGiven
 
 
 class AsyncDelayed(AsyncAccess):
     """Delayed messages."""
 
     async def promote(
-        self, queue: str, max: int | None = None, *, connection: AsyncConnection[Any] | None = None
+        self, queue: str, max: int | None = None, *, connection: AsyncGiven | None = None
     ) -> int:
         """Put delayed messages that are due into the queue, at most `max` (1000); returns how many."""
         promoted: int = await self._value(connection, "promote", queue=queue, max=max)

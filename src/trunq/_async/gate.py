@@ -13,6 +13,7 @@ from tenacity import AsyncRetrying
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.given import AsyncGiven
 from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
@@ -35,7 +36,7 @@ class AsyncGates(AsyncAccess):
         max_waiting: int | None = None,
         max_per_transaction: int | None = None,
         announce: bool | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> None:
         """Change what is given of the rules by which a queue takes messages, however they are published.
 
@@ -54,17 +55,15 @@ class AsyncGates(AsyncAccess):
             announce=announce,
         )
 
-    async def close_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> None:
+    async def close_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> None:
         """Refuse to publish into a queue (QueueClosed); what it holds is handled as before."""
         await self._value(connection, "close_queue", queue=queue)
 
-    async def open_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> None:
+    async def open_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> None:
         """Let a queue that was closed take messages again."""
         await self._value(connection, "open_queue", queue=queue)
 
-    async def announcement_channel(
-        self, queue: str, *, connection: AsyncConnection[Any] | None = None
-    ) -> str:
+    async def announcement_channel(self, queue: str, *, connection: AsyncGiven | None = None) -> str:
         """The channel to LISTEN on for the ids of messages; InvalidArgument when the queue announces none."""
         channel: str = await self._value(connection, "announcement_channel", queue=queue)
         return channel

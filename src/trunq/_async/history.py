@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from psycopg import AsyncConnection
+from typing import Literal
 
 from trunq._async.access import AsyncAccess
+from trunq.connection.given import AsyncGiven
 from trunq.record import (
     MessageState,
 )
@@ -19,7 +18,7 @@ class AsyncHistory(AsyncAccess):
     """History."""
 
     async def show_message(
-        self, queue: str, id: int, *, connection: AsyncConnection[Any] | None = None
+        self, queue: str, id: int, *, connection: AsyncGiven | None = None
     ) -> list[MessageState]:
         """One message and all that became of it, a row a shared subscription; [] when there is none."""
         return await self._records(connection, MessageState, "show_message", queue=queue, id=id)
@@ -38,7 +37,7 @@ class AsyncHistory(AsyncAccess):
         older_than: Interval | None = None,
         newer_than: Interval | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> list[MessageState]:
         """Messages as one subscription (`default`) sees them, newest first, at most `limit` (100,000).
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Literal
-
-from psycopg import AsyncConnection
+from typing import Literal
 
 from trunq._async.access import AsyncAccess
+from trunq.connection.given import AsyncGiven
 from trunq.record import Lane
-from trunq.wire.array import bigint_array, text_array
 from trunq.wire.scalar import moment
 
 
@@ -22,17 +19,20 @@ class AsyncLanes(AsyncAccess):
         queue: str,
         subscription: str | None = None,
         *,
-        policy: Literal["fair", "priority"] | None = None,
+        policy: Literal["fair", "priority", "ranked"] | None = None,
         max_running: int | None = None,
         rate: float | None = None,
         burst: int | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        function: str | None = None,
+        connection: AsyncGiven | None = None,
     ) -> None:
         """Say in which order a subscription (`default`) serves its lanes, and what each of them may.
 
         `fair`, the default, serves each lane in turn, `priority` the smallest first; every eighth lease goes
-        to the oldest turn. A lane runs at most `max_running` messages at once (1 to 1,000) and is handed out
-        `rate` a second, up to `burst` at once. What is left out is no limit, also when there was one.
+        to the oldest turn. `ranked` goes by a `function` of yours, which a leader or workers were given by
+        this name (`trunq.Ranks`). A lane runs at most `max_running` messages at once (1 to 1,000) and is
+        handed out `rate` a second, up to `burst` at once. What is left out is no limit, also when there was
+        one.
         """
         await self._value(
             connection,
@@ -43,6 +43,7 @@ class AsyncLanes(AsyncAccess):
             max_running=max_running,
             rate=rate,
             burst=burst,
+            function=function,
         )
 
     async def set_lane(
@@ -57,7 +58,7 @@ class AsyncLanes(AsyncAccess):
         burst: int | None = None,
         weight: int | None = None,
         rank: int | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> None:
         """Set what one lane may, its weight and its rank; what is left out is as for the others.
 
@@ -78,31 +79,6 @@ class AsyncLanes(AsyncAccess):
             rank=rank,
         )
 
-    async def set_ranks(
-        self,
-        queue: str,
-        subscription: str,
-        lanes: Iterable[str],
-        ranks: Iterable[int],
-        priorities: Iterable[int] | None = None,
-        *,
-        connection: AsyncConnection[Any] | None = None,
-    ) -> int:
-        """Set the ranks of many lanes at once, from a process of yours that decides which come first.
-
-        The next lease goes by them. Returns how many changed.
-        """
-        changed: int = await self._value(
-            connection,
-            "set_ranks",
-            queue=queue,
-            subscription=subscription,
-            lanes=text_array("lanes", list(lanes)),
-            ranks=bigint_array(ranks),
-            priorities=bigint_array(priorities),
-        )
-        return changed
-
     async def pause_lane(
         self,
         queue: str,
@@ -111,7 +87,7 @@ class AsyncLanes(AsyncAccess):
         lane: str | None = None,
         priority: int | None = None,
         until: datetime | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> None:
         """Hand nothing more out of a lane, until a time or `resume_lane`. What runs goes on."""
         await self._value(
@@ -131,7 +107,7 @@ class AsyncLanes(AsyncAccess):
         *,
         lane: str | None = None,
         priority: int | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> bool:
         """Hand messages of a paused lane out again; False when it was not paused."""
         resumed: bool = await self._value(
@@ -145,7 +121,7 @@ class AsyncLanes(AsyncAccess):
         subscription: str | None = None,
         limit: int | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> list[Lane]:
         """The lanes in which something waits or runs, or that have settings, the deepest first."""
         return await self._records(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, overload
-
-from psycopg import AsyncConnection
+from typing import overload
 
 from trunq._async.access import AsyncAccess
 from trunq.call import Call
+from trunq.connection.given import AsyncGiven
 from trunq.errors import InvalidArgument
 from trunq.held import Held, Leased
 from trunq.message import LEASED, Message
+from trunq.record import Extension
 from trunq.wire.scalar import Interval, interval
 
 
@@ -27,7 +26,7 @@ class AsyncLeases(AsyncAccess):
         lease_time: Interval | None = None,
         max_bytes: int | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> list[Message]:
         """Lease the next messages, at most `max_messages` (1) and about `max_bytes` (16 MB); [] when there
         are none.
@@ -55,8 +54,8 @@ class AsyncLeases(AsyncAccess):
         /,
         *,
         lease_time: Interval | None = None,
-        connection: AsyncConnection[Any] | None = None,
-    ) -> datetime: ...
+        connection: AsyncGiven | None = None,
+    ) -> Extension: ...
 
     @overload
     async def extend(
@@ -67,8 +66,8 @@ class AsyncLeases(AsyncAccess):
         token: int,
         lease_time: Interval | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
-    ) -> datetime: ...
+        connection: AsyncGiven | None = None,
+    ) -> Extension: ...
 
     async def extend(
         self,
@@ -78,29 +77,32 @@ class AsyncLeases(AsyncAccess):
         token: int | None = None,
         lease_time: Interval | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
-    ) -> datetime:
-        """Let a lease end `lease_time` (the subscription's) from now, later or sooner; returns when.
+        connection: AsyncGiven | None = None,
+    ) -> Extension:
+        """Let a lease end `lease_time` (the subscription's) from now, later or sooner.
 
-        It is the whole lease, whichever of its messages is given; the `expires_at` of those given is set.
+        Returns when that is, and which of its messages somebody cancelled: do not go on with those, and give
+        them back. It is the whole lease, whichever of its messages is given; the `expires_at` of those given
+        is set.
         """
         held = Held.of(queue, subscription, lease_id, token, () if isinstance(queue, str) else None)
         if held.is_nothing:
             raise InvalidArgument("there are no messages whose lease could be extended")
-        call = Call("extend", {**held.lease, "lease_time": interval("lease_time", lease_time)})
-        ((expires_at,),) = await self._execute(connection, call)
+        arguments = {**held.lease, "lease_time": interval("lease_time", lease_time)}
+        (row,) = await self._execute(connection, Call("extend", arguments, Extension._fields))
+        extension = Extension._make(row)
         if not isinstance(queue, str):
             for message in [queue] if isinstance(queue, Message) else queue:
-                message.expires_at = expires_at
-        return expires_at  # type: ignore[no-any-return]
+                message.expires_at = extension.expires_at
+        return extension
 
-    async def reap(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+    async def reap(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
         """End leases whose time is over: their messages go back or die as lease_expired. Returns how many."""
         reaped: int = await self._value(connection, "reap", queue=queue)
         return reaped
 
     async def reclaim(
-        self, queue: str, subscription: str, worker: str, *, connection: AsyncConnection[Any] | None = None
+        self, queue: str, subscription: str, worker: str, *, connection: AsyncGiven | None = None
     ) -> int:
         """End all leases of a worker that starts again under its name; their messages go back.
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
-
-from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
+from trunq.connection.given import AsyncGiven
 from trunq.wire.scalar import moment
 
 
@@ -20,7 +18,7 @@ class AsyncPauses(AsyncAccess):
         subscription: str,
         until: datetime | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> None:
         """Hand out no message of a subscription until a time, or (None) until it is resumed.
 
@@ -35,7 +33,7 @@ class AsyncPauses(AsyncAccess):
         )
 
     async def resume_subscription(
-        self, queue: str, subscription: str, *, connection: AsyncConnection[Any] | None = None
+        self, queue: str, subscription: str, *, connection: AsyncGiven | None = None
     ) -> bool:
         """End the pause of a subscription and wake its workers; False when it was not paused."""
         resumed: bool = await self._value(
@@ -44,14 +42,14 @@ class AsyncPauses(AsyncAccess):
         return resumed
 
     async def pause_queue(
-        self, queue: str, until: datetime | None = None, *, connection: AsyncConnection[Any] | None = None
+        self, queue: str, until: datetime | None = None, *, connection: AsyncGiven | None = None
     ) -> None:
         """Hand out no message of a queue, to any subscription, until a time, or (None) until it is
         resumed.
         """
         await self._value(connection, "pause_queue", queue=queue, until=moment("until", until))
 
-    async def resume_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> bool:
+    async def resume_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> bool:
         """End the pause of a queue and wake its workers; False when it was not paused.
 
         A subscription that is paused itself stays so.

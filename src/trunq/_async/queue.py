@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Literal
-
-from psycopg import AsyncConnection
+from typing import Literal
 
 from trunq._async.access import AsyncAccess
+from trunq.connection.given import AsyncGiven
 from trunq.record import Queue
 from trunq.wire.array import kind_array
 from trunq.wire.scalar import Interval, Label, interval
@@ -28,18 +27,21 @@ class AsyncQueues(AsyncAccess):
         default_subscription: bool | None = None,
         kinds: Iterable[Label] | None = None,
         lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        unique: Literal["refuse", "replace"] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
         changed.
 
         `default` keeps every message until a worker reads it: with `default_subscription` False, a queue
         that only streams read does without. With `kinds`, it takes messages of these only. With `lanes`,
-        messages are handed out by turns of their priority, key or kind (`set_lanes`).
+        messages are handed out by turns of their priority, key or kind (`set_lanes`). With `unique`, messages
+        may have unique keys: one whose key another holds is left out (`refuse`) or stands for that one
+        (`replace`).
 
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
-        `tick_idle_period` (1 min) on a queue where nothing happens.
+        `tick_idle_period` (never) on a queue where nothing happens.
         """
         created: bool = await self._value(
             connection,
@@ -52,6 +54,7 @@ class AsyncQueues(AsyncAccess):
             default_subscription=default_subscription,
             kinds=kind_array(kinds),
             lanes=lanes,
+            unique=unique,
         )
         return created
 
@@ -63,7 +66,7 @@ class AsyncQueues(AsyncAccess):
         tick_max_count: int | None = None,
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> None:
         """Change what is given of a queue; see `create_queue`.
 
@@ -80,7 +83,7 @@ class AsyncQueues(AsyncAccess):
         )
 
     async def drop_queue(
-        self, queue: str, *, force: bool = False, connection: AsyncConnection[Any] | None = None
+        self, queue: str, *, force: bool = False, connection: AsyncGiven | None = None
     ) -> None:
         """Drop a queue with everything in it.
 
@@ -89,7 +92,7 @@ class AsyncQueues(AsyncAccess):
         """
         await self._value(connection, "drop_queue", queue=queue, force=force)
 
-    async def empty_queue(self, queue: str, *, connection: AsyncConnection[Any] | None = None) -> int:
+    async def empty_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
         """Throw away every message but the dead ones; workers and readers lose what they hold.
 
         Returns how many messages that were. Raises QueueInUse while an open transaction uses the queue.
@@ -97,32 +100,26 @@ class AsyncQueues(AsyncAccess):
         thrown_away: int = await self._value(connection, "empty_queue", queue=queue)
         return thrown_away
 
-    async def list_queues(self, *, connection: AsyncConnection[Any] | None = None) -> list[Queue]:
+    async def list_queues(self, *, connection: AsyncGiven | None = None) -> list[Queue]:
         """All queues, by name."""
         return await self._records(connection, Queue, "list_queues")
 
-    async def grant_publisher(
-        self, queue: str, role: str, *, connection: AsyncConnection[Any] | None = None
-    ) -> None:
-        """Let a database role publish to this queue, by function, INSERT and COPY, and do nothing else."""
-        await self._value(connection, "grant_publisher", queue=queue, role=role)
-
-    async def clock(self, *, connection: AsyncConnection[Any] | None = None) -> datetime:
+    async def clock(self, *, connection: AsyncGiven | None = None) -> datetime:
         """The time all of trunq goes by: the database's."""
         now: datetime = await self._value(connection, "clock")
         return now
 
-    async def snapshot(self, *, connection: AsyncConnection[Any] | None = None) -> str:
+    async def snapshot(self, *, connection: AsyncGiven | None = None) -> str:
         """Which transactions are finished now, as Postgres writes it: positions and ticks are made of it."""
         snapshot: str = await self._value(connection, "snapshot")
         return snapshot
 
-    async def version(self, *, connection: AsyncConnection[Any] | None = None) -> int:
+    async def version(self, *, connection: AsyncGiven | None = None) -> int:
         """Number of the newest migration the database has had."""
         version: int = await self._value(connection, "version")
         return version
 
-    async def adopt(self, *, connection: AsyncConnection[Any] | None = None) -> bool:
+    async def adopt(self, *, connection: AsyncGiven | None = None) -> bool:
         """After pg_upgrade: go on in a cluster whose transaction ids continue; False when it was ours before.
 
         Raises ClusterChanged, and changes nothing, when they do not continue: then `rebase`.
@@ -130,7 +127,7 @@ class AsyncQueues(AsyncAccess):
         adopted: bool = await self._value(connection, "adopt")
         return adopted
 
-    async def rebase(self, *, connection: AsyncConnection[Any] | None = None) -> int:
+    async def rebase(self, *, connection: AsyncGiven | None = None) -> int:
         """After a restore into another cluster, with all workers stopped: start every position afresh.
 
         What was not answered is published again; returns how many messages that were.

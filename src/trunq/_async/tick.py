@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from psycopg import AsyncConnection
-
 from trunq._async.access import AsyncAccess
+from trunq.connection.given import AsyncGiven
 from trunq.record import (
     Tick,
 )
@@ -16,7 +13,7 @@ class AsyncTicks(AsyncAccess):
     """Ticks."""
 
     async def tick(
-        self, queue: str, *, force: bool = False, connection: AsyncConnection[Any] | None = None
+        self, queue: str, *, force: bool = False, connection: AsyncGiven | None = None
     ) -> int | None:
         """Cut a tick when one is due, or `force`d; returns its id, or None."""
         tick_id: int | None = await self._value(connection, "tick", queue=queue, force=force)
@@ -28,7 +25,7 @@ class AsyncTicks(AsyncAccess):
         from_: int | None = None,
         to: int | None = None,
         *,
-        connection: AsyncConnection[Any] | None = None,
+        connection: AsyncGiven | None = None,
     ) -> list[Tick]:
         """Ticks in order, from `from_` to `to`, both included."""
         return await self._records(connection, Tick, "list_ticks", queue=queue, from_=from_, to=to)

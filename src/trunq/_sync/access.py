@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from psycopg import Connection
 
 from trunq._sync.connection import Connections
-from trunq._sync.execute import execute, execute_all, value
+from trunq._sync.execute import execute, execute_all
+from trunq.bridge import Bridge
 from trunq.call import Call, explained
-from trunq.connection.given import require_connection
+from trunq.connection.given import Given, require_connection
+from trunq.wire.copy import PART, Columns
 
 Record = TypeVar("Record", bound=NamedTuple)
 
@@ -21,19 +22,14 @@ Record = TypeVar("Record", bound=NamedTuple)
 class Access(Connections):
     """Calls, on the caller's connection or on one of the client's."""
 
-    def _value(self, connection: Connection[Any] | None, function: str, /, **arguments: Any) -> Any:
+    def _value(self, connection: Given | None, function: str, /, **arguments: Any) -> Any:
         """What a function that returns one value returns."""
-        call = Call(function, arguments)
-        with explained:
-            if connection is not None:
-                require_connection(connection, Connection)
-                return value(connection, call)
-            with self._borrow() as own:
-                return value(own, call)
+        ((returned,),) = self._execute(connection, Call(function, arguments))
+        return returned
 
     def _records(
         self,
-        connection: Connection[Any] | None,
+        connection: Given | None,
         record: type[Record],
         function: str,
         /,
@@ -43,30 +39,32 @@ class Access(Connections):
         rows = self._execute(connection, Call(function, arguments, record._fields))
         return [record._make(row) for row in rows]
 
-    def _execute(self, connection: Connection[Any] | None, call: Call) -> list[tuple[Any, ...]]:
+    def _execute(self, connection: Given | None, call: Call) -> list[tuple[Any, ...]]:
         """The rows of a call, on the caller's connection or one of our own."""
         with explained:
-            if connection is not None:
-                require_connection(connection, Connection)
-                return execute(connection, call)
-            with self._borrow() as own:
-                return execute(own, call)
+            if connection is None:
+                with self._borrow() as own:
+                    return execute(own, call)
+            if (bridge := Bridge.over(connection)) is not None:
+                return bridge.execute(call)
+            return execute(require_connection(connection, Connection), call)
 
-    def _calls(
-        self,
-        connection: Connection[Any] | None,
-        function: str,
-        arguments: dict[str, Any],
-        parts: Sequence[Callable[[], dict[str, Any]]],
+    def _publish_columns(
+        self, connection: Given | None, arguments: dict[str, Any], columns: Columns
     ) -> list[Any]:
-        """The values of one function called for each part, all in one transaction."""
-        first = Call(function, {**arguments, **parts[0]()})
+        """What publish_many returns for each part of the messages, all in one transaction."""
+        bridge = None if connection is None else Bridge.over(connection)
+        # Where each statement commits, all of them are one statement.
+        parts = columns.arrays(PART if bridge is None or not bridge.commits else None)
+        first = Call("publish_many", {**arguments, **parts[0]()})
         if len(parts) == 1:
             return [row[0] for row in self._execute(connection, first)]
-        calls = chain([first], (Call(function, {**arguments, **part()}) for part in parts[1:]))
+        calls = chain([first], (Call("publish_many", {**arguments, **part()}) for part in parts[1:]))
         with explained:
+            if bridge is not None:
+                # In the caller's transaction: what cannot be sent must be found before anything is.
+                return [(bridge.execute(call))[0][0] for call in list(calls)]
             if connection is not None:
-                require_connection(connection, Connection)
-                return execute_all(connection, calls)
+                return execute_all(require_connection(connection, Connection), calls)
             with self._borrow() as own:
                 return execute_all(own, calls)

@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
-from psycopg import Connection
-
 from trunq._sync.access import Access
 from trunq.call import Call
+from trunq.connection.given import Given
 from trunq.held import Held, Leased, for_each, only_one
 from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
-from trunq.wire.scalar import Interval
+from trunq.wire.scalar import Backoff, Interval, interval
 
 
 class Answers(Access):
@@ -38,7 +37,7 @@ class Answers(Access):
         result: Any = None,
         results: Sequence[Any] | None = None,
         took: Iterable[float | None] | float | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     @overload
@@ -52,7 +51,7 @@ class Answers(Access):
         results: Sequence[Any] | None = None,
         took: Iterable[float | None] | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     def ack(
@@ -66,7 +65,7 @@ class Answers(Access):
         took: Iterable[float | None] | float | None = None,
         *,
         result: Any = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int:
         """Messages are done; returns how many were not answered before.
 
@@ -92,7 +91,12 @@ class Answers(Access):
         after: Interval | None = None,
         error: str | None = None,
         took: Iterable[float | None] | float | None = None,
-        connection: Connection[Any] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     @overload
@@ -107,7 +111,12 @@ class Answers(Access):
         delays: Iterable[Interval | None] | None = None,
         took: Iterable[float | None] | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     def retry(
@@ -123,12 +132,18 @@ class Answers(Access):
         *,
         after: Interval | None = None,
         error: str | None = None,
-        connection: Connection[Any] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: Given | None = None,
     ) -> int:
         """Messages are to be tried again; those whose attempts are used up become dead. Returns how many.
 
         `after` is the delay and `error` the reason of each. In the long form, `errors` is one for all, or,
-        like `delays` and `took`, one for each id. A delay of None is by the subscription's policy.
+        like `delays` and `took`, one for each id. A delay of None is by the policy: what is given of it here,
+        as in `subscribe`, goes before the subscription's.
         """
         held = Held.of(queue, subscription, lease_id, token, ids)
         only_one("after", after, "delays", delays)
@@ -139,8 +154,83 @@ class Answers(Access):
             "errors": text_array("errors", for_each(error if errors is None else errors, held)),
             "delays": interval_array("delays", delays),
             "took": real_array(for_each(took, held)),
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "backoff_base": interval("backoff_base", backoff_base),
+            "backoff_cap": interval("backoff_cap", backoff_cap),
+            "jitter": jitter,
         }
         return self._answer(connection, "retry", held, arguments)
+
+    @overload
+    def time_out(
+        self,
+        messages: Leased,
+        /,
+        *,
+        error: str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: Given | None = None,
+    ) -> int: ...
+
+    @overload
+    def time_out(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        errors: Sequence[str | None] | str | None = None,
+        took: Iterable[float | None] | None = None,
+        *,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: Given | None = None,
+    ) -> int: ...
+
+    def time_out(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        errors: Sequence[str | None] | str | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        error: str | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+        connection: Given | None = None,
+    ) -> int:
+        """Messages took longer than they may: tried again by the policy, like a retry. Returns how many.
+
+        What is given of the policy here goes before the subscription's. Their history says timed_out.
+        """
+        held = Held.of(queue, subscription, lease_id, token, ids)
+        only_one("error", error, "errors", errors)
+        arguments = {
+            "errors": text_array("errors", for_each(error if errors is None else errors, held)),
+            "took": real_array(for_each(took, held)),
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "backoff_base": interval("backoff_base", backoff_base),
+            "backoff_cap": interval("backoff_cap", backoff_cap),
+            "jitter": jitter,
+        }
+        return self._answer(connection, "time_out", held, arguments)
 
     @overload
     def reject(
@@ -150,7 +240,7 @@ class Answers(Access):
         /,
         *,
         took: Iterable[float | None] | float | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     @overload
@@ -164,7 +254,7 @@ class Answers(Access):
         errors: Sequence[str | None] | str | None = None,
         took: Iterable[float | None] | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     def reject(
@@ -177,7 +267,7 @@ class Answers(Access):
         errors: Sequence[str | None] | str | None = None,
         took: Iterable[float | None] | float | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int:
         """Messages will never succeed: they become dead, for this reason. Returns how many."""
         if not isinstance(queue, str):
@@ -196,8 +286,9 @@ class Answers(Access):
         messages: Leased,
         /,
         *,
+        after: Interval | None = None,
         error: str | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     @overload
@@ -209,8 +300,9 @@ class Answers(Access):
         token: int,
         ids: Iterable[int],
         errors: Sequence[str | None] | str | None = None,
+        delays: Iterable[Interval | None] | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int: ...
 
     def release(
@@ -221,18 +313,26 @@ class Answers(Access):
         token: int | None = None,
         ids: Iterable[int] | None = None,
         errors: Sequence[str | None] | str | None = None,
+        delays: Iterable[Interval | None] | None = None,
         *,
+        after: Interval | None = None,
         error: str | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int:
         """Messages were not started: they go back, the attempt does not count. Returns how many.
 
-        At once; with an error, which says why you cannot start them, after a delay that grows each time, from
-        a second to 5 minutes.
+        At once; or after `after`, or `delays`, one for each id. With an error, which says why you cannot
+        start them, and no delay, after one that grows each time, from a second to 5 minutes.
         """
         held = Held.of(queue, subscription, lease_id, token, ids)
         only_one("error", error, "errors", errors)
-        arguments = {"errors": text_array("errors", for_each(error if errors is None else errors, held))}
+        only_one("after", after, "delays", delays)
+        if after is not None:
+            delays = [after] * len(held.ids)
+        arguments = {
+            "errors": text_array("errors", for_each(error if errors is None else errors, held)),
+            "delays": interval_array("delays", delays),
+        }
         return self._answer(connection, "release", held, arguments)
 
     def list_fates(
@@ -241,7 +341,7 @@ class Answers(Access):
         subscription: str,
         ids: Iterable[int],
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> list[Fate]:
         """What became of messages that were not acked: when each runs again, or why it is dead.
 
@@ -251,9 +351,7 @@ class Answers(Access):
             connection, Fate, "list_fates", queue=queue, subscription=subscription, ids=bigint_array(ids)
         )
 
-    def _answer(
-        self, connection: Connection[Any] | None, function: str, held: Held, arguments: dict[str, Any]
-    ) -> int:
+    def _answer(self, connection: Given | None, function: str, held: Held, arguments: dict[str, Any]) -> int:
         if held.is_nothing:
             return 0
         call = Call(function, {**held.lease, "ids": bigint_array(held.ids), **arguments})

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from psycopg import Connection
 
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 
 
 class Bells(Access):
@@ -30,7 +31,7 @@ class Bells(Access):
         given: bool = self._value(connection, "give_bell", queue=queue)
         return given
 
-    def queue_channel(self, queue: str, *, connection: Connection[Any] | None = None) -> str:
+    def queue_channel(self, queue: str, *, connection: Given | None = None) -> str:
         """The channel to LISTEN on for new messages."""
         channel: str = self._value(connection, "queue_channel", queue=queue)
         return channel

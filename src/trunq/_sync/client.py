@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 from trunq._sync.answer import Answers
+from trunq._sync.archive import Archives
 from trunq._sync.batch import Batches
 from trunq._sync.bell import Bells
+from trunq._sync.cancel import Cancelling
+from trunq._sync.capture import Captures
 from trunq._sync.dead import Dead
 from trunq._sync.delayed import Delayed
 from trunq._sync.gate import Gates
@@ -15,32 +18,65 @@ from trunq._sync.lane import Lanes
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
 from trunq._sync.limit import Limits
+from trunq._sync.memo import Memos
 from trunq._sync.pause import Pauses
+from trunq._sync.pipeline import Pipelines
+from trunq._sync.progress import Reporting
 from trunq._sync.publish import Publishing
 from trunq._sync.queue import Queues
+from trunq._sync.rank import Rankings
+from trunq._sync.reading import Readings
+from trunq._sync.reference import References
+from trunq._sync.reply import Results
+from trunq._sync.role import Roles
 from trunq._sync.rotate import Rotation
+from trunq._sync.schedule import Schedules
+from trunq._sync.statistics import Statistics
 from trunq._sync.status import Statuses
+from trunq._sync.stream import Streams
 from trunq._sync.subscription import Subscriptions
+from trunq._sync.taker import Takers
+from trunq._sync.tenant import Tenants
 from trunq._sync.tick import Ticks
+from trunq._sync.unique import UniqueKeys
+from trunq._sync.webhook import Webhooks
 
 
 class Client(
+    Tenants,
     Queues,
+    Roles,
     Subscriptions,
     Pauses,
     Limits,
+    Schedules,
+    Pipelines,
+    Webhooks,
+    UniqueKeys,
     Publishing,
+    Results,
+    Memos,
     Gates,
+    Captures,
     Leases,
     Lanes,
+    Rankings,
     Answers,
+    Reporting,
     Ticks,
+    Readings,
     Batches,
+    Streams,
     Bells,
     Delayed,
     Dead,
+    Cancelling,
     History,
+    References,
+    Archives,
+    Takers,
     Statuses,
+    Statistics,
     Rotation,
     Leading,
 ):
@@ -53,9 +89,14 @@ class Client(
 
     `database` is a connection string (none: TRUNQ_DSN, trunq.toml, or libpq's defaults; connections are
     opened at the first call, up to `max_connections`; a call waits `timeout` seconds for one), or an open
-    pool of yours. Every method takes `connection=`, a psycopg connection whose transaction it joins;
-    without one it is a transaction of its own. Lengths of time are timedeltas or seconds. An argument left
-    out is decided by the database.
+    pool of yours. `injectors` are functions (queue, headers) -> headers, called in their order for each
+    message that is published; what `headers=` says stands. `payload_types` are pydantic models or
+    dataclasses by kind; a payload that does not fit is refused.
+
+    Every method takes `connection=`, whose transaction it joins: a psycopg connection, a session or
+    connection of SQLAlchemy, or, where nothing is async, Django's connection or its alias. Without one it is
+    a transaction of its own. Lengths of time are timedeltas or seconds. An argument left out is decided by
+    the database.
 
     The first call raises SchemaMissing, SchemaOlder or SchemaNewer when the database does not fit this
     version; what a function refuses is raised as in `trunq.errors`; a database that is away as

@@ -5,14 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-from psycopg import Connection
 
 from trunq._sync.access import Access
-from trunq.record import (
-    DeadMessage,
-)
+from trunq.connection.given import Given
+from trunq.record import DeadMessage, DeadPolicy
 from trunq.wire.array import bigint_array
 from trunq.wire.scalar import Interval, interval
 
@@ -32,14 +28,16 @@ class Dead(Access):
         error: str | None = None,
         older_than: Interval | None = None,
         newer_than: Interval | None = None,
+        reason: str | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> list[DeadMessage]:
         """Dead messages, newest first, at most `limit` (100); the next page is `before` the last dead_id.
 
         `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
         Only those of a `kind` and a `key`, whose last error contains `error` in any case, and that have been
-        dead for longer than `older_than` or no longer than `newer_than`.
+        dead for longer than `older_than` or no longer than `newer_than`. `reason` is rejected, max_attempts,
+        lease_expired, expired or cancelled.
         """
         return self._records(
             connection,
@@ -55,6 +53,7 @@ class Dead(Access):
             error=error,
             older_than=interval("older_than", older_than),
             newer_than=interval("newer_than", newer_than),
+            reason=reason,
         )
 
     def count_dead(
@@ -69,8 +68,9 @@ class Dead(Access):
         error: str | None = None,
         before: int | None = None,
         limit: int | None = None,
+        reason: str | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int:
         """How many dead messages `requeue` or `purge` would take, given the same; counts no further than
         `limit`.
@@ -88,10 +88,11 @@ class Dead(Access):
             error=error,
             before=before,
             limit=limit,
+            reason=reason,
         )
         return counted
 
-    def forget(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
+    def forget(self, queue: str, *, connection: Given | None = None) -> int:
         """Delete dead messages older than their subscription keeps them; returns how many."""
         forgotten: int = self._value(connection, "forget", queue=queue)
         return forgotten
@@ -108,8 +109,9 @@ class Dead(Access):
         error: str | None = None,
         before: int | None = None,
         limit: int | None = None,
+        reason: str | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int:
         """Let dead messages run again from the first attempt; returns how many.
 
@@ -130,6 +132,7 @@ class Dead(Access):
             error=error,
             before=before,
             limit=limit,
+            reason=reason,
         )
         return requeued
 
@@ -145,8 +148,9 @@ class Dead(Access):
         error: str | None = None,
         before: int | None = None,
         limit: int | None = None,
+        reason: str | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> int:
         """Forget dead messages, chosen as `requeue` does; returns how many."""
         purged: int = self._value(
@@ -162,5 +166,34 @@ class Dead(Access):
             error=error,
             before=before,
             limit=limit,
+            reason=reason,
         )
         return purged
+
+    def set_dead(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        warn: bool | None = None,
+        notify: bool | None = None,
+        into: str | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> DeadPolicy:
+        """Say how a subscription ("default") makes it known when a message of it dies; returns how it is now.
+
+        `warn`: a WARNING in the log of the server; `notify`: a NOTIFY on `channel` with its name and the id;
+        `into`: the message is published into that queue too, with `trunq_dead` in its headers, a list of
+        where it died and why ("": no more). All of it is of the transaction in which the message dies.
+        """
+        (policy,) = self._records(
+            connection,
+            DeadPolicy,
+            "set_dead",
+            queue=queue,
+            subscription=subscription,
+            warn=warn,
+            notify=notify,
+            into=into,
+        )
+        return policy

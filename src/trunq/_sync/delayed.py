@@ -4,19 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from psycopg import Connection
-
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 
 
 class Delayed(Access):
     """Delayed messages."""
 
-    def promote(
-        self, queue: str, max: int | None = None, *, connection: Connection[Any] | None = None
-    ) -> int:
+    def promote(self, queue: str, max: int | None = None, *, connection: Given | None = None) -> int:
         """Put delayed messages that are due into the queue, at most `max` (1000); returns how many."""
         promoted: int = self._value(connection, "promote", queue=queue, max=max)
         return promoted

@@ -15,6 +15,7 @@ from tenacity import Retrying
 
 from trunq._sync.access import Access
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.given import Given
 from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
@@ -37,7 +38,7 @@ class Gates(Access):
         max_waiting: int | None = None,
         max_per_transaction: int | None = None,
         announce: bool | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> None:
         """Change what is given of the rules by which a queue takes messages, however they are published.
 
@@ -56,15 +57,15 @@ class Gates(Access):
             announce=announce,
         )
 
-    def close_queue(self, queue: str, *, connection: Connection[Any] | None = None) -> None:
+    def close_queue(self, queue: str, *, connection: Given | None = None) -> None:
         """Refuse to publish into a queue (QueueClosed); what it holds is handled as before."""
         self._value(connection, "close_queue", queue=queue)
 
-    def open_queue(self, queue: str, *, connection: Connection[Any] | None = None) -> None:
+    def open_queue(self, queue: str, *, connection: Given | None = None) -> None:
         """Let a queue that was closed take messages again."""
         self._value(connection, "open_queue", queue=queue)
 
-    def announcement_channel(self, queue: str, *, connection: Connection[Any] | None = None) -> str:
+    def announcement_channel(self, queue: str, *, connection: Given | None = None) -> str:
         """The channel to LISTEN on for the ids of messages; InvalidArgument when the queue announces none."""
         channel: str = self._value(connection, "announcement_channel", queue=queue)
         return channel

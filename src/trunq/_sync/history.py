@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from psycopg import Connection
+from typing import Literal
 
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 from trunq.record import (
     MessageState,
 )
@@ -20,9 +19,7 @@ State = Literal["scheduled", "ready", "leased", "retrying", "done", "dead"]
 class History(Access):
     """History."""
 
-    def show_message(
-        self, queue: str, id: int, *, connection: Connection[Any] | None = None
-    ) -> list[MessageState]:
+    def show_message(self, queue: str, id: int, *, connection: Given | None = None) -> list[MessageState]:
         """One message and all that became of it, a row a shared subscription; [] when there is none."""
         return self._records(connection, MessageState, "show_message", queue=queue, id=id)
 
@@ -40,7 +37,7 @@ class History(Access):
         older_than: Interval | None = None,
         newer_than: Interval | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> list[MessageState]:
         """Messages as one subscription (`default`) sees them, newest first, at most `limit` (100,000).
 

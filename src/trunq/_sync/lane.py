@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Literal
-
-from psycopg import Connection
+from typing import Literal
 
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 from trunq.record import Lane
-from trunq.wire.array import bigint_array, text_array
 from trunq.wire.scalar import moment
 
 
@@ -24,17 +21,20 @@ class Lanes(Access):
         queue: str,
         subscription: str | None = None,
         *,
-        policy: Literal["fair", "priority"] | None = None,
+        policy: Literal["fair", "priority", "ranked"] | None = None,
         max_running: int | None = None,
         rate: float | None = None,
         burst: int | None = None,
-        connection: Connection[Any] | None = None,
+        function: str | None = None,
+        connection: Given | None = None,
     ) -> None:
         """Say in which order a subscription (`default`) serves its lanes, and what each of them may.
 
         `fair`, the default, serves each lane in turn, `priority` the smallest first; every eighth lease goes
-        to the oldest turn. A lane runs at most `max_running` messages at once (1 to 1,000) and is handed out
-        `rate` a second, up to `burst` at once. What is left out is no limit, also when there was one.
+        to the oldest turn. `ranked` goes by a `function` of yours, which a leader or workers were given by
+        this name (`trunq.Ranks`). A lane runs at most `max_running` messages at once (1 to 1,000) and is
+        handed out `rate` a second, up to `burst` at once. What is left out is no limit, also when there was
+        one.
         """
         self._value(
             connection,
@@ -45,6 +45,7 @@ class Lanes(Access):
             max_running=max_running,
             rate=rate,
             burst=burst,
+            function=function,
         )
 
     def set_lane(
@@ -59,7 +60,7 @@ class Lanes(Access):
         burst: int | None = None,
         weight: int | None = None,
         rank: int | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> None:
         """Set what one lane may, its weight and its rank; what is left out is as for the others.
 
@@ -80,31 +81,6 @@ class Lanes(Access):
             rank=rank,
         )
 
-    def set_ranks(
-        self,
-        queue: str,
-        subscription: str,
-        lanes: Iterable[str],
-        ranks: Iterable[int],
-        priorities: Iterable[int] | None = None,
-        *,
-        connection: Connection[Any] | None = None,
-    ) -> int:
-        """Set the ranks of many lanes at once, from a process of yours that decides which come first.
-
-        The next lease goes by them. Returns how many changed.
-        """
-        changed: int = self._value(
-            connection,
-            "set_ranks",
-            queue=queue,
-            subscription=subscription,
-            lanes=text_array("lanes", list(lanes)),
-            ranks=bigint_array(ranks),
-            priorities=bigint_array(priorities),
-        )
-        return changed
-
     def pause_lane(
         self,
         queue: str,
@@ -113,7 +89,7 @@ class Lanes(Access):
         lane: str | None = None,
         priority: int | None = None,
         until: datetime | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> None:
         """Hand nothing more out of a lane, until a time or `resume_lane`. What runs goes on."""
         self._value(
@@ -133,7 +109,7 @@ class Lanes(Access):
         *,
         lane: str | None = None,
         priority: int | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> bool:
         """Hand messages of a paused lane out again; False when it was not paused."""
         resumed: bool = self._value(
@@ -147,7 +123,7 @@ class Lanes(Access):
         subscription: str | None = None,
         limit: int | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> list[Lane]:
         """The lanes in which something waits or runs, or that have settings, the deepest first."""
         return self._records(

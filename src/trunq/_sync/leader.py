@@ -4,11 +4,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from psycopg import Connection
-
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 from trunq.record import Duty, DutyDone
 from trunq.wire.scalar import Interval, interval
 
@@ -17,7 +14,7 @@ class Leading(Access):
     """Election of the leader, and its duties."""
 
     def elect(
-        self, name: str, lease_time: Interval | None = None, *, connection: Connection[Any] | None = None
+        self, name: str, lease_time: Interval | None = None, *, connection: Given | None = None
     ) -> int | None:
         """Lead for `lease_time` (15 s), or go on leading; returns the term, or None when another leads."""
         term: int | None = self._value(
@@ -25,22 +22,22 @@ class Leading(Access):
         )
         return term
 
-    def resign(self, name: str, term: int, *, connection: Connection[Any] | None = None) -> bool:
+    def resign(self, name: str, term: int, *, connection: Given | None = None) -> bool:
         """Stop leading at once; False when we did not lead in that term."""
         resigned: bool = self._value(connection, "resign", name=name, term=term)
         return resigned
 
-    def list_duties(self, *, connection: Connection[Any] | None = None) -> list[Duty]:
+    def list_duties(self, *, connection: Given | None = None) -> list[Duty]:
         """What the leader does, and how often."""
         return self._records(connection, Duty, "list_duties")
 
     def perform_duty(
-        self, duty: str, queue: str | None = None, *, connection: Connection[Any] | None = None
+        self, duty: str, queue: str | None = None, *, connection: Given | None = None
     ) -> DutyDone:
         """Do one duty once; one that fails changes nothing, and the row says why."""
         (done,) = self._records(connection, DutyDone, "perform_duty", duty=duty, queue=queue)
         return done
 
-    def perform_duties(self, *, connection: Connection[Any] | None = None) -> list[DutyDone]:
+    def perform_duties(self, *, connection: Given | None = None) -> list[DutyDone]:
         """Do every duty of every queue once, in one transaction."""
         return self._records(connection, DutyDone, "perform_duties")

@@ -5,18 +5,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
-
-from psycopg import Connection
 
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 
 
 class Limits(Access):
     """Limits."""
 
     def retry_after(
-        self, queue: str, subscription: str, *, connection: Connection[Any] | None = None
+        self, queue: str, subscription: str, *, connection: Given | None = None
     ) -> timedelta | None:
         """How long a subscription hands out nothing, paused or at the end of its rate (at most a day); None
         when neither is so.

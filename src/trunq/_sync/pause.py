@@ -5,11 +5,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
-
-from psycopg import Connection
 
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 from trunq.wire.scalar import moment
 
 
@@ -22,7 +20,7 @@ class Pauses(Access):
         subscription: str,
         until: datetime | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> None:
         """Hand out no message of a subscription until a time, or (None) until it is resumed.
 
@@ -36,22 +34,20 @@ class Pauses(Access):
             until=moment("until", until),
         )
 
-    def resume_subscription(
-        self, queue: str, subscription: str, *, connection: Connection[Any] | None = None
-    ) -> bool:
+    def resume_subscription(self, queue: str, subscription: str, *, connection: Given | None = None) -> bool:
         """End the pause of a subscription and wake its workers; False when it was not paused."""
         resumed: bool = self._value(connection, "resume_subscription", queue=queue, subscription=subscription)
         return resumed
 
     def pause_queue(
-        self, queue: str, until: datetime | None = None, *, connection: Connection[Any] | None = None
+        self, queue: str, until: datetime | None = None, *, connection: Given | None = None
     ) -> None:
         """Hand out no message of a queue, to any subscription, until a time, or (None) until it is
         resumed.
         """
         self._value(connection, "pause_queue", queue=queue, until=moment("until", until))
 
-    def resume_queue(self, queue: str, *, connection: Connection[Any] | None = None) -> bool:
+    def resume_queue(self, queue: str, *, connection: Given | None = None) -> bool:
         """End the pause of a queue and wake its workers; False when it was not paused.
 
         A subscription that is paused itself stays so.

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -17,10 +17,13 @@ from psycopg.rows import tuple_row
 
 from trunq._sync.access import Access
 from trunq._sync.execute import check_encoding, is_idle
+from trunq._sync.pool import Pool
+from trunq.bridge import Bridge
 from trunq.call import Call, explained
-from trunq.connection.given import require_connection
+from trunq.connection.given import Given, require_connection
 from trunq.errors import InvalidArgument
-from trunq.wire.copy import COLUMNS, PART, Columns, line
+from trunq.outgoing import Injector, Outgoing, with_awaited
+from trunq.wire.copy import COLUMNS, NO_REST, PART, Columns, line, rest
 from trunq.wire.json import headers_text, json_text
 from trunq.wire.name import check_name
 from trunq.wire.scalar import Interval, Label, content, interval, moment
@@ -28,6 +31,18 @@ from trunq.wire.scalar import Interval, Label, content, interval, moment
 
 class Publishing(Access):
     """Publishing. With `connection`, the messages are there when and if that transaction commits."""
+
+    def __init__(
+        self,
+        database: str | Pool | None = None,
+        *,
+        max_connections: int = 10,
+        timeout: float = 10.0,
+        injectors: Iterable[Injector] = (),
+        payload_types: Mapping[Label, Any] | None = None,
+    ) -> None:
+        self._outgoing = Outgoing(injectors, payload_types) or None
+        super().__init__(database, max_connections=max_connections, timeout=timeout)
 
     def publish(
         self,
@@ -43,21 +58,25 @@ class Publishing(Access):
         due_at: datetime | None = None,
         options: Mapping[str, Any] | None = None,
         max_age: Interval | None = None,
-        connection: Connection[Any] | None = None,
+        awaited: bool | Interval = False,
+        connection: Given | None = None,
     ) -> int:
         """Publish a message and return its id, which it keeps through every retry.
 
         `payload` is anything JSON, or RawJson; `body` is for bytes that are not; `headers` are an object
         beside them. `kind` and `key` may be numbers, UUIDs or Enums: they become text. With `delay` or
-        `due_at` it is leased no sooner. `options` are `max_attempts`, which stands in for the
-        subscription's, and `expires_at`: after that time, or `max_age` after now, no lease hands it out, and
-        it is dead instead. Raises MessageTooLarge above 16 MB, InvalidArgument for a message with nothing in
-        it.
+        `due_at` it is leased no sooner. `options` are `max_attempts` and
+        `time_out` (seconds), which stand in for the subscription's, and `expires_at`: after that time, or
+        `max_age` after now, no lease hands it out, and it is dead instead. Raises MessageTooLarge above
+        16 MB, InvalidArgument for a message with nothing in it. Of a message that is `awaited`, `result`
+        waits for the final answer, which is kept for an hour, or for as long as `awaited` says.
         """
         if payload is None and kind is None and key is None and headers is None and body is None:
             raise InvalidArgument(
                 "this message has neither a payload nor a kind", "give publish what a handler is to be told"
             )
+        if self._outgoing is not None:
+            payload, headers = self._outgoing.one(queue, kind, payload, headers, body)
         message_id: int = self._value(
             connection,
             "publish",
@@ -70,7 +89,7 @@ class Publishing(Access):
             priority=priority,
             delay=interval("delay", delay),
             due_at=moment("due_at", due_at),
-            options=json_text("options", options),
+            options=json_text("options", with_awaited(options, awaited)),
             max_age=interval("max_age", max_age),
         )
         return message_id
@@ -89,9 +108,10 @@ class Publishing(Access):
         options: Mapping[str, Any] | None = None,
         max_age: Interval | None = None,
         priorities: Sequence[int] | int | None = None,
+        awaited: bool | Interval = False,
         kind: Label | None = None,
         key: Label | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> list[int]:
         """Publish many messages at once and return their ids, in the order given.
 
@@ -99,7 +119,8 @@ class Publishing(Access):
         stands for all; `headers` may also be one object for all. `kind` and `key` are for the messages that
         have none of their own in `kinds` and `keys`. It is all of them or none. Some thousands at a time are
         quickest: more than 500 go by COPY, with ids drawn before. `copy` takes a stream, and gives no ids.
-        `priorities` are for a queue with lanes by priority. `options` and `max_age` are for all of them.
+        `priorities` are for a queue with lanes by priority. `options`, `max_age` and `awaited` are for all of
+        them.
         """
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
@@ -110,23 +131,25 @@ class Publishing(Access):
             "queue": queue,
             "delay": interval("delay", delay),
             "due_at": moment("due_at", due_at),
-            "options": json_text("options", options),
+            "options": json_text("options", with_awaited(options, awaited)),
             "max_age": interval("max_age", max_age),
         }
         is_plain = priorities is None and not any(
             value is not None for name, value in rest.items() if name != "queue"
         )
+        if self._outgoing is not None:
+            payloads, kinds, headers = self._outgoing.many(
+                queue, payloads, kinds, kind, headers, has_bodies=bodies is not None
+            )
         columns = Columns(payloads or [None], kinds, keys, headers, bodies, kind, key, priorities)
         if columns.count > PART and columns.fit and is_plain:
             copied = self._copy_many(connection, queue, columns)
             if copied is not None:
                 return copied
-        ids = self._calls(connection, "publish_many", rest, columns.arrays())
+        ids = self._publish_columns(connection, rest, columns)
         return list(chain.from_iterable(ids))
 
-    def draw_ids(
-        self, queue: str, count: int, *, connection: Connection[Any] | None = None
-    ) -> list[int] | None:
+    def draw_ids(self, queue: str, count: int, *, connection: Given | None = None) -> list[int] | None:
         """Draw ids for messages that you put into the log by a COPY or an INSERT of your own.
 
         None for a role that may not write ids. An id that is not used is never given again.
@@ -135,13 +158,13 @@ class Publishing(Access):
         ((ids,),) = self._execute(connection, Call("draw_ids", arguments, raw=True))
         return ids  # type: ignore[no-any-return]
 
-    def _copy_many(
-        self, connection: Connection[Any] | None, queue: str, columns: Columns
-    ) -> list[int] | None:
-        """The ids; None in a pipeline, where Postgres has no COPY, and for a role that may not write ids."""
-        if connection is not None:
-            require_connection(connection, Connection)
-        with self._borrow() if connection is None else nullcontext(connection) as own:
+    def _copy_many(self, connection: Given | None, queue: str, columns: Columns) -> list[int] | None:
+        """The ids. None in a pipeline, where Postgres has no COPY, through other libraries, and for a role
+        that may not write ids.
+        """
+        if connection is not None and Bridge.over(connection) is not None:
+            return None
+        with self._own_or(connection) as own:
             if own.pgconn.pipeline_status != PipelineStatus.OFF:
                 return None
             begins = is_idle(own)
@@ -159,8 +182,14 @@ class Publishing(Access):
                             copy.write(text)
         return ids
 
+    def _own_or(self, connection: Given | None) -> AbstractContextManager[Connection[Any]]:
+        """One of our own connections, or the psycopg connection that the caller gave."""
+        if connection is None:
+            return self._borrow()
+        return nullcontext(require_connection(connection, Connection))
+
     @contextmanager
-    def copy(self, queue: str, *, connection: Connection[Any] | None = None) -> Iterator[CopyWriter]:
+    def copy(self, queue: str, *, connection: Given | None = None) -> Iterator[CopyWriter]:
         """Publish a stream of messages by COPY, all of them or, when the block raises, none.
 
         An example:
@@ -170,13 +199,8 @@ class Publishing(Access):
                     orders.write(row, kind="order")
         """
         check_name("queue", queue)
-        if connection is not None:
-            require_connection(connection, Connection)
-        with (
-            self._borrow() if connection is None else nullcontext(connection) as own,
-            _copying(own, queue, COLUMNS) as copy,
-        ):
-            writer = CopyWriter(copy)
+        with self._own_or(connection) as own, _copying(own, queue, COLUMNS) as copy:
+            writer = CopyWriter(copy, queue, self._outgoing)
             yield writer
             writer.flush()
 
@@ -206,8 +230,10 @@ def _copying(connection: Connection[Any], queue: str, columns: Sequence[str]) ->
 class CopyWriter:
     """Where `copy` takes messages."""
 
-    def __init__(self, copy: Copy) -> None:
+    def __init__(self, copy: Copy, queue: str, outgoing: Outgoing | None) -> None:
         self._copy = copy
+        self._queue = queue
+        self._outgoing = outgoing
         self._lines: list[bytes] = []
         self._size = 0
 
@@ -219,9 +245,17 @@ class CopyWriter:
         key: Label | None = None,
         headers: Any = None,
         body: bytes | None = None,
+        priority: int | None = None,
+        due_at: datetime | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Publish one message."""
-        text = line(payload, kind, key, headers, body)
+        """Publish one message; all is as `publish` takes it."""
+        if self._outgoing is not None:
+            payload, headers = self._outgoing.one(self._queue, kind, payload, headers, body)
+        has_rest = priority is not None or due_at is not None or options is not None
+        text = line(
+            payload, kind, key, headers, body, rest(priority, options, due_at) if has_rest else NO_REST
+        )
         self._lines.append(text)
         self._size += len(text)
         # A call for each message would cost more than the message.

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Literal
-
-from psycopg import Connection
+from typing import Literal
 
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 from trunq.record import Queue
 from trunq.wire.array import kind_array
 from trunq.wire.scalar import Interval, Label, interval
@@ -30,18 +29,21 @@ class Queues(Access):
         default_subscription: bool | None = None,
         kinds: Iterable[Label] | None = None,
         lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
-        connection: Connection[Any] | None = None,
+        unique: Literal["refuse", "replace"] | None = None,
+        connection: Given | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
         changed.
 
         `default` keeps every message until a worker reads it: with `default_subscription` False, a queue
         that only streams read does without. With `kinds`, it takes messages of these only. With `lanes`,
-        messages are handed out by turns of their priority, key or kind (`set_lanes`).
+        messages are handed out by turns of their priority, key or kind (`set_lanes`). With `unique`, messages
+        may have unique keys: one whose key another holds is left out (`refuse`) or stands for that one
+        (`replace`).
 
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
-        `tick_idle_period` (1 min) on a queue where nothing happens.
+        `tick_idle_period` (never) on a queue where nothing happens.
         """
         created: bool = self._value(
             connection,
@@ -54,6 +56,7 @@ class Queues(Access):
             default_subscription=default_subscription,
             kinds=kind_array(kinds),
             lanes=lanes,
+            unique=unique,
         )
         return created
 
@@ -65,7 +68,7 @@ class Queues(Access):
         tick_max_count: int | None = None,
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> None:
         """Change what is given of a queue; see `create_queue`.
 
@@ -81,9 +84,7 @@ class Queues(Access):
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
         )
 
-    def drop_queue(
-        self, queue: str, *, force: bool = False, connection: Connection[Any] | None = None
-    ) -> None:
+    def drop_queue(self, queue: str, *, force: bool = False, connection: Given | None = None) -> None:
         """Drop a queue with everything in it.
 
         Raises QueueInUse unless `force`d when it has other subscriptions than `default`, or unfinished
@@ -91,7 +92,7 @@ class Queues(Access):
         """
         self._value(connection, "drop_queue", queue=queue, force=force)
 
-    def empty_queue(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
+    def empty_queue(self, queue: str, *, connection: Given | None = None) -> int:
         """Throw away every message but the dead ones; workers and readers lose what they hold.
 
         Returns how many messages that were. Raises QueueInUse while an open transaction uses the queue.
@@ -99,30 +100,26 @@ class Queues(Access):
         thrown_away: int = self._value(connection, "empty_queue", queue=queue)
         return thrown_away
 
-    def list_queues(self, *, connection: Connection[Any] | None = None) -> list[Queue]:
+    def list_queues(self, *, connection: Given | None = None) -> list[Queue]:
         """All queues, by name."""
         return self._records(connection, Queue, "list_queues")
 
-    def grant_publisher(self, queue: str, role: str, *, connection: Connection[Any] | None = None) -> None:
-        """Let a database role publish to this queue, by function, INSERT and COPY, and do nothing else."""
-        self._value(connection, "grant_publisher", queue=queue, role=role)
-
-    def clock(self, *, connection: Connection[Any] | None = None) -> datetime:
+    def clock(self, *, connection: Given | None = None) -> datetime:
         """The time all of trunq goes by: the database's."""
         now: datetime = self._value(connection, "clock")
         return now
 
-    def snapshot(self, *, connection: Connection[Any] | None = None) -> str:
+    def snapshot(self, *, connection: Given | None = None) -> str:
         """Which transactions are finished now, as Postgres writes it: positions and ticks are made of it."""
         snapshot: str = self._value(connection, "snapshot")
         return snapshot
 
-    def version(self, *, connection: Connection[Any] | None = None) -> int:
+    def version(self, *, connection: Given | None = None) -> int:
         """Number of the newest migration the database has had."""
         version: int = self._value(connection, "version")
         return version
 
-    def adopt(self, *, connection: Connection[Any] | None = None) -> bool:
+    def adopt(self, *, connection: Given | None = None) -> bool:
         """After pg_upgrade: go on in a cluster whose transaction ids continue; False when it was ours before.
 
         Raises ClusterChanged, and changes nothing, when they do not continue: then `rebase`.
@@ -130,7 +127,7 @@ class Queues(Access):
         adopted: bool = self._value(connection, "adopt")
         return adopted
 
-    def rebase(self, *, connection: Connection[Any] | None = None) -> int:
+    def rebase(self, *, connection: Given | None = None) -> int:
         """After a restore into another cluster, with all workers stopped: start every position afresh.
 
         What was not answered is published again; returns how many messages that were.

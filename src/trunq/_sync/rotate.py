@@ -4,17 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from psycopg import Connection
-
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 
 
 class Rotation(Access):
     """Rotation."""
 
-    def rotate(self, queue: str, *, connection: Connection[Any] | None = None) -> int | None:
+    def rotate(self, queue: str, *, connection: Given | None = None) -> int | None:
         """Empty one old segment in which nothing is needed, or move a cursor out of its way; returns 1 then.
 
         Call it again until it returns 0: there is nothing to do. None: somebody was in the way just now. It
@@ -23,7 +20,7 @@ class Rotation(Access):
         rotated: int | None = self._value(connection, "rotate", queue=queue)
         return rotated
 
-    def summarize(self, queue: str, *, connection: Connection[Any] | None = None) -> int:
+    def summarize(self, queue: str, *, connection: Given | None = None) -> int:
         """Bring the indexes that find a message by its id up to date; returns how many ranges were new."""
         summarized: int = self._value(connection, "summarize", queue=queue)
         return summarized

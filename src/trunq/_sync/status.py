@@ -4,23 +4,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from psycopg import Connection
-
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 from trunq.record import Status, Warned
 
 
 class Statuses(Access):
     """Status."""
 
-    def status(self, queue: str | None = None, *, connection: Connection[Any] | None = None) -> list[Status]:
+    def status(self, queue: str | None = None, *, connection: Given | None = None) -> list[Status]:
         """The numbers of each subscription of a queue, or of all."""
         return self._records(connection, Status, "status", queue=queue)
 
-    def list_warnings(
-        self, queue: str | None = None, *, connection: Connection[Any] | None = None
-    ) -> list[Warned]:
+    def list_warnings(self, queue: str | None = None, *, connection: Given | None = None) -> list[Warned]:
         """What is wrong, of a queue or all: duties that fail, messages that nobody reads."""
         return self._records(connection, Warned, "list_warnings", queue=queue)

@@ -4,11 +4,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from psycopg import Connection
-
 from trunq._sync.access import Access
+from trunq.connection.given import Given
 from trunq.record import (
     Tick,
 )
@@ -17,9 +14,7 @@ from trunq.record import (
 class Ticks(Access):
     """Ticks."""
 
-    def tick(
-        self, queue: str, *, force: bool = False, connection: Connection[Any] | None = None
-    ) -> int | None:
+    def tick(self, queue: str, *, force: bool = False, connection: Given | None = None) -> int | None:
         """Cut a tick when one is due, or `force`d; returns its id, or None."""
         tick_id: int | None = self._value(connection, "tick", queue=queue, force=force)
         return tick_id
@@ -30,7 +25,7 @@ class Ticks(Access):
         from_: int | None = None,
         to: int | None = None,
         *,
-        connection: Connection[Any] | None = None,
+        connection: Given | None = None,
     ) -> list[Tick]:
         """Ticks in order, from `from_` to `to`, both included."""
         return self._records(connection, Tick, "list_ticks", queue=queue, from_=from_, to=to)

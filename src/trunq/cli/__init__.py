@@ -32,7 +32,7 @@ def _run(arguments: list[str]) -> None:
             raise
         sys.exit("The command trunq needs typer and rich: pip install 'trunq[cli]'.")
     try:
-        app(arguments, prog_name="trunq")
+        app(arguments, prog_name="trunq", obj=arguments)
     except Interrupted as error:
         err.print(str(error), markup=False)
         raise SystemExit(130) from None

@@ -9,33 +9,62 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from trunq.cli.failure import Mistake, explain
+from trunq.rank import Ranks
+from trunq.schedule import Schedule
 from trunq.worker import Worker
+
+T = TypeVar("T")
 
 _US: Final = str(Path(__file__).parent)
 
 
 def load(app: str) -> Worker:
     """Import the Worker that MODULE:APP names, from the current directory first."""
+    return _load(app, Worker, "a worker", "shop:worker for the worker", "worker = Worker('queue')")
+
+
+def load_ranks(name: str) -> Ranks:
+    """Import the Ranks that MODULE:NAME names, from the current directory first."""
+    return _load(name, Ranks, "a Ranks", "shop:ranks for the Ranks", "ranks = Ranks()")
+
+
+def load_schedules(app: str) -> list[Schedule]:
+    """Import the list of schedules, or those of the Worker, that MODULE:NAME names."""
+    _, found = _find(
+        app, Worker, "a list of schedules", "shop:schedules for the list", "worker = Worker('queue')"
+    )
+    wanted = found.schedules if isinstance(found, Worker) else found
+    if not isinstance(wanted, list | tuple) or not all(isinstance(each, Schedule) for each in wanted):
+        raise Mistake(f"{app} is neither a list of trunq.Schedule(...) nor a Worker.")
+    return list(wanted)
+
+
+def _load(app: str, wanted: type[T], what: str, example: str, made: str) -> T:
+    module, found = _find(app, wanted, what, example, made)
+    if not isinstance(found, wanted):
+        there = _those_there(module, wanted, made)
+        raise Mistake(f"{app} is a {type(found).__name__}, not a trunq {wanted.__name__}.{there}")
+    return found
+
+
+def _find(app: str, wanted: type[object], what: str, example: str, made: str) -> tuple[ModuleType, Any]:
     module_name, _, attribute = app.partition(":")
     if not module_name or not attribute:
-        raise Mistake(
-            f"{app!r} does not name a worker. Write module:name, as in shop:worker for the worker of shop.py."
-        )
+        raise Mistake(f"{app!r} does not name {what}. Write module:name, as in {example} of shop.py.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     module = _import(module_name)
-    found = module
+    found: Any = module
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise Mistake(f"The module {module_name} has no {attribute}.{_those_there(module)}") from None
-    if not isinstance(found, Worker):
-        raise Mistake(f"{app} is a {type(found).__name__}, not a trunq Worker.{_those_there(module)}")
-    return found
+            there = _those_there(module, wanted, made)
+            raise Mistake(f"The module {module_name} has no {attribute}.{there}") from None
+    return module, found
 
 
 def _import(name: str) -> ModuleType:
@@ -82,10 +111,11 @@ def _short(file: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-def _those_there(module: object) -> str:
-    names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
+def _those_there(module: object, wanted: type[object], made: str) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, wanted)]
+    several = f"{wanted.__name__.removesuffix('s')}s"
     return (
-        f" Workers in it: {', '.join(names)}."
+        f" {several} in it: {', '.join(names)}."
         if names
-        else " It has no Worker: worker = Worker('queue') makes one."
+        else f" It has no {wanted.__name__}: {made} makes one."
     )

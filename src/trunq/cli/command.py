@@ -14,7 +14,29 @@ from typing import Annotated
 import typer
 import typer.rich_utils
 
-from trunq.cli import db, dead, lane, leader, message, option, publish, queue, status, subscription, worker
+from trunq.cli import (
+    archive,
+    capture,
+    db,
+    dead,
+    lane,
+    leader,
+    memo,
+    message,
+    option,
+    pipeline,
+    publish,
+    queue,
+    role,
+    schedule,
+    statistics,
+    status,
+    stream,
+    subscription,
+    taker,
+    webhook,
+    worker,
+)
 
 if os.environ.get("NO_COLOR"):
     typer.rich_utils.COLOR_SYSTEM = None
@@ -65,15 +87,25 @@ for name, function, examples in (
     ("worker", worker.worker, worker.EXAMPLES),
     ("leader", leader.leader, leader.EXAMPLES),
     ("status", status.status, status.EXAMPLES),
+    ("statistics", statistics.statistics, statistics.EXAMPLES),
 ):
     option.verb(app, name, *examples)(function)
 for name, group in (
     ("db", db.app),
     ("queue", queue.app),
     ("subscription", subscription.app),
+    ("stream", stream.app),
     ("lane", lane.app),
+    ("schedule", schedule.app),
+    ("pipeline", pipeline.app),
+    ("webhook", webhook.app),
     ("message", message.app),
     ("dead", dead.app),
+    ("capture", capture.app),
+    ("archive", archive.app),
+    ("taker", taker.app),
+    ("memo", memo.app),
+    ("role", role.app),
 ):
     app.add_typer(group, name=name)
 for plug_in in entry_points(group="trunq.commands"):

@@ -1,4 +1,4 @@
-"""What Tab offers after `trunq --install-completion`: the queues and subscriptions of the database."""
+"""What Tab offers after `trunq --install-completion`: names of queues, subscriptions and so on."""
 
 from __future__ import annotations
 
@@ -20,6 +20,21 @@ def subscriptions(ctx: Any) -> list[str]:
         "select distinct s.name from trunq.subscription s join trunq.queue q using (queue_id)"
         " where %(queue)s::text is null or q.name = %(queue)s order by s.name",
     )
+
+
+def schedules(ctx: Any) -> list[str]:
+    """Names of schedules."""
+    return _ask(ctx, "select name from trunq.schedule order by name")
+
+
+def captures(ctx: Any) -> list[str]:
+    """Names of captured tables."""
+    return _ask(ctx, "select table_name from trunq.list_captures()")
+
+
+def pipelines(ctx: Any) -> list[str]:
+    """Names of pipelines."""
+    return _ask(ctx, "select name from trunq.pipeline order by name")
 
 
 def _ask(ctx: Any, query: str) -> list[str]:

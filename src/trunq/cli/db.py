@@ -123,6 +123,8 @@ def _list_losses(found: removal.Contents) -> None:
         err.print(f"queue [bold]{escape(queue)}[/bold]")
         for row in rows:
             err.print(f"  {row.subscription}: {in_words(row)}", markup=False)
+    for archive in found.archives:
+        err.print(f"archive trunq_archive.{archive}", markup=False)
     err.print(f"schemas {', '.join(removal.SCHEMAS)}")
     for stranger in found.strangers:
         err.print(f"{stranger}, which needs them", markup=False)

@@ -1,19 +1,19 @@
-"""trunq dead: list, requeue, purge."""
+"""trunq dead: list, requeue, purge, set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from trunq import Client
 from trunq.cli import completion, option
-from trunq.cli.choice import Choice
+from trunq.cli.choice import WHICH, Choice
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
-from trunq.cli.output import Row, say, with_age, write_json, write_rows
+from trunq.cli.output import Row, print_fact, say, with_age, write_json, write_rows
 from trunq.cli.question import Yes, confirm
 
 app = option.noun(
@@ -21,6 +21,7 @@ app = option.noun(
     "trunq dead list mail",
     "trunq dead requeue mail --kind welcome --error 'timed out'",
     "trunq dead purge mail --older-than 30d",
+    "trunq dead set mail --warn --into failures",
 )
 
 COLUMNS = ("id", "subscription", "kind", "key", "age", "reason", "attempts", "died_at", "error")
@@ -37,6 +38,10 @@ Subscription = Annotated[
         help="Only those of this subscription.",
         autocompletion=completion.subscriptions,
     ),
+]
+Reason = Annotated[
+    Literal["rejected", "max_attempts", "lease_expired", "expired", "cancelled"] | None,
+    typer.Option("--reason", rich_help_panel=WHICH, help="Only those that are dead for this reason."),
 ]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")]
 Everything = Annotated[
@@ -61,6 +66,7 @@ def list_dead(
     before: Annotated[
         int | None, typer.Option("--before", metavar="DEAD_ID", help="Only those listed after this dead_id.")
     ] = None,
+    reason: Reason = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -70,13 +76,19 @@ def list_dead(
     """List the dead messages of a queue, the newest first, each with its last error."""
     with client(database) as trunq:
         rows = trunq.list_dead(
-            queue, subscription, limit=limit, before=before, brief=not (json or csv), **asdict(choice)
+            queue,
+            subscription,
+            limit=limit,
+            before=before,
+            brief=not (json or csv),
+            reason=reason,
+            **asdict(choice),
         )
     found: list[Row] = [row._asdict() for row in rows]
     shown = (
         found if json or csv else [with_age(row, "died_at") | {"error": _last_error(row)} for row in found]
     )
-    nothing = f"Queue {queue} has no {'such ' if choice.is_given else ''}dead messages."
+    nothing = f"Queue {queue} has no {'such ' if choice.is_given or reason else ''}dead messages."
     write_rows(shown, COLUMNS, json, nothing, csv)
 
 
@@ -95,6 +107,7 @@ def requeue(
     everything: Everything = False,
     subscription: Subscription = None,
     yes: Yes = False,
+    reason: Reason = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -104,7 +117,7 @@ def requeue(
 
     Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay dead.
     """
-    given = _choose(ids, everything, subscription, choice, "requeue")
+    given = _choose(ids, everything, subscription, choice, reason, "requeue")
     with client(database) as trunq:
         count = _take(trunq, trunq.requeue, queue, given, "requeue", yes)
     _tell("requeued", queue, count, json)
@@ -123,6 +136,7 @@ def purge(
     everything: Everything = False,
     subscription: Subscription = None,
     yes: Yes = False,
+    reason: Reason = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -132,21 +146,79 @@ def purge(
 
     Unless you name their ids, it says how many they are and asks. Those that die meanwhile stay.
     """
-    given = _choose(ids, everything, subscription, choice, "purge")
+    given = _choose(ids, everything, subscription, choice, reason, "purge")
     with client(database) as trunq:
         count = _take(trunq, trunq.purge, queue, given, "purge", yes)
     _tell("purged", queue, count, json)
 
 
+@option.verb(
+    app,
+    "set",
+    "# As it is",
+    "trunq dead set mail",
+    "# In the server's log, where alerts are made of",
+    "trunq dead set mail --warn",
+    "# Into a queue of their own, with a worker that tells somebody",
+    "trunq dead set mail --into failures",
+    "trunq dead set mail --no-warn --into ''",
+)
+def set_dead(
+    queue: option.Queue,
+    subscription: option.Subscription = "default",
+    warn: Annotated[
+        bool | None,
+        typer.Option(
+            "--warn/--no-warn", metavar=option.FLAG, show_default=False,
+            help="Whether each is a WARNING in the log of the server.",
+        ),
+    ] = None,
+    notify: Annotated[
+        bool | None,
+        typer.Option(
+            "--notify/--no-notify", metavar=option.FLAG, show_default=False,
+            help="Whether each is a NOTIFY; the channel is shown.",
+        ),
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option("--into", metavar="QUEUE", help="Publish each into this queue, too; '': no more."),
+    ] = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:  # fmt: skip
+    """Make it known when a message dies: rejected, or given up after its last attempt.
+
+    In another queue it has the header trunq_dead, a list of where it died, and why. It stays a dead message
+    here all the same. Nothing of it happens for messages that expired or were cancelled.
+    """
+    with client(database) as trunq:
+        policy = trunq.set_dead(queue, subscription, warn=warn, notify=notify, into=into)
+    if json:
+        write_json(policy._asdict())
+        return
+    say("Dead messages of {queue} {subscription}:", queue=queue, subscription=subscription)
+    print_fact("warning", policy.warns)
+    print_fact("notify", f"on {policy.channel}" if policy.notifies else "no")
+    print_fact("into", policy.into_queue or "no other queue")
+
+
 def _choose(
-    ids: list[int] | None, everything: bool, subscription: str | None, choice: Choice, verb: str
+    ids: list[int] | None,
+    everything: bool,
+    subscription: str | None,
+    choice: Choice,
+    reason: str | None,
+    verb: str,
 ) -> dict[str, Any]:
     """What was chosen, as arguments; all messages only for a user who asks for them."""
-    if everything and (ids or choice.is_given):
+    is_filtered = choice.is_given or reason is not None
+    if everything and (ids or is_filtered):
         raise Mistake("Give --all, or ids and filters, not both.")
-    if not (ids or everything or choice.is_given):
+    if not (ids or everything or is_filtered):
         raise Mistake(f"Say which messages to {verb}: their ids, a filter (--kind, --error, ...), or --all.")
-    return {"subscription": subscription, "ids": ids or None, **asdict(choice)}
+    return {"subscription": subscription, "ids": ids or None, "reason": reason, **asdict(choice)}
 
 
 def _take(

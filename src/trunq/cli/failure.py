@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
 from trunq import explanation
-from trunq.errors import QueueInUse, QueueNotFound, SubscriptionNotFound
+from trunq.errors import (
+    PipelineNotFound,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    QueueNotFound,
+    ScheduleNotFound,
+    SubscriptionNotFound,
+    TransactionTooLarge,
+    TrunqError,
+)
 
 SHELL_HINTS: Final[dict[type[BaseException], str]] = {
     QueueNotFound: "Create it with trunq queue create NAME, or see what is there: trunq queue list.",
     SubscriptionNotFound: "Those there are: trunq subscription list.",
+    PipelineNotFound: "Those there are: trunq pipeline list.",
+    ScheduleNotFound: "Those there are: trunq schedule list.",
+    QueueFull: "Publish again when its workers have caught up, or raise --max-waiting with trunq queue set.",
+    QueueClosed: "Whoever closed it opens it again: trunq queue open.",
+    TransactionTooLarge: "Commit in between, or raise --max-per-transaction with trunq queue set.",
     QueueInUse: "To drop it with all that is in it: --force.",
 }
 """The advice as a command, where the database gives it as SQL."""
@@ -29,6 +45,16 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, Mistake):
         return str(error)
     found = explanation.explain(error)
-    if found is not None and (hint := SHELL_HINTS.get(type(error))) is not None:
-        found = replace(found, advice=hint)
-    return found.sentences if found is not None else None
+    if found is None:
+        return None
+    if isinstance(error, TrunqError):
+        advice = SHELL_HINTS.get(type(error)) or in_shell(found.advice or "")
+        found = replace(found, reason=in_shell(found.reason), advice=advice)
+    return found.sentences
+
+
+def in_shell(text: str) -> str:
+    """What the database says, with options of commands where it names parameters of functions."""
+    text = re.sub(r"\bp_(\w+) => '(\w+)'", r"p_\1 \2", text)
+    text = re.sub(r"trunq\.create_queue\(\.\.\., (p_\w+ \w+)\)", r"trunq queue create NAME \1", text)
+    return re.sub(r"\bp_(\w+)", lambda found: "--" + found[1].replace("_", "-"), text)

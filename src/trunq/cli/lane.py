@@ -1,4 +1,4 @@
-"""trunq lane: list, set, pause, resume, policy."""
+"""trunq lane: list, set, pause, resume, policy, rankings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trunq.cli.output import Row, say, write_json, write_rows
 from trunq.cli.pause import Pause, how_long, with_words
 
 app = option.noun(
-    "Lanes of a queue that was made with them: list, set, pause, resume, policy.",
+    "Lanes of a queue that was made with them: list, set, pause, resume, policy, rankings.",
     "trunq queue create mail --lanes key",
     "trunq lane list mail",
     "trunq lane policy mail fair --max-running 4",
@@ -27,6 +27,8 @@ COLUMNS = (
     *("lane", "priority", "depth", "running", "oldest_ready", "paused", "max_running", "rate", "burst"),
     *("weight", "rank"),
 )
+
+RANKING_COLUMNS = ("queue", "subscription", "function", "ranker", "ranked_at", "error", "failed_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,17 @@ def list_lanes(
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_lanes(queue, subscription, limit)]
+        rankings = [row for row in trunq.list_rankings(queue) if row.subscription == subscription]
     nothing = f"Nothing waits or runs in a lane of {queue}, and none has settings."
     write_rows(found if json or csv else _for_people(found), COLUMNS, json, nothing, csv)
+    for ranking in rankings:
+        who = (
+            "no process has it, the last ranks stay"
+            if ranking.ranker is None
+            else f"called by {ranking.ranker}"
+        )
+        why = "" if ranking.error is None else f"; it failed: {ranking.error.splitlines()[0]}"
+        say("Ranked by the function {function}: {who}{why}.", function=ranking.function, who=who, why=why)
 
 
 @option.verb(
@@ -227,17 +238,28 @@ def resume_lane(
     "trunq lane policy mail fair --max-running 4",
     "# The smallest priority first",
     "trunq lane policy work priority",
+    "# By a function of yours, which some process has: trunq leader shop:ranks",
+    "trunq lane policy mail ranked --function by_need",
 )
 def policy(
     queue: option.Queue,
     policy: Annotated[
-        Literal["fair", "priority"],
+        Literal["fair", "priority", "ranked"],
         typer.Argument(
             metavar="POLICY",
-            help="fair: a share of each lane in turn; priority: the smallest priority first.",
+            help="fair: a share of each lane in turn; priority: the smallest priority first; "
+            "ranked: by a function of yours.",
         ),
     ],
     subscription: option.Subscription = "default",
+    function: Annotated[
+        str | None,
+        typer.Option(
+            "--function",
+            metavar="NAME",
+            help="The function that ranks, by the name under which `trunq leader shop:ranks` has it.",
+        ),
+    ] = None,
     *,
     limits: Limits,
     database: option.Database,
@@ -248,7 +270,11 @@ def policy(
     A limit that you leave out is none, also when there was one. Every eighth lease goes to the lane that
     has waited longest, so none waits for ever. `trunq lane set` gives one lane limits of its own.
     """
-    settings = {"policy": policy, **limits.given()}
+    if (policy == "ranked") != (function is not None):
+        raise Mistake(
+            "The policy ranked goes by a function of yours, and no other does: --function names it."
+        )
+    settings = {"policy": policy, "function": function, **limits.given()}
     with client(database) as trunq:
         trunq.set_lanes(queue, subscription, **settings)
     if json:
@@ -256,6 +282,27 @@ def policy(
     else:
         say("Subscription {subscription} of {queue} serves its lanes by the policy {policy}.",
             subscription=subscription, queue=queue, policy=policy)  # fmt: skip
+        if function is not None:
+            say("See who ranks them with: trunq lane rankings {queue}", queue=queue)
+
+
+@option.verb(app, "rankings", "trunq lane rankings", "trunq lane rankings mail --json")
+def rankings(
+    queue: option.OneQueue = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """List the subscriptions whose lanes a function of yours ranks, who calls it, and why it failed.
+
+    Without a ranker, no process that runs has the function: the last ranks stay.
+    """
+    with client(database) as trunq:
+        found: list[Row] = [row._asdict() for row in trunq.list_rankings(queue)]
+    nothing = "No function ranks lanes. To have one do so: trunq lane policy QUEUE ranked --function NAME"
+    shown = found if json or csv else [{**row, "ranker": row["ranker"] or "nobody"} for row in found]
+    write_rows(shown, RANKING_COLUMNS, json, nothing, csv)
 
 
 def _for_people(rows: Sequence[Row]) -> list[Row]:

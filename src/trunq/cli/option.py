@@ -199,7 +199,24 @@ class Group(_Help, TyperGroup):
         return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)
 
 
-ORDER = ("db", "queue", "publish", "worker", "leader", "status", "subscription", "lane", "message", "dead")
+ORDER = (
+    *("db", "queue", "publish", "worker", "leader", "status", "statistics"),
+    *(
+        "subscription",
+        "stream",
+        "lane",
+        "schedule",
+        "pipeline",
+        "webhook",
+        "capture",
+        "message",
+        "dead",
+        "archive",
+        "taker",
+        "memo",
+        "role",
+    ),
+)
 
 
 def noun(help: str, *lines: str) -> typer.Typer:

@@ -18,9 +18,10 @@ from trunq.display import interval, text
 POLICY: Final = "Its policy, for shared subscriptions"
 FILTER: Final = "Which messages it reads; what you give takes the place of the filter it has"
 LIMIT: Final = "Its limits, for shared subscriptions"
-LIMITS: Final = ("rate", "burst", "max_running")
+LIMITS: Final = ("rate", "burst", "max_running", "in_order")
 NONE: Final = {
     "max_attempts": "for ever",
+    "time_out": "none",
     "dead_retention": "for ever",
     "filter": "every message",
     "rate": "no limit",
@@ -88,6 +89,13 @@ class Policy:
         typer.Option(
             "--jitter", min=0, max=1, rich_help_panel=POLICY,
             help="Up to which share a delay is shortened at random (default: 0.1).",
+        ),
+    ] = None  # fmt: skip
+    time_out: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--time-out", parser=option.interval, metavar="INTERVAL", rich_help_panel=POLICY,
+            help="How long a handler may run: then it is stopped, and tried again (default: 0, for ever).",
         ),
     ] = None  # fmt: skip
     keep_results: Annotated[
@@ -210,13 +218,25 @@ class Limits:
         ),
     ] = None  # fmt: skip
 
+    in_order: Annotated[
+        bool | None,
+        typer.Option(
+            "--in-order/--no-order", metavar=option.FLAG, rich_help_panel=LIMIT, show_default=False,
+            help="One message of each key at a time; a retry holds its key. Say it before the first lease.",
+        ),
+    ] = None  # fmt: skip
+
     def given(self, rate: float | None = None) -> dict[str, Any]:
         """What the user gave of them, as `subscribe` takes it, of a subscription with this rate."""
         if self.burst and not (rate if self.rate is None else self.rate.number):
             raise Mistake(
                 "--burst says how much of a rate may go out at once, and there is none: give --rate too."
             )
-        found: dict[str, Any] = {"burst": self.burst, "max_running": self.max_running}
+        found: dict[str, Any] = {
+            "burst": self.burst,
+            "max_running": self.max_running,
+            "in_order": self.in_order,
+        }
         if self.rate is not None:
             found["rate"] = self.rate.number
             found["rate_interval"] = self.rate.interval if self.rate.number else None

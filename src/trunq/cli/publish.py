@@ -16,6 +16,8 @@ from trunq.cli import option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import say, write_json
+from trunq.cli.unique import Unique, say_left_out
+from trunq.record import Published
 
 GROUP = 5_000
 """Messages in one call of publish_many; all calls share one transaction."""
@@ -27,8 +29,16 @@ EXAMPLES = (
     "# In ten minutes; at a time",
     "trunq publish mail --file letter.json --delay 10m",
     "trunq publish mail --file letter.json --due-at 2030-01-01T08:00+01:00",
+    "# One whose handler may take half a minute",
+    "trunq publish mail --file letter.json --time-out 30s",
     "# A code that nobody wants after five minutes, tried twice",
     """trunq publish mail '{"code": 1234}' --max-age 5m --max-attempts 2""",
+    "# Before others, in a queue made with --lanes priority",
+    "trunq publish work --file job.json --priority 1",
+    "# Left out while another message holds the key",
+    """trunq publish invoices '{"customer": 7}' --unique-key "customer 7\"""",
+    "# The same content not twice within an hour",
+    """trunq publish invoices '{"customer": 7}' --unique --unique-for 1h""",
 )
 
 
@@ -78,13 +88,32 @@ def publish(
             help="Nobody is to handle it later than so long after now: then it is dead, with reason expired.",
         ),
     ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            "--priority",
+            min=-32768,
+            max=32767,
+            help="The smallest is handled first, in a queue with lanes by priority.",
+        ),
+    ] = None,
     max_attempts: Annotated[
         int | None,
         typer.Option(
             "--max-attempts", min=1, max=9999, help="How often it is tried, whatever its subscriptions say."
         ),
     ] = None,
+    time_out: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--time-out",
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="How long its handler may run, whatever its subscriptions say.",
+        ),
+    ] = None,
     *,
+    keys: Unique,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
@@ -96,31 +125,52 @@ def publish(
         raise Mistake("A message has either --delay or --due-at, not both.")
     if delay is not None and max_age is not None and delay >= max_age:
         raise Mistake("This message would expire before it is due: give a longer --max-age than --delay.")
+    is_unique = keys.is_given()
     payloads = _payloads(payload, file, lines)
-    ids: list[int] = []
+    rest: dict[str, Any] = {
+        "kind": kind,
+        "key": key,
+        "headers": headers,
+        "delay": delay,
+        "due_at": due_at,
+        "options": _options(max_attempts, time_out),
+        "max_age": max_age,
+        "priorities": priority,
+    }
+    published: list[Published] = []
     with client(database) as trunq, trunq.transaction() as connection:
         while group := list(islice(payloads, GROUP)):
-            ids += trunq.publish_many(
-                queue,
-                group,
-                kind=kind,
-                key=key,
-                headers=headers,
-                delay=delay,
-                due_at=due_at,
-                options=None if max_attempts is None else {"max_attempts": max_attempts},
-                max_age=max_age,
-                connection=connection,
-            )
+            if is_unique:
+                published += keys.publish(trunq, queue, group, **rest, connection=connection)
+            else:
+                ids = trunq.publish_many(queue, group, **rest, connection=connection)
+                published += [Published(id, True) for id in ids]
+    ids = [message.id for message in published if message.is_new]
+    holders = [message.id for message in published if not message.is_new]
     if json:
-        write_json({"queue": queue, "ids": ids})
-    elif not ids:
-        say("There was nothing to publish.")
-    elif len(ids) == 1:
-        say("Published message {id} to {queue}.", id=ids[0], queue=queue)
+        write_json({"queue": queue, "ids": ids} | ({"held_by": holders} if is_unique else {}))
     else:
+        say_left_out(holders)
+        _say_published(queue, ids, bool(holders))
+
+
+def _say_published(queue: str, ids: list[int], is_left_out: bool) -> None:
+    if len(ids) > 1:
         say("Published {count} messages to {queue}, ids {first} to {last}.",
             count=f"{len(ids):,}", queue=queue, first=ids[0], last=ids[-1])  # fmt: skip
+    elif ids:
+        say("Published message {id} to {queue}.", id=ids[0], queue=queue)
+    elif not is_left_out:
+        say("There was nothing to publish.")
+
+
+def _options(max_attempts: int | None, time_out: timedelta | None) -> dict[str, float] | None:
+    given: dict[str, float] = {}
+    if max_attempts is not None:
+        given["max_attempts"] = max_attempts
+    if time_out is not None:
+        given["time_out"] = time_out.total_seconds()
+    return given or None
 
 
 def _payloads(payload: str | None, file: Path | None, lines: Path | None) -> Iterator[Any]:

@@ -24,11 +24,20 @@ app = option.noun(
 )
 
 COLUMNS = (
-    *("queue", "subscriptions", "retention", "closed", "paused", "kinds", "max_waiting"),
+    *("queue", "subscriptions", "retention", "closed", "paused", "lanes", "kinds", "max_waiting"),
     *("max_per_transaction", "created_at"),
 )
 SETTINGS = (
-    *("retention", "kinds", "max_waiting", "max_per_transaction", "announces", "is_closed", "paused"),
+    *(
+        "retention",
+        "kinds",
+        "unique_policy",
+        "max_waiting",
+        "max_per_transaction",
+        "announces",
+        "is_closed",
+        "paused",
+    ),
     *("paused_until", "tick_max_count", "tick_max_lag", "tick_idle_period"),
 )
 RULES = "What may be published"
@@ -47,6 +56,8 @@ def _kinds(value: str) -> list[str]:
     "trunq queue create orders --retention 7d",
     "# One that serves each key in turn: trunq lane --help",
     "trunq queue create tenants --lanes key",
+    "# One in which the newest message of a unique key stands for those that wait",
+    "trunq queue create invoices --unique replace",
 )
 def create(
     queue: option.Queue,
@@ -65,6 +76,14 @@ def create(
             help="Hand messages out by turns of these instead of the oldest first; chosen once, for ever.",
         ),
     ] = None,
+    unique: Annotated[
+        Literal["refuse", "replace"] | None,
+        typer.Option(
+            "--unique",
+            help="Messages may have unique keys: one whose key another holds is left out, or stands for that"
+            " one; chosen once, for ever.",
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -76,7 +95,7 @@ def create(
     is; if it has other settings than you give, the status is 1.
     """
     with client(database) as trunq:
-        created = trunq.create_queue(queue, retention=retention, lanes=lanes)
+        created = trunq.create_queue(queue, retention=retention, lanes=lanes, unique=unique)
         if not created:
             _refuse_another(_settings(trunq, queue), retention)
     if json:
@@ -170,7 +189,7 @@ def set_queue(
             parser=option.interval,
             metavar="INTERVAL",
             rich_help_panel=TICKS,
-            help="So long after the last one, while nothing is published.",
+            help="So long after the last one, while nothing is published; without it there is none then.",
         ),
     ] = None,
     *,
@@ -319,7 +338,10 @@ def drop(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Drop a queue with its messages, history and dead messages."""
+    """Drop a queue with its messages, history and dead messages.
+
+    Its archive stays, with every attempt that is over: trunq archive drop removes it.
+    """
     with client(database) as trunq:
         trunq.drop_queue(queue, force=force)
     if json:
@@ -344,7 +366,7 @@ def _refuse_another(there: Row, retention: timedelta | None) -> None:
 def _said(name: str, value: Any) -> Any:
     match value:
         case None:
-            return "any" if name == "kinds" else "no limit"
+            return {"kinds": "any", "unique_policy": "no unique keys"}.get(name, "no limit")
         case list():
             return ", ".join(value)
         case _:

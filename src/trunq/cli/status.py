@@ -18,6 +18,7 @@ from trunq.cli.database import client
 from trunq.cli.output import Row, out, write, write_csv, write_json
 from trunq.cli.pause import words
 from trunq.cli.table import Column, draw, draw_under, fits
+from trunq.cli.taker import behind
 from trunq.record import Status
 
 COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
@@ -58,7 +59,8 @@ def status(
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
     long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
     an estimate: numbers are exact up to 1,000. A subscription that is paused says so beside its name. The
-    first line says when no leader runs, the last ones what else is wrong. Ctrl-C ends it.
+    first line says when no leader runs, the last ones how far lakes are behind that take the history of a
+    queue, and what else is wrong. Ctrl-C ends it.
     """
     with client(database) as trunq:
         if json or csv:
@@ -85,7 +87,11 @@ def _shown(trunq: Client, queue: str | None) -> Group:
     table = _table(rows)
     unled = [] if all(row["led"] for row in rows) else [Text(UNLED, style="bold yellow")]
     warnings = (Text(f"! {row.warning}; {row.hint}", style="yellow") for row in trunq.list_warnings(queue))
-    return Group(*unled, table, *warnings)
+    takers = (
+        Text(f"{row.taker} takes the history of {row.queue}: {behind(row._asdict())}", style="dim")
+        for row in trunq.list_takers(queue)
+    )
+    return Group(*unled, table, *takers, *warnings)
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:

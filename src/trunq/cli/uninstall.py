@@ -16,7 +16,7 @@ from trunq.cli.failure import Mistake
 from trunq.install import LOCK
 from trunq.record import Status
 
-SCHEMAS: Final = ("trunq", "trunq_log", "trunq_queue", "trunq_data")
+SCHEMAS: Final = ("trunq", "trunq_log", "trunq_queue", "trunq_data", "trunq_archive")
 
 _STRANGERS: Final = """
 with theirs as (
@@ -32,13 +32,16 @@ with theirs as (
   left join pg_attrdef a on d.classid = 'pg_attrdef'::regclass and a.oid = d.objid
   left join pg_constraint k on d.classid = 'pg_constraint'::regclass and k.oid = d.objid
   where d.deptype in ('n', 'a')
+    -- A captured table goes on without its triggers.
+    and coalesce(t.tgname !~ '^trunq_capture_[0-9]+_(insert|update|delete|truncate)$', true)
   union
-  -- What somebody made where the queues are.
+  -- What somebody made where the queues and their archives are.
   select c.oid, 'pg_class'::regclass, true from pg_class c
   where c.relnamespace in ('trunq_log'::regnamespace, 'trunq_queue'::regnamespace)
-    and c.relkind in ('r', 'p', 'v', 'm', 'f')
-    and not starts_with(c.relname, '_specimen')
-    and not exists (select from trunq.queue q where c.relname in (q.log_table, q.name || '_messages')))
+      and c.relkind in ('r', 'p', 'v', 'm', 'f')
+      and not starts_with(c.relname, '_specimen')
+      and not exists (select from trunq.queue q where c.relname in (q.log_table, q.name || '_messages'))
+    or c.relnamespace = 'trunq_archive'::regnamespace and c.relkind in ('r', 'v', 'm', 'f'))
 select distinct format('%%s %%s', i.type, i.identity) as stranger
 from theirs t cross join lateral pg_identify_object(t.classid, t.oid, 0) i
 where t.is_inside or i.schema <> all (%(schemas)s)
@@ -51,6 +54,8 @@ class Contents:
     """What a database loses with trunq."""
 
     queues: dict[str, list[Status]]
+    archives: list[str]
+    """Names of queues, of those that are gone as well."""
     strangers: list[str]
     """What others made that cannot be without it."""
 
@@ -63,11 +68,12 @@ class Contents:
 def look(client: Client) -> Contents:
     """What is there to be dropped."""
     queues: dict[str, list[Status]] = {row.queue: [] for row in client.list_queues()}
+    archives = [row.queue for row in client.list_archives()]
     for row in client.status():
         queues[row.queue].append(row)
     with client.transaction() as connection, connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(_STRANGERS.encode(), {"schemas": list(SCHEMAS)})
-        return Contents(queues, [name for (name,) in cursor])
+        return Contents(queues, archives, [name for (name,) in cursor])
 
 
 def drop_queue(client: Client, queue: str, *, force: bool) -> None:

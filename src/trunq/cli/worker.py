@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from trunq import signals
 from trunq.cli import completion, option
-from trunq.cli.application import load
+from trunq.cli.application import load, load_ranks
 from trunq.cli.database import address
+from trunq.cli.executor import OnSpark, run_on_spark
 from trunq.cli.failure import Mistake, explain
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import write_json
+from trunq.cli.supervisor import Supervisor
+from trunq.wire.name import own_name
 from trunq.worker import UnknownKinds, Worker
 
 log = logging.getLogger("trunq.worker")
@@ -24,12 +29,16 @@ EXAMPLES = (
     "trunq worker shop:worker",
     "# 50 handlers at a time; its own messages back at once after a restart",
     "trunq worker shop:worker --concurrency 50 --name shop-1",
+    "# Four workers, shop-1 to shop-4; one that dies is started again",
+    "trunq worker shop:worker --processes 4 --name shop",
     "# In Kubernetes: it has ended before the pod is killed",
     "trunq worker shop:worker --grace 25s",
     "# Another queue with the same handlers",
     "trunq worker shop:worker --queue orders_eu --subscription audit",
     "# As a batch job; status 3: some died, or have no handler",
     "trunq worker shop:worker --until-empty",
+    "# On a Spark cluster, a worker for each core of its executors",
+    "trunq worker shop:worker --spark spark://host:7077",
     "# For a collector of logs",
     "trunq worker shop:worker --log-format json",
 )
@@ -72,6 +81,15 @@ def worker(
             "--name",
             help="A name only one process has at a time: started again, it gets back what it had leased "
             "(default: one of host and process).",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            min=1,
+            help="How many workers it starts and keeps alive, each with its number after the name "
+            "(default: itself alone).",
         ),
     ] = None,
     until_empty: Annotated[
@@ -120,7 +138,27 @@ def worker(
             "(default: wait).",
         ),
     ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            "--ranks",
+            metavar="MODULE:RANKS",
+            help="Functions by which lanes are ranked, as `trunq leader` takes them "
+            "(default: those of the Worker in your code).",
+        ),
+    ] = None,
+    shuffle: Annotated[
+        bool | None,
+        typer.Option(
+            "--shuffle/--no-shuffle",
+            metavar=option.FLAG,
+            help="Whether it handles messages in random order, the next 1,000 mixed (default: no).",
+            show_default=False,
+        ),
+    ] = None,
     *,
+    context: typer.Context,
+    on_spark: OnSpark,
     database: option.Database,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -133,7 +171,7 @@ def worker(
 
     SIGTERM or Ctrl-C lets it finish what runs and give back what has not started; a second one ends it at
     once. Start as many as you like, on any machine. Options given here overrule those of the Worker in your
-    code.
+    code. With --processes it runs several and only watches over them; each prints its own --json.
 
     It says what did not succeed, a line each: attempt, kind, time of the next try, error. With --until-empty
     it ends with status 3 when messages died, or wait for want of a handler.
@@ -149,17 +187,57 @@ def worker(
         "max_connections": max_connections,
         "lead": lead,
         "unknown_kinds": unknown_kinds,
+        "shuffle": shuffle,
+        "ranks": None if ranks is None else load_ranks(ranks),
     }
     for attribute, value in given.items():
         if value is not None:
             setattr(found, attribute, value)
     found.until_empty = found.until_empty or until_empty
     log_to_stderr(log_level, log_format, is_verbose=verbose)
+    if on_spark.spark is not None:
+        if processes is not None:
+            raise Mistake("--processes starts workers here, --spark --tasks on a cluster: give one of them.")
+        _spread(found, app, on_spark, given, database, json)
+        return
+    if processes is not None and signals.orders is None:
+        _supervise(found, context.obj, processes, database)
+        return
     if found.dsn is not None and not database.is_given:
         _run(found, app, json)
         return
     with address(database) as found.dsn:
         _run(found, app, json)
+
+
+def _spread(
+    found: Worker, app: str, on_spark: OnSpark, options: dict[str, Any], database: option.Database, json: bool
+) -> None:
+    """Run the workers on executors."""
+    if options.pop("ranks") is not None:
+        raise Mistake("Lanes are ranked by one process: say --ranks to trunq leader.")
+    is_batch = found.until_empty
+    options["grace"] = found.grace
+    done = run_on_spark(app, on_spark, {**options, "until_empty": is_batch}, found.dsn, database)
+    if json:
+        write_json(done)
+    found.statistics.dead, found.statistics.unhandled = done["dead"], done["unhandled"]
+    _end(found)
+
+
+def _supervise(found: Worker, arguments: list[str], processes: int, database: option.Database) -> None:
+    # An embedded database is to be there for all of them.
+    ours = nullcontext() if found.dsn is not None and not database.is_given else address(database)
+    done = (0, UNFINISHED) if found.until_empty else ()
+    supervisor = Supervisor(arguments, found.name or own_name(), processes, done)
+    with ours:
+        statuses: list[int] = []
+
+        async def supervise() -> None:
+            statuses.append(await supervisor.run())
+
+        signals.run_with_signals(supervise, supervisor.stop)
+    raise typer.Exit(statuses[0])
 
 
 def _run(found: Worker, app: str, json: bool) -> None:
@@ -170,6 +248,11 @@ def _run(found: Worker, app: str, json: bool) -> None:
     statistics = found.statistics
     if json:
         write_json(asdict(statistics))
+    _end(found)
+
+
+def _end(found: Worker) -> None:
+    statistics = found.statistics
     if found.until_empty and statistics.dead + statistics.unhandled > 0:
         _tell_unfinished(found)
         raise typer.Exit(UNFINISHED)

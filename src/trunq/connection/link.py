@@ -51,6 +51,7 @@ class Link:
         self._outage = outage or Outage()
         self._opened_at = 0.0
         self._opening = asyncio.Lock()
+        self._working = asyncio.Lock()
         self._hurried = asyncio.Event()
         self.connection: AsyncConnection[Any] | None = None
         self.pooled = False
@@ -98,19 +99,21 @@ class Link:
         raise AssertionError("tries end with a return or an error")
 
     async def _attempt(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
-        connection = await self.open()
-        try:
-            done = await work(connection)
-            if self._outage.is_on:
-                self.answered()
-            return done
-        except psycopg.Error as error:
-            is_closed = connection.closed
-            if is_closed or is_away(error):
-                await self._discard(connection)
-            if is_closed and not is_away(error):
-                raise psycopg.OperationalError(f"the connection was lost: {first_line(error)}") from error
-            raise
+        # One at a time: what others execute meanwhile would be in its transaction.
+        async with self._working:
+            connection = await self.open()
+            try:
+                done = await work(connection)
+                if self._outage.is_on:
+                    self.answered()
+                return done
+            except psycopg.Error as error:
+                is_closed = connection.closed
+                if is_closed or is_away(error):
+                    await self._discard(connection)
+                if is_closed and not is_away(error):
+                    raise psycopg.OperationalError(f"the connection was lost: {first_line(error)}") from error
+                raise
 
     def notice(self, error: BaseException) -> None:
         """Tell of an error after which a new connection is needed."""

@@ -14,6 +14,9 @@ from trunq.record import Duty
 
 LIST: Final = Call("list_duties", {}, Duty._fields)
 
+FIRE: Final = "fire"
+"""The duty that is called when the next schedule is due (schedule.py)."""
+
 
 def call(duty: Duty, queue: str | None) -> Call:
     """The call that performs a duty once."""

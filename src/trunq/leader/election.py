@@ -10,10 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import secrets
-import socket
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
@@ -28,9 +25,12 @@ from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.connection.outage import Outage
 from trunq.errors import translated
-from trunq.leader.duty import LIST, call, pause
+from trunq.leader.duty import FIRE, LIST, call, pause
+from trunq.leader.schedule import Schedules
+from trunq.rank import Ranker, Ranks
 from trunq.record import Duty
 from trunq.signals import run_with_signals
+from trunq.wire.name import own_name
 
 log = logging.getLogger("trunq.leader")
 
@@ -70,12 +70,18 @@ class Leader:
     """Stands for election, performs the duties while elected, resigns at the end.
 
     `name` tells candidates apart and must be one process' own; by default it is made up. `lease_time`
-    (seconds) is how long a leader that died is waited for. `outage` is that of the process it runs in. `term`
-    is set while this process leads.
+    (seconds) is how long a leader that died is waited for. `outage` is that of the process it runs in. With
+    `ranks` it calls the functions among them by which lanes are ranked, elected or not. `term` is set while
+    this process leads.
     """
 
     def __init__(
-        self, dsn: str, name: str | None = None, lease_time: float = 15.0, outage: Outage | None = None
+        self,
+        dsn: str,
+        name: str | None = None,
+        lease_time: float = 15.0,
+        outage: Outage | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.name = name or own_name()
         self.lease_time = lease_time
@@ -83,6 +89,7 @@ class Leader:
         self.performed = Performed()
         self._duties: tuple[Duty, ...] = ()
         self._link = Link(dsn, f"trunq leader {self.name}", _SETTINGS, outage=outage)
+        self._ranker = Ranker(dsn, self.name, ranks, outage) if ranks is not None else None
         self._stopped = asyncio.Event()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,6 +98,7 @@ class Leader:
         self._failures: dict[tuple[str, str | None], tuple[str, float]] = {}
         self._warn_at = 0.0
         self._warned: set[str] = set()
+        self._schedules = Schedules(self._link)
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises psycopg.OperationalError when there is no database to begin
@@ -123,10 +131,14 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         if self._is_stopping:
             self._end()
+        ranking = None
         try:
             with translated:
                 if not is_patient:
                     await self._link.open()
+                if self._ranker is not None:
+                    ranking = asyncio.create_task(self._ranker.run())
+                    ranking.add_done_callback(lambda _: self._end())
                 while not self._stopped.is_set():
                     await self._stand()
                     if self.term is None:
@@ -141,8 +153,13 @@ class Leader:
                 raise
         finally:
             self._loop = None
+            if ranking is not None:
+                ranking.cancel()
+                await asyncio.wait({ranking})
             await self._resign()
             await self._link.close()
+            if ranking is not None and not ranking.cancelled():
+                ranking.result()
 
     async def _stand(self) -> None:
         """Be elected, or renew, when it is time to."""
@@ -160,6 +177,7 @@ class Leader:
                 extra={"leader": self.name},
             )
             self._due = {}
+            self._schedules.begin()
             if term is not None:
                 rows = await self._link.run(lambda connection: execute(connection, LIST))
                 self._duties = tuple(map(Duty._make, rows))
@@ -173,14 +191,18 @@ class Leader:
         """Every duty that is due, for every queue. One that fails leaves the others their turn."""
         spans = await self._link.run(_list_queues)
         pairs = [(duty, queue) for duty in self._duties for queue in (spans if duty.per_queue else (None,))]
+        await self._schedules.fill()
+        is_changed = self._schedules.take_change()
         # A queue that is gone must not be waited for.
         self._due = {pair: self._due.get(pair, 0.0) for pair in pairs}
         term = self.term
         for duty, queue in pairs:
-            if self._due[duty, queue] > monotonic():
+            if self._due[duty, queue] > monotonic() and not (is_changed and duty.duty == FIRE):
                 continue
             self._due[duty, queue] = monotonic() + pause(duty, None if queue is None else spans[queue])
             await self._perform_one(duty, queue)
+            if duty.duty == FIRE:
+                self._due[duty, queue] = monotonic() + await self._schedules.rest(pause(duty, None))
             await self._stand()
             # In a new term everything is due.
             if self.term != term or self._stopped.is_set():
@@ -261,8 +283,3 @@ class Leader:
 async def _list_queues(connection: AsyncConnection[Any]) -> dict[str, float]:
     """Every queue, and for how many seconds one of its segments is written to."""
     return {queue: span.total_seconds() for queue, span in await execute(connection, _QUEUES)}
-
-
-def own_name() -> str:
-    """A name no other process has: host, process, and some chance for containers that are all number 1."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -37,7 +37,10 @@ from trunq.spark.errors import (
     LakeMismatch,
     LakeUnwritable,
     NeedsPrimary,
+    SinkMismatch,
+    SinkRefused,
     SparkError,
+    StageLost,
 )
 from trunq.spark.launch.java import Java, find_java
 from trunq.spark.launch.session import register, session
@@ -45,9 +48,15 @@ from trunq.spark.sink.table import write_table
 from trunq.spark.source.position import finish, settle
 
 if TYPE_CHECKING:
+    from trunq.spark.fleet import Spread, spread
     from trunq.spark.lake.delta import compact, read_delta, vacuum
+    from trunq.spark.statistic import Statistics, attempts, statistics
 
-_LATE = dict.fromkeys(("compact", "read_delta", "vacuum"), "trunq.spark.lake.delta")
+_LATE = {
+    **dict.fromkeys(("compact", "read_delta", "vacuum"), "trunq.spark.lake.delta"),
+    **dict.fromkeys(("Spread", "spread"), "trunq.spark.fleet"),
+    **dict.fromkeys(("Statistics", "attempts", "statistics"), "trunq.spark.statistic"),
+}
 
 __all__ = [
     "CheckpointMismatch",
@@ -59,7 +68,13 @@ __all__ = [
     "LakeMismatch",
     "LakeUnwritable",
     "NeedsPrimary",
+    "SinkMismatch",
+    "SinkRefused",
     "SparkError",
+    "Spread",
+    "StageLost",
+    "Statistics",
+    "attempts",
     "compact",
     "explain",
     "find_java",
@@ -68,6 +83,8 @@ __all__ = [
     "register",
     "session",
     "settle",
+    "spread",
+    "statistics",
     "vacuum",
     "write_table",
 ]
@@ -79,7 +96,7 @@ def explain(error: BaseException) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """The names whose modules import pyspark."""
+    """The names whose modules import pyspark, or the worker."""
     if name in _LATE:
         return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,9 @@
         ├── DataLoss             messages that the query still needs are gone
         ├── DatabaseAway         Postgres cannot be reached from the source
         ├── NeedsPrimary         a stream was started on a standby
+        ├── SinkMismatch         the rows do not fit the table or queue that they are written into
+        ├── SinkRefused          Postgres refused rows
+        ├── StageLost            staged rows are gone: the batch is to be repeated
         └── LakeError            the lake table
             ├── LakeUnwritable   disk full, directory read-only
             └── LakeMismatch     the table there has another schema
@@ -49,6 +52,18 @@ class DatabaseAway(SparkError):
 
 class NeedsPrimary(SparkError):
     """A stream writes its position, so it cannot read from a standby."""
+
+
+class SinkMismatch(SparkError):
+    """The rows have other columns, or other types, than the table or queue takes."""
+
+
+class SinkRefused(SparkError):
+    """Postgres refused the rows, in words of its own."""
+
+
+class StageLost(SparkError):
+    """Rows that were staged are not there: the server crashed meanwhile. Nothing was written."""
 
 
 class LakeError(SparkError):

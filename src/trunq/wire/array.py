@@ -79,6 +79,9 @@ _header: Final = Struct("!iiiii").pack
 _length: Final = Struct("!i").pack
 _jsonb_length: Final = Struct("!iB").pack
 _NULL: Final = _length(-1)
+_read_length: Final = Struct("!i").unpack_from
+_HEADER_SIZE: Final = 20
+"""Of an array with one dimension: one without elements has none, and is shorter."""
 
 
 def _array(element_oid: int, count: int, parts: list[bytes]) -> bytes:
@@ -137,6 +140,17 @@ def kind_array(kinds: Iterable[Label] | None) -> TextArray | None:
     return label_array("kinds", list(kinds))
 
 
+def name_array(name: str, values: Iterable[str] | None) -> TextArray | None:
+    """Names, of columns say, as a text[]."""
+    if values is None:
+        return None
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidArgument(
+            f"{name} is a list of names, not {type(values).__name__}", f"give {name}=['id']"
+        )
+    return text_array(name, list(values))
+
+
 def bytea_array(name: str, values: Sequence[bytes | None], first: int = 0) -> ByteaArray:
     """A bytea[]; `first` as for `jsonb_array`."""
     return ByteaArray(_array(17, len(values), _parts(contents(name, values, first))))
@@ -153,6 +167,24 @@ def contents(name: str, values: Sequence[bytes | None], first: int) -> Iterator[
     """Bodies as they are stored; `first` as for `jsonb_array`."""
     for position, value in enumerate(values, first):
         yield content(f"{name}[{position}]", value)
+
+
+def literal(array: Array) -> str:
+    """The text form of an array, for drivers that send no other."""
+    is_jsonb, is_bytea = isinstance(array, JsonbArray), isinstance(array, ByteaArray)
+    elements, raw = [], array.raw
+    place = _HEADER_SIZE
+    while place < len(raw):
+        (length,) = _read_length(raw, place)
+        place += 4
+        if length < 0:
+            elements.append("NULL")
+            continue
+        element = raw[place : place + length]
+        place += length
+        said = f"\\x{element.hex()}" if is_bytea else element[is_jsonb:].decode()
+        elements.append('"' + said.replace("\\", "\\\\").replace('"', '\\"') + '"')
+    return _literal(elements)
 
 
 def _texts(name: str, values: Sequence[str | None]) -> Iterator[bytes | None]:
@@ -172,6 +204,11 @@ def _parts(raws: Iterable[bytes | None]) -> list[bytes]:
 def bigint_array(ids: Iterable[int] | None) -> str | None:
     """A bigint[], as text."""
     return None if ids is None else _literal(map(int.__repr__, ids))
+
+
+def integer_array(values: Iterable[int | None] | None) -> str | None:
+    """An array of whole numbers, some of which may be None, as text."""
+    return None if values is None else _literal("NULL" if v is None else int.__repr__(v) for v in values)
 
 
 def real_array(values: Iterable[float | None] | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache, partial
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple
@@ -18,12 +19,12 @@ from trunq.wire.array import (
     labels,
 )
 from trunq.wire.json import headers_bytes, json_bytes
-from trunq.wire.scalar import Label, content, label
+from trunq.wire.scalar import Label, content, label, moment
 
 PART: Final = 500
 """Messages sent at a time: with 5,000 the server takes half as long again for each, out of its caches."""
 
-COLUMNS: Final = ("kind", "key", "payload", "headers", "body")
+COLUMNS: Final = ("kind", "key", "payload", "headers", "body", "priority", "options", "due_at")
 """The columns `line` fills."""
 
 
@@ -40,6 +41,7 @@ class Columns:
         kind: Label | None = None,
         key: Label | None = None,
         priorities: Sequence[int] | int | None = None,
+        unique_keys: Iterable[Label | None] | None = None,
     ) -> None:
         given = {
             "payloads": payloads,
@@ -48,6 +50,7 @@ class Columns:
             "headers": headers if headers is None or isinstance(headers, list | tuple) else [headers],
             "bodies": None if bodies is None else _listed("bodies", bodies),
             "priorities": [priorities] if isinstance(priorities, int) else priorities,
+            "unique_keys": None if unique_keys is None else _listed("unique_keys", unique_keys),
         }
         self._given = {name: values for name, values in given.items() if values is not None}
         lengths = {1, *map(len, self._given.values())}
@@ -56,10 +59,10 @@ class Columns:
         self.fit = lengths <= {1, self.count}
         """Whether the columns agree about that."""
 
-    def arrays(self) -> list[Callable[[], dict[str, Array | str | None]]]:
-        """What makes the arguments of publish_many, for some of the messages each."""
+    def arrays(self, size: int | None = None) -> list[Callable[[], dict[str, Array | str | None]]]:
+        """What makes the arguments of publish_many, for `size` of the messages each; None: for all."""
         # Lengths that differ are for the database to refuse.
-        step = PART if self.fit else self.count
+        step = size if size is not None and self.fit else self.count
         return [partial(self._part, first, step) for first in range(0, self.count, step)]
 
     def _part(self, first: int, step: int) -> dict[str, Array | str | None]:
@@ -151,17 +154,40 @@ _COLUMNS: Final = {
     "headers": _Column("headers", headers_array, _headers),
     "bodies": _Column("body", bytea_array, _hexes),
     "priorities": _Column("priority", _number_array, _numbers),
+    "unique_keys": _Column("unique_key", label_array, labels),
 }
 
 
-def line(payload: Any, kind: Label | None, key: Label | None, headers: Any, body: bytes | None) -> bytes:
-    """One message as a line of COPY's text format."""
-    return b"%b\t%b\t%b\t%b\t%b\n" % (
+def line(
+    payload: Any,
+    kind: Label | None,
+    key: Label | None,
+    headers: Any,
+    body: bytes | None,
+    more: bytes,
+) -> bytes:
+    """One message as a line of COPY's text format; `more` is what `rest` gives, or NO_REST."""
+    return b"%b\t%b\t%b\t%b\t%b\t%b\n" % (
         _kind(kind),
         _label("key", key),
         _field(json_bytes("payload", payload)),
         b"\\N" if headers is None else _field(headers_bytes("headers", headers)),
         b"\\N" if body is None else _field(_hex(content("body", body) or b"")),
+        more,
+    )
+
+
+NO_REST: Final = b"0\t\\N\t\\N"
+
+
+def rest(priority: int | None, options: Any, due_at: datetime | None) -> bytes:
+    """The columns that few messages have."""
+    (number,) = _numbers("priority", [priority or 0], 0)
+    due = moment("due_at", due_at)
+    return b"%b\t%b\t%b" % (
+        number or b"0",
+        _field(json_bytes("options", options)),
+        b"\\N" if due is None else due.isoformat().encode(),
     )
 
 

@@ -1,8 +1,11 @@
-"""The names of queues and subscriptions."""
+"""The names of queues and subscriptions, and of processes."""
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
+import socket
 from functools import lru_cache
 from typing import Final
 
@@ -21,3 +24,8 @@ def check_name(what: str, name: str) -> None:
         raise InvalidName(
             f'"{name}" cannot be the name of a {what}', "1 to 48 of a-z, 0-9 and _, starting with a letter"
         )
+
+
+def own_name() -> str:
+    """A name no other process has: host, process, and some chance for containers that are all number 1."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from psycopg.abc import AdaptContext
@@ -19,6 +19,9 @@ from trunq.errors import InvalidArgument
 
 Interval = timedelta | float
 """A length of time: a timedelta, or seconds."""
+
+Backoff = Literal["constant", "linear", "exponential"]
+"""How the delay before an attempt grows with their number."""
 
 Label = str | int | UUID | Enum
 """A kind or a key: text, a whole number, a UUID, or an Enum with such a value."""
@@ -46,7 +49,8 @@ def moment(name: str, value: datetime | None) -> datetime | None:
     if not isinstance(value, datetime):
         raise InvalidArgument(
             f"{name} is a datetime with a time zone, not {type(value).__name__}",
-            "datetime.fromisoformat() reads one from text; for a time from now, give delay=",
+            "datetime.fromisoformat() reads one from text"
+            + ("; for a time from now, give delay=" if name == "due_at" else ""),
         )
     if value.utcoffset() is None:
         raise InvalidArgument(
@@ -98,7 +102,13 @@ def content(name: str, value: bytes | bytearray | memoryview | None) -> bytes | 
     raise InvalidArgument(f"{name} is bytes, not {type(value).__name__}", "text.encode() makes bytes of text")
 
 
-_LABELS: Final = ("kind", "key")
+_LABELS: Final = ("kind", "key", "unique_key")
+
+YES_OR_NO: Final = frozenset(
+    {"announce", "are_all", "brief", "by_kind", "check", "cut", "default_subscription", "force", "in_order"}
+    | {"keep_results", "notify", "payload", "tenancy", "warn"}
+)
+"""Arguments that are true or false: of a bool elsewhere Postgres would say that there is no such function."""
 
 
 def plain(name: str, value: Any) -> Any:
@@ -110,6 +120,8 @@ def plain(name: str, value: Any) -> Any:
     kind = type(value)
     if kind is int or kind is float or (isinstance(value, (int, float)) and kind is not bool):
         return repr(value)
+    if kind is bool and name not in YES_OR_NO:
+        raise InvalidArgument(f"{name} is nothing that is true or false, and was given as {value}")
     return value
 
 

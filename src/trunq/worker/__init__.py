@@ -15,7 +15,16 @@ commit together, or neither.
 
     fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
     backlog    leased, not started
+    incoming   payloads of old versions, and those that have a type
+    batched    functions that handle several messages at once
+    batch      messages gathered for those
+    limit      how many of a handler run at a time, and what waits for that
+    policy     how often and how soon a handler's messages are tried again
     slot       runs handlers (thread, transaction: those that are not plain coroutines)
+    deadline   what becomes of a handler that runs too long
+    report     what handlers say of their progress
+    settle     what becomes of the messages of a batch
+    process    runs them in processes that can be killed (child: what goes on there)
     outcome    what the log says of those that did not succeed
     pulse      what it says of the work as a whole
     answer     sends answers in groups
@@ -27,19 +36,27 @@ commit together, or neither.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
+from trunq.bridge.transaction import Library
 from trunq.connection.address import address
-from trunq.errors import translated
-from trunq.leader import own_name
+from trunq.errors import InvalidArgument, translated
 from trunq.message import Message
+from trunq.rank import Ranks
+from trunq.schedule import Missed, Overlap, Schedule
 from trunq.signals import run_with_signals
-from trunq.wire.scalar import Label
-from trunq.worker import now
+from trunq.wire.name import own_name
+from trunq.wire.scalar import Backoff, Label, label
+from trunq.worker import child, now
+from trunq.worker.batched import Batching
+from trunq.worker.incoming import Incoming, OnInvalid
 from trunq.worker.lease import Statistics
-from trunq.worker.registry import Function, Registry
+from trunq.worker.policy import policy, require_whole
+from trunq.worker.process import Processes
+from trunq.worker.registry import Function, Handler, Registry
 from trunq.worker.run import Options, Run, UnknownKinds
 
 __all__ = ["Statistics", "UnknownKinds", "Worker"]
@@ -61,11 +78,20 @@ class Worker:
     handlers that take longer fail (when not given, they are waited for). `max_connections` bounds the
     connections to the database; when not given, each handler in a transaction can have one, besides one each
     for leases, answers, the bell and the leader; the log says at the start how many that is. `lead=False`
-    keeps it from standing for election as leader. With `until_empty`, it ends when nothing of its
-    subscription is waiting, running or delayed any more, except for want of a handler. A message whose kind
-    has no handler waits for a worker that has one, which counts no attempt; with `unknown_kinds="reject"` it
-    is dead. Times are seconds or timedelta.
+    keeps it from standing for election as leader. With `ranks` it calls the functions among them by which
+    lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in random
+    order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
+    nothing of its subscription is waiting, running or delayed any more, except for want of a handler. A
+    message whose kind has no handler waits for a worker that has one, which counts no attempt; with
+    `unknown_kinds="reject"` it is dead. `engine` is SQLAlchemy's, sync or async, or a sessionmaker: a handler
+    with a parameter `session` gets a session of it, in a transaction. A payload that does not fit the type a
+    handler is annotated with is rejected; `on_invalid` is "retry", or a function of the message and
+    pydantic's error, which gives the answer. Handlers with `process=True` share `process_pool` processes, or
+    as many as `concurrency` says. Times are seconds or timedelta.
     """
+
+    _process_start: str | None = None
+    """`module:name` of what a process calls before it imports handlers; it gives what goes around each."""
 
     def __init__(
         self,
@@ -84,6 +110,11 @@ class Worker:
         lead: bool = True,
         until_empty: bool = False,
         unknown_kinds: UnknownKinds = "wait",
+        ranks: Ranks | None = None,
+        shuffle: bool = False,
+        engine: Any = None,
+        on_invalid: OnInvalid = "reject",
+        process_pool: int | None = None,
     ) -> None:
         self.queues = queues
         self.subscription = subscription
@@ -100,26 +131,169 @@ class Worker:
         self.lead = lead
         self.until_empty = until_empty
         self.unknown_kinds = unknown_kinds
+        self.ranks = ranks
+        self.shuffle = shuffle
         self.statistics = Statistics()
-        self._registry = Registry()
+        self.schedules: list[Schedule] = []
+        """Those of `schedule`."""
+        self.process_pool = process_pool
+        self._registry = Registry(_library(engine), Incoming(on_invalid), Processes(self._process_start))
         self._run: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def handler(self, *kinds: str, transaction: bool | None = None) -> Callable[[Function], Function]:
+    def handler(
+        self,
+        *kinds: Label,
+        transaction: bool | None = None,
+        process: bool = False,
+        time_out: Seconds | None = None,
+        concurrency: int | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Seconds | None = None,
+        backoff_cap: Seconds | None = None,
+        jitter: float | None = None,
+    ) -> Callable[[Function], Function]:
         """Register a function for one or several kinds; `*` for all that have none of their own.
 
-        It is called with the message; a second parameter named `connection`, or annotated as a psycopg
-        connection, gets the transaction (with `transaction=True` whatever it is called; False never). A sync
+        It is called with the message. A first parameter annotated as a pydantic model or a dataclass gets
+        the payload as that, one annotated `Message[Order]` the message with such a payload. A second
+        parameter named `connection`, or annotated as a psycopg connection, gets the transaction (with
+        `transaction=True` whatever it is called; False never). A sync
         function runs in a thread of its own; one with a parameter annotated `threading.Event` can see there
-        that its lease was lost and it should give up. An async one is cancelled. Raises TypeError for a
-        function that cannot be called so, ValueError for a kind that has a handler.
+        that it should give up: its lease was lost, it took longer than its `time_out`, or somebody cancelled
+        its message. An async one is cancelled. What took too long is retried by the policy; a message's own
+        time-out goes before `time_out`, that before the subscription's.
+
+        So many as `concurrency` of its messages, whatever their kind, run at a time in this worker; the
+        others take no slot and no attempt meanwhile. `max_attempts` (0: for ever) and the policy of back-off
+        are as in `subscribe`: what is given goes before the subscription's policy, and a message's own
+        `max_attempts` before both.
+
+        With `process` it runs in a process of its own, for work that keeps a CPU busy or may crash. That
+        imports the function by its module and name, once, and handles one message after the other. It is
+        killed when the time is over, somebody cancels the message or the lease is lost; if it dies, that is
+        an attempt of this message alone. It has no transaction, and no event.
+
+        Raises TypeError for a function that cannot be called so, ValueError for a kind that has a handler or
+        a policy that cannot be.
         """
-        if not kinds or not all(isinstance(kind, str) for kind in kinds):
-            raise TypeError("name the kind: @worker.handler('kind'), or '*' for all others")
+        settings = (_seconds(time_out, "time_out"), _places(concurrency))
+        own = policy(max_attempts, backoff, backoff_base, backoff_cap, jitter)
+        most = concurrency or self.process_pool
+
+        def inspect(function: Callable[..., Any]) -> Handler:
+            if process:
+                return self._registry.inspect_apart(function, transaction, settings[0], most, own)
+            return self._registry.inspect(self._prepared(function), transaction, *settings, own)
+
+        return self._register(kinds, inspect)
+
+    def batch(
+        self,
+        *kinds: Label,
+        size: int = 100,
+        wait: Seconds = 0.05,
+        transaction: bool | None = None,
+        time_out: Seconds | None = None,
+        concurrency: int | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Seconds | None = None,
+        backoff_cap: Seconds | None = None,
+        jitter: float | None = None,
+    ) -> Callable[[Function], Function]:
+        """Register a function that handles several messages at once, of one kind or several.
+
+        It is called with a list: of messages, or as its annotation says (`list[Order]`,
+        `list[Message[Order]]`; a payload that does not fit is left out and rejected). It returns a list of
+        outcomes, one for each in their order (a result, a `Retry`, a `Reject`, or an exception, which fails
+        that message), or None when all are done. What it raises, or returns as a `Retry` or `Reject`, is for
+        all of them. In a transaction, what it writes and all outcomes commit together; a raise rolls back.
+
+        A batch has messages of one queue. It starts when there are `size` of them, or `wait` after the first,
+        sooner when their leases run out; it takes one slot, and `concurrency` counts batches. Its time-out is
+        the shortest among its messages. On its last attempt, unless that is the first, a message runs alone.
+        The rest is as for `handler`.
+        """
+        require_whole("size", size, 1, "1 or more")
+        gathered = Batching(size, _wait(wait))
+        settings = (_seconds(time_out, "time_out"), _places(concurrency))
+        own = policy(max_attempts, backoff, backoff_base, backoff_cap, jitter)
+
+        def inspect(function: Callable[..., Any]) -> Handler:
+            return self._registry.inspect(self._prepared(function), transaction, *settings, own, gathered)
+
+        return self._register(kinds, inspect)
+
+    def _register(
+        self, kinds: tuple[Label, ...], inspect: Callable[[Callable[..., Any]], Handler]
+    ) -> Callable[[Function], Function]:
+        names = [_kind(kind) for kind in kinds]
+        if not names:
+            raise TypeError(_NAME_THE_KIND)
 
         def register(function: Function) -> Function:
-            for kind in kinds:
-                self._registry.add(kind, function, transaction)
+            handler = inspect(function)
+            for kind in names:
+                self._registry.add(kind, handler)
+            return function
+
+        return register
+
+    def schedule(
+        self,
+        schedule: str,
+        *,
+        payload: Any = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        every: Seconds | None = None,
+        start_at: datetime | None = None,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
+        max_age: Seconds | None = None,
+        transaction: bool | None = None,
+    ) -> Callable[[Function], Function]:
+        """Register a function as the handler of a schedule: its name is the kind of the messages.
+
+        They go into the worker's first queue. The schedule itself is in `schedules`, for
+        `client.sync_schedules(worker.schedules)` or `trunq schedule sync MODULE:WORKER` at each deployment;
+        the worker makes none. Arguments are those of `create_schedule`, and `transaction` as for `handler`.
+        """
+        made = Schedule(
+            schedule=schedule,
+            queue=self.queues[0],
+            kind=schedule,
+            payload=payload,
+            cron=cron,
+            zone=zone,
+            every=every,
+            start_at=start_at,
+            missed=missed,
+            overlap=overlap,
+            max_age=max_age,
+        )
+        # What cannot be read is said here, not at the next deployment.
+        made.given(datetime.now(UTC))
+
+        def register(function: Function) -> Function:
+            self._registry.add(schedule, self._registry.inspect(self._prepared(function), transaction))
+            self.schedules.append(made)
+            return function
+
+        return register
+
+    def upcast(self, kind: str, *, from_: int) -> Callable[[Function], Function]:
+        """Register a function that makes a payload of version `from_` of a kind one of the next version.
+
+        The header `version` says which version a payload is, 1 where it is missing. The functions run in
+        turn, before the payload is read as its type. A message of a later version than they lead to is
+        retried: a newer worker may know it.
+        """
+
+        def register(function: Function) -> Function:
+            self._registry.add_upcast(kind, from_, function)
             return function
 
         return register
@@ -196,6 +370,40 @@ class Worker:
         published = now.Published(payload, kind, key, headers, body, attempt, max_attempts)
         return await now.handle(self._registry, self._message(published), connection)
 
+    def handle_batch_now(
+        self,
+        payloads: Sequence[Any],
+        *,
+        kind: Label | None = None,
+        headers: Any = None,
+        connection: Any = None,
+    ) -> list[Any]:
+        """`handle_now` for a batch handler and several messages, whatever its `size`: payloads, or Messages.
+        Returns the outcome of each.
+        """
+        messages = [
+            self._message(now.published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)
+        ]
+        return now.handle_batch_sync(self._registry, messages, connection)
+
+    async def handle_batch_now_async(
+        self,
+        payloads: Sequence[Any],
+        *,
+        kind: Label | None = None,
+        headers: Any = None,
+        connection: Any = None,
+    ) -> list[Any]:
+        """`handle_batch_now` in the event loop you have."""
+        messages = [
+            self._message(now.published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)
+        ]
+        return await now.handle_batch(self._registry, messages, connection)
+
+    def _prepared(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called for a handler."""
+        return function
+
     def _message(self, published: now.Published) -> Message:
         return published.message(self.queues[0] if self.queues else "", self.subscription)
 
@@ -204,6 +412,14 @@ class Worker:
             raise ValueError("a worker needs a queue: Worker('orders')")
         if not self._registry.handlers:
             raise ValueError("this worker has no handlers: @worker.handler('kind') registers one")
+        if child.is_child:
+            raise RuntimeError(
+                "this process was started to run handlers, and imports the program for that:"
+                ' put worker.run() under if __name__ == "__main__":'
+            )
+        self._registry.check()
+        if self.process_pool is not None:
+            require_whole("process_pool", self.process_pool, 1, "1 or more")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
         if self.prefetch is not None and self.prefetch < 0:
@@ -228,7 +444,46 @@ class Worker:
             lead=self.lead,
             until_empty=self.until_empty,
             unknown_kinds=self.unknown_kinds,
+            ranks=self.ranks,
+            shuffle=self.shuffle,
+            process_pool=self.process_pool or self.concurrency,
         )
+
+
+def _library(engine: Any) -> Library | None:
+    if engine is None or isinstance(engine, Library):
+        return engine
+    if type(engine).__module__.partition(".")[0] != "sqlalchemy":
+        raise TypeError(f"engine is one of SQLAlchemy, or a sessionmaker, not {type(engine).__name__}")
+    from trunq.bridge.sqlalchemy import Sessions  # noqa: PLC0415
+
+    return Sessions(engine)
+
+
+_NAME_THE_KIND: Final = "name the kind: @worker.handler('kind'), or '*' for all others"
+
+
+def _kind(kind: Label) -> str:
+    try:
+        name = label("kind", kind)
+    except InvalidArgument as error:
+        raise TypeError(_NAME_THE_KIND) from error
+    if name is None:
+        raise TypeError(_NAME_THE_KIND)
+    return name
+
+
+def _places(concurrency: int | None) -> int | None:
+    if concurrency is not None:
+        require_whole("concurrency", concurrency, 1, "1 or more")
+    return concurrency
+
+
+def _wait(value: Seconds) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"wait is a time, 0 or more, not {value}")
+    return seconds
 
 
 def _seconds(value: Seconds | None, what: str) -> float | None:

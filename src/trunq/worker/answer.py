@@ -9,34 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from operator import attrgetter
 from time import monotonic
 from typing import Any, Final
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncConnection
 
-from trunq._async.execute import send, value
-from trunq._sync.execute import value as sync_value
+from trunq._async.execute import value
 from trunq.call import Call
 from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
 from trunq.record import Fate
-from trunq.wire.array import (
-    bigint_array,
-    encoded_jsonb_array,
-    interval_array,
-    real_array,
-    text_array,
-)
-from trunq.worker.lease import Lease, PutOff, Rejected, Retried, Statistics
-from trunq.worker.outcome import PUT_OFF, Outcomes, Subject
-from trunq.worker.result import cut, describe
+from trunq.wire.reference import new_reference
+from trunq.worker.group import Group, clean, extension_of, groups_of, referred, retry_of, seconds
+from trunq.worker.lease import Lease, PutOff, Rejected, Released, Retried, Statistics, refuse
+from trunq.worker.outcome import CANCELLED, PUT_OFF, Note, Outcomes, Subject
+from trunq.worker.policy import Policy
+from trunq.worker.report import Report
+from trunq.worker.result import describe
 
 log = logging.getLogger("trunq.worker")
 
@@ -44,36 +39,8 @@ GATHER: Final = 0.005
 """Seconds for which answers are gathered while others are on their way."""
 LARGE: Final = 2000
 """Answers sent at once."""
-_LONGEST: Final = 8000
-"""Characters of an error or reason that are kept."""
 MOST_UNSENT: Final = 20_000
 """With this many answers unsent, nothing more is leased: the database is slow, or away."""
-
-
-@dataclass(slots=True)
-class Group:
-    """Answers of one kind under one lease, the call that carries them, and what makes such a group.
-
-    Behind answers that are not acks goes a question in the same transaction: what became of the messages?
-    """
-
-    lease: Lease
-    call: Call
-    answers: list[Any] = field(default_factory=list)
-    make: Callable[[Lease, list[Any]], Group] | None = None
-    question: Call | None = None
-    _fates: AsyncCursor[tuple[Any, ...]] | None = None
-
-    async def send(self, connection: AsyncConnection[Any]) -> None:
-        """Send them."""
-        await send(connection, self.call)
-        if self.question is not None:
-            self._fates = await send(connection, self.question)
-
-    async def fates(self) -> dict[int, tuple[timedelta | None, str | None]]:
-        """By message: the wait until it runs again, or why it is dead; none for those that run at once."""
-        rows = [] if self._fates is None else await self._fates.fetchall()
-        return {id: (wait, reason) for id, wait, reason in rows}
 
 
 class Outbox:
@@ -86,14 +53,17 @@ class Outbox:
         outcomes: Outcomes,
         lost: Callable[[Lease], None],
         renewed: Callable[[Lease], None],
+        cancelled: Callable[[Lease, list[int]], None],
     ) -> None:
         self._link = link
         self._statistics = statistics
         self._outcomes = outcomes
         self._lost = lost
         self._renewed = renewed
+        self._cancelled = cancelled
         self._unsent: list[Lease] = []
         self._extensions: list[Lease] = []
+        self._reports: list[Report] = []
         self._filled = asyncio.Event()
         self._large = asyncio.Event()
         self._sent = asyncio.Event()
@@ -103,62 +73,157 @@ class Outbox:
 
     # In order of what happens most; each is called once a message.
 
-    def ack(self, lease: Lease, id: int, took: float, result: bytes | None = None) -> None:
+    def ack(
+        self, lease: Lease, id: int, took: float, result: bytes | None = None, policy: Policy | None = None
+    ) -> None:
         """The message was handled."""
         if self._take(lease):
             lease.acked.append((id, took, result))
+            if policy is not None:
+                lease.policies[id] = policy
             self._statistics.handled += 1
 
-    def answer(self, lease: Lease, message: Message, took: float, answer: Retry | Reject) -> None:
+    def answer(
+        self,
+        lease: Lease,
+        message: Message,
+        took: float,
+        answer: Retry | Reject,
+        policy: Policy | None = None,
+    ) -> None:
         """The handler said what is to become of the message."""
         id, subject = message.id, Subject.of(message)
         # Made before it counts: what cannot be sent must not be taken twice.
         if isinstance(answer, Retry):
-            delay = answer.after
-            seconds = delay if delay is None or isinstance(delay, int | float) else delay.total_seconds()
-            note = self._outcomes.answered(subject, "runs again", answer.error)
-            retried = Retried(id, took, note, _clean(answer.error), seconds)
+            delay = seconds(answer)
+            reference = None if answer.error is None else new_reference()
+            note = self._outcomes.answered(subject, "runs again", answer.error, reference)
+            error = None if reference is None else referred(answer.error or "", reference)
+            retried = Retried(id, took, note, error, delay, policy)
             if self._take(lease):
                 lease.retried.append(retried)
                 self._statistics.retried += 1
         else:
-            note = self._outcomes.answered(subject, "is rejected", answer.reason)
-            rejected = Rejected(id, took, note, _clean(answer.reason) or "")
+            reference = new_reference()
+            note = self._outcomes.answered(subject, "is rejected", answer.detail, reference)
+            rejected = Rejected(id, took, note, referred(answer.detail, reference, answer.public))
             if self._take(lease):
                 lease.rejected.append(rejected)
                 self._statistics.rejected += 1
 
-    def fail(self, lease: Lease, message: Message, took: float, error: BaseException) -> None:
+    def fail(
+        self,
+        lease: Lease,
+        message: Message,
+        took: float,
+        error: BaseException,
+        policy: Policy | None = None,
+    ) -> None:
         """The handler raised: the policy decides."""
         if self._take(lease):
-            note = self._outcomes.failed(message, error)
-            lease.retried.append(Retried(message.id, took, note, _clean(describe(error)), None))
+            retried = self._failure(message, took, error, policy)
+            lease.retried.append(retried)
             self._statistics.failed += 1
+
+    def time_out(
+        self,
+        lease: Lease,
+        message: Message,
+        took: float,
+        error: BaseException,
+        policy: Policy | None = None,
+    ) -> None:
+        """The handler took too long: the policy decides."""
+        if self._take(lease):
+            retried = self._failure(message, took, error, policy)
+            lease.timed_out.append(retried)
+            self._statistics.failed += 1
+
+    def _failure(self, message: Message, took: float, error: BaseException, policy: Policy | None) -> Retried:
+        reference = new_reference()
+        note = self._outcomes.failed(message, error, reference)
+        return Retried(message.id, took, note, referred(describe(error), reference), None, policy)
+
+    def call_off(
+        self, lease: Lease, message: Message, took: float, why: str, policy: Policy | None = None
+    ) -> None:
+        """The handler stopped because somebody cancelled the message."""
+        if self._take(lease):
+            note = self._outcomes.answered(Subject.of(message), "runs again", why)
+            lease.retried.append(Retried(message.id, took, note, clean(why), None, policy))
+
+    def call_off_waiting(self, lease: Lease, messages: list[Message]) -> None:
+        """Somebody cancelled messages that were not started."""
+        if self._take(lease, len(messages)):
+            lease.released += [Released(message.id, None) for message in messages]
+            self._statistics.cancelled += len(messages)
+            for message in messages:
+                self._outcomes.say(
+                    self._outcomes.answered(Subject.of(message), CANCELLED, "before it started"),
+                    None,
+                    "cancelled",
+                )
 
     def put_off(self, lease: Lease, message: Message, why: str) -> None:
         """This worker cannot start the message; another may, or its own next version."""
         if self._take(lease):
             note = self._outcomes.answered(Subject.of(message), PUT_OFF, why)
-            lease.put_off.append(PutOff(message.id, note, _clean(why) or ""))
+            lease.put_off.append(PutOff(message.id, note, clean(why) or ""))
             self._statistics.put_off += 1
 
-    def release(self, lease: Lease, ids: list[int]) -> None:
-        """Messages that were not started go back."""
+    def release(self, lease: Lease, ids: list[int], delay: float | None = None) -> None:
+        """Messages that were not started go back, for `delay` seconds."""
         if self._take(lease, len(ids)):
-            lease.released += ids
+            lease.released += [Released(id, delay) for id in ids]
             self._statistics.released += len(ids)
 
-    def extend(self, lease: Lease) -> None:
-        """Ask for more time."""
-        if not lease.is_extending:
-            lease.is_extending = True
+    def extend(self, lease: Lease, seconds: float) -> None:
+        """Ask that the lease ends so many seconds from then."""
+        if lease.asked is None:
             self._extensions.append(lease)
             self._filled.set()
+        lease.asked = seconds
+
+    async def extended(self, lease: Lease, seconds: float) -> datetime:
+        """Have it last so long at each heartbeat from now on; returns when the lease ends."""
+        waiter: asyncio.Future[datetime] = asyncio.get_running_loop().create_future()
+        lease.lease_time = seconds
+        lease.waiters.append(waiter)
+        self.extend(lease, seconds)
+        return await waiter
+
+    def tell(self, report: Report) -> None:
+        """Write what a handler reported."""
+        self._reports.append(report)
+        self._filled.set()
+
+    async def checkpoint(self, message: Message) -> bytes | None:
+        """The checkpoint that an earlier attempt left, as JSON."""
+        names = {"queue": message.queue, "subscription": message.subscription}
+        call = Call("show_checkpoint", {**names, "id": message.id}, raw=True)
+        found: bytes | None = await self._link.run(lambda connection: value(connection, call))
+        return None if found is None else found[1:]
 
     def committed(self, lease: Lease) -> None:
         """The message was acked in its handler's own transaction."""
         self._drop(lease, 1)
         self._statistics.handled += 1
+
+    def settled(
+        self, lease: Lease, message: Message, answer: Retry | Reject, reference: str, fate: Fate | None
+    ) -> None:
+        """The message was retried or rejected in its handler's own transaction, in which the database said
+        what becomes of it.
+        """
+        self._drop(lease, 1)
+        if isinstance(answer, Retry):
+            kept = None if answer.error is None else reference
+            note = self._outcomes.answered(Subject.of(message), "runs again", answer.error, kept)
+            self._statistics.retried += 1
+        else:
+            note = self._outcomes.answered(Subject.of(message), "is rejected", answer.detail, reference)
+            self._statistics.rejected += 1
+        self._say(note, fate.wait if fate else None, fate.reason if fate else None)
 
     def forget(self, lease: Lease) -> None:
         """The message is no longer ours to answer."""
@@ -225,11 +290,10 @@ class Outbox:
         else:
             for group in groups:
                 await self._tell(group)
-        for lease in extensions:
-            lease.is_extending = False
-            if not lease.is_lost:
-                lease.renewed(asked_at)
-                self._renewed(lease)
+        for group in groups:
+            if group.seconds and not group.lease.is_lost:
+                group.lease.renewed(asked_at, group.seconds)
+                self._renewed(group.lease)
         self.unsent -= count
         self._sent.set()
 
@@ -240,8 +304,15 @@ class Outbox:
         groups: list[Group] = []
         for lease in leases:
             lease.is_unsent = False
-            groups += _groups(lease)
-        groups += [_extension(lease) for lease in extensions if not lease.is_lost]
+            groups += groups_of(lease)
+        for lease in extensions:
+            group = extension_of(lease)
+            if lease.is_lost:
+                refuse(group.waiters, LeaseLost(f"lease {lease.lease_id} has ended"))
+            else:
+                groups.append(group)
+        reports, self._reports = self._reports, []
+        groups += [sent for report in reports if (sent := report.group()) is not None]
         groups.sort(key=attrgetter("lease.lease_id"))
         return count, groups
 
@@ -262,17 +333,32 @@ class Outbox:
             await self._tell(group)
 
     async def _tell(self, group: Group) -> None:
-        """Say what became of messages that were not acked."""
+        """Say what became of messages that were not acked, and hear which ones somebody cancelled."""
+        group.told(None)
+        if group.seconds:
+            extension = await group.extension()
+            for waiter in group.waiters:
+                if not waiter.done():
+                    waiter.set_result(extension.expires_at)
+            if extension.cancelled:
+                self._cancelled(group.lease, extension.cancelled)
         if group.question is None:
             return
         fates = await group.fates()
         for answer in group.answers:
             wait, reason = fates.get(answer.id, (None, None))
-            self._statistics.dead += reason is not None
-            self._outcomes.say(answer.note, wait, reason)
+            self._say(answer.note, wait, reason)
+
+    def _say(self, note: Note, wait: timedelta | None, reason: str | None) -> None:
+        is_cancelled = reason == "cancelled"
+        self._statistics.cancelled += is_cancelled
+        self._statistics.dead += reason is not None and not is_cancelled
+        self._outcomes.say(note, wait, reason)
 
     async def _refused(self, group: Group, error: psycopg.Error) -> None:
         ours, function = translate(error), group.call.function
+        refuse(group.waiters, ours if isinstance(ours, Exception) else error)
+        group.told(error)
         if isinstance(ours, LeaseLost):
             self._lose(group.lease, len(group.answers))
         elif len(group.answers) > 1 and group.make is not None:
@@ -286,9 +372,12 @@ class Outbox:
             self._statistics.failed += 1
             why = f"{_REFUSED} {what}: {first_line(error)}"
             subject = Subject(group.lease.queue, answered[0]) if function == "ack" else answered.note.subject
-            note = self._outcomes.answered(subject, "failed", why)
-            await self._send_alone(_retry(group.lease, [Retried(answered[0], answered[1], note, why, None)]))
-        else:
+            reference = new_reference()
+            note = self._outcomes.answered(subject, "failed", why, reference)
+            policy = getattr(answered, "policy", None) or group.lease.policies.get(answered[0])
+            again = Retried(answered[0], answered[1], note, referred(why, reference), None, policy)
+            await self._send_alone(retry_of(group.lease, [again]))
+        elif function != "set_progress":
             log.error(
                 "the database refused an answer: %s",
                 first_line(error),
@@ -315,6 +404,7 @@ _REFUSED: Final = "the database refused"
 _FAILING: Final = {
     "ack": ("the result", "handled"),
     "retry": ("the retry", "retried"),
+    "time_out": ("the time-out", "failed"),
     "reject": ("the rejection", "rejected"),
 }
 """Answers that become a failure of their message when the database refuses them, and what counted them."""
@@ -323,105 +413,3 @@ _FAILING: Final = {
 def _was_refused(answer: Any) -> bool:
     """Whether this is the failure that stands for a refused answer: a second one would be the same again."""
     return isinstance(answer, Retried) and (answer.error or "").startswith(_REFUSED)
-
-
-async def ack_in_transaction(
-    connection: AsyncConnection[Any], lease: Lease, id: int, took: float, result: bytes | None
-) -> bool:
-    """Ack one message as the last statement of a handler's transaction. False: it was answered before."""
-    return bool(await value(connection, _ack(lease, [(id, took, result)]).call) == 1)
-
-
-def ack_in_sync_transaction(
-    connection: psycopg.Connection[Any], lease: Lease, id: int, took: float, result: bytes | None
-) -> bool:
-    """The same on a sync connection."""
-    return bool(sync_value(connection, _ack(lease, [(id, took, result)]).call) == 1)
-
-
-def _groups(lease: Lease) -> list[Group]:
-    groups = []
-    if lease.acked:
-        answers, lease.acked = lease.acked, []
-        groups.append(_ack(lease, answers))
-    if lease.retried:
-        retried, lease.retried = lease.retried, []
-        groups.append(_retry(lease, retried))
-    if lease.rejected:
-        rejected, lease.rejected = lease.rejected, []
-        groups.append(_reject(lease, rejected))
-    if lease.released:
-        released, lease.released = lease.released, []
-        groups.append(_release(lease, released))
-    if lease.put_off:
-        put_off, lease.put_off = lease.put_off, []
-        groups.append(_put_off(lease, put_off))
-    return groups
-
-
-def _ack(lease: Lease, answers: list[Any]) -> Group:
-    ids, took, results = zip(*answers, strict=True)
-    given = None if results.count(None) == len(results) else encoded_jsonb_array(results)
-    return _group(_ack, lease, answers, "ack", ids, results=given, took=real_array(took))
-
-
-def _retry(lease: Lease, answers: list[Retried]) -> Group:
-    ids, took, _, errors, delays = zip(*answers, strict=True)
-    return _group(
-        _retry,
-        lease,
-        answers,
-        "retry",
-        ids,
-        errors=text_array("errors", errors),
-        delays=interval_array("delays", delays),
-        took=real_array(took),
-        is_asked=True,
-    )
-
-
-def _reject(lease: Lease, answers: list[Rejected]) -> Group:
-    ids, took, _, reasons = zip(*answers, strict=True)
-    errors = text_array("errors", reasons)
-    return _group(_reject, lease, answers, "reject", ids, errors=errors, took=real_array(took), is_asked=True)
-
-
-def _put_off(lease: Lease, answers: list[PutOff]) -> Group:
-    ids, _, reasons = zip(*answers, strict=True)
-    errors = text_array("errors", reasons)
-    return _group(_put_off, lease, answers, "release", ids, errors=errors, is_asked=True)
-
-
-def _release(lease: Lease, ids: list[int]) -> Group:
-    return _group(_release, lease, ids, "release", ids)
-
-
-def _group(
-    make: Callable[[Lease, list[Any]], Group],
-    lease: Lease,
-    answers: list[Any],
-    function: str,
-    ids: Iterable[int],
-    *,
-    is_asked: bool = False,
-    **arguments: Any,
-) -> Group:
-    group = Group(
-        lease, Call(function, {**lease.names, "ids": bigint_array(ids), **arguments}), answers, make
-    )
-    if is_asked:
-        source = {"queue": lease.queue, "subscription": lease.subscription}
-        group.question = Call("list_fates", {**source, "ids": bigint_array(ids)}, Fate._fields)
-    return group
-
-
-def _extension(lease: Lease) -> Group:
-    lease_time = timedelta(seconds=lease.lease_time)
-    return Group(lease, Call("extend", {**lease.names, "lease_time": lease_time}))
-
-
-def _clean(text: str | None) -> str | None:
-    """Text that Postgres takes (no character 0, no lone surrogates), and that somebody may read."""
-    if text is None:
-        return None
-    return cut(text, _LONGEST).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -4,7 +4,8 @@ NOTIFY takes a global lock at commit, so publishers send it only while somebody 
 a queue holds its bell (a session lock); publishers try the same lock, shared, and notify ('m') only when that
 fails. The holder alone answers 'm'. When it gets up it gives the bell back and says so ('bell'); of the
 others the first takes it, and looks once more. So an idle fleet does not stir, and a message wakes one
-worker, not all. After 'look' (a pause has ended, a limit has changed) all of them look.
+worker, not all. After 'look' (a pause has ended, a limit has changed) all of them look. 'cancel', with ids or
+without, is for those who run such messages.
 
 This needs a session of one's own. Behind a pooler that lends a server connection for one transaction, the
 lock and the LISTEN would stick to a stranger: there a worker polls.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -33,18 +34,25 @@ log = logging.getLogger("trunq.worker")
 class Bell:
     """Listens for all queues of a worker and takes and gives their bells.
 
-    `changed` is set whenever a source was rung. `notify` None: not behind a pooler; True: even so (one in
+    `changed` is set whenever a source was rung; `called_off` hears which messages somebody cancelled while
+    they ran (None: many). `notify` None: not behind a pooler; True: even so (one in
     session mode).
     """
 
     def __init__(
-        self, link: Link, sources: Sequence[Source], changed: asyncio.Event, notify: bool | None
+        self,
+        link: Link,
+        sources: Sequence[Source],
+        changed: asyncio.Event,
+        notify: bool | None,
+        called_off: Callable[[Source, frozenset[int] | None], None],
     ) -> None:
         self._link = link
         self._sources = sources
         self._by_channel: dict[str, Source] = {}
         self._changed = changed
         self._notify = notify
+        self._called_off = called_off
         self._connection: AsyncConnection[Any] | None = None
         self._descriptor: int | None = None
         self._one_command = asyncio.Lock()
@@ -170,6 +178,9 @@ class Bell:
             source.is_freed |= notification.pid != connection.pgconn.backend_pid
         elif notification.payload == "look":
             source.is_rung = source.is_limited = True
+        elif notification.payload.startswith("cancel"):
+            ids = frozenset(int(word) for word in notification.payload.split() if word.isdecimal())
+            self._called_off(source, ids or None)
         else:
             source.is_rung |= source.holds_bell
         if source.is_rung or source.is_freed:

@@ -30,6 +30,8 @@ WORK_AHEAD: Final = 0.25
 """Without a stated prefetch, this many seconds of work are leased ahead."""
 ENOUGH_A_SLOT: Final = 20
 """Messages that each slot must have finished before their rate counts."""
+SHUFFLED: Final = 1000
+"""In random order, so many messages are leased ahead and mixed, unless a prefetch is stated."""
 LEASES_AT_LEAST: Final = 4
 """Handlers' transactions under one lease commit one by one: their messages are spread over several leases."""
 QUICKEST_LOOK: Final = 0.005
@@ -39,6 +41,10 @@ LOOKS_APART: Final = 4
 fewer and find more, instead of taking from the publishers what they need.
 """
 LONGEST_APART: Final = 0.02
+MOST_PASSED: Final = 200
+"""Without a stated prefetch: while limits of handlers keep all that is leased from starting, each lease is
+twice as large as the last, up to this, to get past what cannot start.
+"""
 EMPTY_CHECK: Final = 0.1
 """Serving until empty: look so often while the rest is leased to others, or delayed."""
 
@@ -50,6 +56,9 @@ class Ahead:
     never kept waiting by a round trip, and a slow one does not sit on messages that an idle worker could
     have.
     """
+
+    low = 2
+    """More are asked for when only this part of them is left, as a divisor."""
 
     def __init__(self, stated: int | None, concurrency: int) -> None:
         self._stated = stated
@@ -74,6 +83,54 @@ class Ahead:
         return self._measured if self._stated is None else self._stated
 
 
+class Mixed(Ahead):
+    """The same for random order: as many as are to be mixed.
+
+    Half as many after some of them did not get to start in time and were given back; twice as many again when
+    that did not happen for a while.
+    """
+
+    low = 10
+
+    def __init__(self, stated: int | None, concurrency: int) -> None:
+        super().__init__(stated, concurrency)
+        self._most = self._number = SHUFFLED if stated is None else stated
+        self._is_halved = False
+
+    def count(self, finished: int) -> int:
+        """The number for now; `finished` counts all messages ever finished."""
+        if self.is_barred:
+            if not self._is_halved:
+                self._number, self._is_halved, self._finished = self._number // 2, True, finished
+            if finished == self._finished:
+                return 0
+            self.is_barred = self._is_halved = False
+        elif finished - self._finished >= 2 * self._number:
+            self._number, self._finished = min(self._most, 2 * self._number + 1), finished
+        return self._number
+
+
+class Passing:
+    """How large a lease is that must get past messages which a limit keeps from starting."""
+
+    def __init__(self, backlog: Backlog, most: int) -> None:
+        self._backlog = backlog
+        self._most = most
+        self._last = 0
+        self._turned_away = 0
+
+    def count(self, room: int) -> int:
+        """The number for the next lease, of which `room` could start."""
+        turned_away = self._backlog.turned_away - self._turned_away
+        if not 0 < self._last <= turned_away:
+            return room
+        return max(room, min(2 * self._last, self._most))
+
+    def found(self, messages: int) -> None:
+        """So many were leased."""
+        self._last, self._turned_away = messages, self._backlog.turned_away
+
+
 class Fetcher:
     """Leases for all queues of a worker in turn, on one connection."""
 
@@ -90,6 +147,7 @@ class Fetcher:
         worker: str,
         concurrency: int,
         prefetch: int | None,
+        shuffle: bool,
         poll: float,
         is_empty: Callable[[], Awaitable[bool]] | None,
     ) -> None:
@@ -104,7 +162,8 @@ class Fetcher:
         self._concurrency = concurrency
         self._poll = poll
         self._is_empty = is_empty
-        self.ahead = Ahead(prefetch, concurrency)
+        self.ahead = (Mixed if shuffle else Ahead)(prefetch, concurrency)
+        self._passing = Passing(backlog, 1 if prefetch is not None else MOST_PASSED)
         self.is_stopped = False
 
     def stop(self) -> None:
@@ -144,10 +203,10 @@ class Fetcher:
             + statistics.rejected
             + statistics.put_off
         )
-        backlog.low = ahead // 2
+        backlog.low = ahead // self.ahead.low
         if len(backlog.waiting) > backlog.low or self._outbox.unsent > MOST_UNSENT:
             return 0
-        return min(self._concurrency + ahead - backlog.held, LARGEST_LEASE)
+        return min(self._concurrency + ahead - backlog.held + backlog.missing, LARGEST_LEASE)
 
     async def _wait_for_room(self) -> None:
         if self._outbox.unsent > MOST_UNSENT:
@@ -177,7 +236,7 @@ class Fetcher:
             await self._rest(source)
             return
         was_rung, source.is_rung, source.is_freed = source.is_rung, False, False
-        share, begun = max(1, room // len(self._sources)), monotonic()
+        share, begun = self._passing.count(max(1, room // len(self._sources))), monotonic()
         if source.in_transactions:
             share = min(share, max(1, self._concurrency // LEASES_AT_LEAST))
         if was_rung and source.holds_bell:
@@ -225,11 +284,13 @@ class Fetcher:
         source.in_transactions = self._registry.wants_transaction(messages)
         first = messages[0]
         held = Lease(
-            queue, subscription, first.lease_id, first.token, len(messages), asked_at, source.lease_time
-        )
+            queue, subscription, first.lease_id, first.token, len(messages), asked_at, source.lease_time,
+            source.time_out,
+        )  # fmt: skip
         self._outbox.open[held.token] = held
         self._statistics.leased += len(messages)
         self._backlog.add([(held, message) for message in messages])
+        self._passing.found(len(messages))
         return len(messages)
 
     # Sleeping

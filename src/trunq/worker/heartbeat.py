@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
 from time import monotonic
 from typing import Final
 
@@ -11,7 +12,7 @@ from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.fetch import Ahead
 from trunq.worker.lease import Lease, Source, Statistics
-from trunq.worker.slot import Slot
+from trunq.worker.slot import FOR_ANSWER, Slot
 
 _BEATS: Final = 8
 """Looks at the leases in one lease time: an extension is asked for between a third and 11/24 of it."""
@@ -31,16 +32,21 @@ class Heartbeat:
         statistics: Statistics,
     ) -> None:
         self._sources = sources
-        self._slots = slots
+        self._slots = list(slots)
         self._backlog = backlog
         self._ahead = ahead
         self._statistics = statistics
+        self._changed = asyncio.Event()
 
     async def run(self, outbox: Outbox) -> None:
         """Watch until cancelled."""
         while True:
-            shortest = min(source.lease_time for source in self._sources)
-            await asyncio.sleep(min(max(shortest / _BEATS, _SHORTEST), _LONGEST))
+            times = [source.lease_time for source in self._sources]
+            times += [lease.lease_time for lease in outbox.open.values()]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(max(min(times) / _BEATS, _SHORTEST), _LONGEST)):
+                    await self._changed.wait()
+            self._changed.clear()
             now = monotonic()
             for lease in list(outbox.open.values()):
                 if now >= lease.renew_at:
@@ -51,8 +57,39 @@ class Heartbeat:
             # It was extended before, and still some have not started: another worker may have a slot for
             # them.
             self.give_back(lease, outbox)
-        if lease.active > 0:
-            outbox.extend(lease)
+        if lease.active > 0 and (seconds := self._room(lease, now)) > lease.ends - now:
+            outbox.extend(lease, seconds)
+
+    def _room(self, lease: Lease, now: float) -> float:
+        """How long it may last from now: no longer than its last handler may run, whose answer needs a
+        moment."""
+        stops = [slot.stops_at for slot in self._slots for held, _ in slot.entries if held is lease]
+        last = max((at for at in stops if at is not None), default=None)
+        if last is None or None in stops or len(stops) < lease.active:
+            return lease.lease_time
+        return min(lease.lease_time, last + FOR_ANSWER - now)
+
+    def ask(self, outbox: Outbox, queue: str, ids: Collection[int] | None) -> None:
+        """Somebody cancelled messages of a queue that run (None: many): ask about those that are here."""
+        entries = [entry for slot in self._slots for entry in slot.entries]
+        entries += self._backlog.not_started
+        entries += [(lease, message) for lease in outbox.open.values() for message in lease.parked]
+        leases = {
+            lease for lease, message in entries if lease.queue == queue and (ids is None or message.id in ids)
+        }
+        now = monotonic()
+        for lease in leases:
+            outbox.extend(lease, max(self._room(lease, now), lease.ends - now, _SHORTEST))
+
+    def cancelled(self, lease: Lease, ids: Collection[int], outbox: Outbox) -> None:
+        """The database said that somebody cancelled messages of a lease."""
+        for slot in self._slots:
+            slot.call_off(lease, ids)
+        waiting = [message for _, message in self._backlog.withdraw(lease, ids)]
+        waiting += [message for message in lease.parked if message.id in ids]
+        lease.parked = [message for message in lease.parked if message.id not in ids]
+        if waiting:
+            outbox.call_off_waiting(lease, waiting)
 
     def give_back(self, lease: Lease, outbox: Outbox) -> None:
         """Release what waits of a lease."""
@@ -63,6 +100,7 @@ class Heartbeat:
 
     def renewed(self, lease: Lease) -> None:
         """An extension was granted: what was parked may start."""
+        self._changed.set()
         if lease.parked and not self._backlog.is_closed:
             parked, lease.parked = lease.parked, []
             self._backlog.add([(lease, message) for message in parked])
@@ -71,5 +109,5 @@ class Heartbeat:
         """A lease is lost: forget what waits of it, tell the handlers of what runs."""
         self._statistics.lost += len(self._backlog.withdraw(lease))
         for slot in self._slots:
-            if slot.lease is lease:
+            if any(held is lease for held, _ in slot.entries):
                 slot.lose()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from trunq.errors import LeaseLost
 from trunq.message import Message
 from trunq.worker.outcome import Note
+from trunq.worker.policy import Policy
 
 Acked = tuple[int, float, bytes | None]
 """A handled message: its id, the seconds it took, its result as JSON. A bare tuple: there are many."""
@@ -20,6 +24,7 @@ class Retried(NamedTuple):
     note: Note
     error: str | None
     delay: float | None
+    policy: Policy | None
 
 
 class Rejected(NamedTuple):
@@ -39,6 +44,13 @@ class PutOff(NamedTuple):
     why: str
 
 
+class Released(NamedTuple):
+    """A message that was not started, to be handed out again after `delay` seconds; None: at once."""
+
+    id: int
+    delay: float | None
+
+
 class Lease:
     """An open lease: what is to be answered, and until when it is ours by this process' own clock.
 
@@ -50,22 +62,27 @@ class Lease:
     __slots__ = (
         "acked",
         "active",
+        "asked",
         "ends",
-        "is_extending",
         "is_lost",
         "is_unsent",
         "lease_id",
         "lease_time",
         "leased_at",
         "parked",
+        "policies",
         "put_off",
         "queue",
         "rejected",
         "released",
         "renew_at",
         "retried",
+        "size",
         "subscription",
+        "time_out",
+        "timed_out",
         "token",
+        "waiters",
     )
 
     def __init__(
@@ -77,25 +94,35 @@ class Lease:
         messages: int,
         leased_at: float,
         lease_time: float,
+        time_out: float | None = None,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
         self.lease_id = lease_id
         self.token = token
+        self.size = messages
         self.active = messages
         """Messages that wait or run."""
         self.lease_time = lease_time
+        self.time_out = time_out
+        """Seconds that each of its handlers may take, unless handler or message say otherwise."""
         self.leased_at = leased_at
-        self.renewed(leased_at)
-        self.is_extending = False
+        self.renewed(leased_at, lease_time)
+        self.asked: float | None = None
+        """An extension by so many seconds is to be asked for."""
+        self.waiters: list[asyncio.Future[datetime]] = []
+        """Handlers that asked for that extension."""
         self.is_lost = False
         self.is_unsent = False
         """Answers of it wait to be sent."""
         self.acked: list[Acked] = []
         self.retried: list[Retried] = []
+        self.timed_out: list[Retried] = []
         self.rejected: list[Rejected] = []
-        self.released: list[int] = []
+        self.released: list[Released] = []
         self.put_off: list[PutOff] = []
+        self.policies: dict[int, Policy] = {}
+        """By message: how it is retried should the database refuse its result."""
         self.parked: list[Message] = []
         """Messages that were not started because the lease had run out by then."""
 
@@ -109,10 +136,10 @@ class Lease:
             "token": self.token,
         }
 
-    def renewed(self, at: float) -> None:
-        """The lease time starts again at `at`."""
-        self.ends = at + self.lease_time
-        self.renew_at = at + self.lease_time / 3
+    def renewed(self, at: float, seconds: float) -> None:
+        """From `at` on it lasts so many seconds."""
+        self.ends = at + seconds
+        self.renew_at = at + seconds / 3
 
     @property
     def unsent(self) -> int:
@@ -121,7 +148,7 @@ class Lease:
 
     @property
     def _answers(self) -> tuple[list[Any], ...]:
-        return self.acked, self.retried, self.rejected, self.released, self.put_off
+        return self.acked, self.retried, self.timed_out, self.rejected, self.released, self.put_off
 
     def lose(self) -> None:
         """The database said it is lost: nothing of it starts any more, and no answer of it counts."""
@@ -130,9 +157,18 @@ class Lease:
         self.parked.clear()
         for answers in self._answers:
             answers.clear()
+        refuse(self.waiters, LeaseLost(f"lease {self.lease_id} of queue {self.queue} has ended"))
 
     def __repr__(self) -> str:
         return f"<Lease {self.lease_id} of {self.queue}/{self.subscription}, {self.active} active>"
+
+
+def refuse(waiters: list[asyncio.Future[datetime]], error: Exception) -> None:
+    """Tell handlers that the extension they asked for was not granted."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(error)
+    waiters.clear()
 
 
 @dataclass(slots=True)
@@ -143,6 +179,8 @@ class Source:
     subscription: str
     lease_time: float = 60.0
     """Seconds, as the subscription or the worker's option says."""
+    time_out: float | None = None
+    """Seconds, as the subscription says."""
     next_look: float = 0.0
     """When to look for messages at the latest."""
     is_rung: bool = False
@@ -169,7 +207,8 @@ class Statistics:
     """What a worker has done since it started, in messages.
 
     `failed` raised, `put_off` have a kind without a handler, `lost` were given to someone else before their
-    answer counted. `dead` are those of the failed, retried and rejected that the database gave up. `looks`
+    answer counted. `dead` are those of the failed, retried and rejected that the database gave up,
+    `cancelled` those that somebody cancelled. `looks`
     are calls of `lease`, `empty_looks` those in vain. `unhandled` waited for want of a handler when
     `until_empty` ended the worker.
     """
@@ -184,5 +223,6 @@ class Statistics:
     unhandled: int = 0
     released: int = 0
     lost: int = 0
+    cancelled: int = 0
     looks: int = 0
     empty_looks: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ import psycopg
 from trunq.connection.given import require_connection
 from trunq.errors import InvalidArgument
 from trunq.message import Message, Reject, Retry
+from trunq.progress import Progress
 from trunq.wire.json import headers_bytes, json_bytes
 from trunq.wire.scalar import Label, content, label
 from trunq.worker.registry import Handler, Registry
@@ -38,9 +40,10 @@ class Published:
     body: bytes | None
     attempt: int | None
     max_attempts: int | None
+    id: int = 1
 
     def message(self, queue: str, subscription: str) -> Message:
-        """The message that a worker would receive, its id 1; or the one that was given as the payload."""
+        """The message that a worker would receive; or the one that was given as the payload."""
         if isinstance(self.payload, Message):
             self._check_alone()
             return self.payload
@@ -50,7 +53,8 @@ class Published:
         counted = (self.attempt or 1, self.max_attempts or 0)
         labels = (label("kind", self.kind), label("key", self.key))
         body = content("body", self.body)
-        row = (0, 0, 1, *counted, *labels, document, body, headers, 0, now, now + _LEASE_TIME, None)
+        options = None if self.max_attempts is None else {"max_attempts": self.max_attempts}
+        row = (0, 0, self.id, *counted, *labels, document, body, headers, 0, now, now + _LEASE_TIME, options)
         return Message(row, queue, subscription)
 
     def _check_alone(self) -> None:
@@ -59,22 +63,103 @@ class Published:
             raise InvalidArgument(f"a Message has its own {', '.join(lost)}", "give either, not both")
 
 
+def published(payload: Any, kind: Label | None, headers: Any, id: int) -> Published:
+    """A message of a batch, with what is for all of them."""
+    if isinstance(payload, Message):
+        kind = headers = None
+    return Published(payload, kind, None, headers, None, None, None, id)
+
+
+class Here:
+    """Stands for the worker that runs a message: nothing stops it; what it reports is in the message."""
+
+    def time_left(self, message: Message) -> None:
+        """None: nobody stops the handler."""
+
+    async def extend(self, message: Message, seconds: float) -> datetime:
+        """When the lease would end."""
+        return self.extend_in_thread(message, seconds)
+
+    def extend_in_thread(self, _message: Message, seconds: float) -> datetime:
+        """The same."""
+        return datetime.now(UTC) + timedelta(seconds=seconds)
+
+    async def set_progress(self, message: Message, progress: Progress) -> None:
+        """Take it: `message.checkpoint` has the last checkpoint."""
+
+    def set_progress_in_thread(self, message: Message, progress: Progress) -> None:
+        """The same."""
+
+
 def handle_sync(registry: Registry, message: Message, connection: Any) -> Any:
     """The answer of the handler; an async one runs in an event loop of its own."""
     handler = _find(registry, message, connection)
+    if handler.batching is not None:
+        return _only(handle_batch_sync(registry, [message], connection))
     if not handler.is_async:
         return _run_sync(handler, message, connection)
-    if asyncio._get_running_loop() is not None:
-        raise RuntimeError("an event loop is running here: await worker.handle_now_async()")
-    return asyncio.run(_run(handler, message, connection))
+    return _in_loop(_run(handler, message, connection))
 
 
 async def handle(registry: Registry, message: Message, connection: Any) -> Any:
     """The answer of the handler; a sync one runs in a thread."""
     handler = _find(registry, message, connection)
+    if handler.batching is not None:
+        return _only(await handle_batch(registry, [message], connection))
     if handler.is_async:
         return await _run(handler, message, connection)
     return await asyncio.to_thread(_run_sync, handler, message, connection)
+
+
+def handle_batch_sync(registry: Registry, messages: list[Message], connection: Any) -> list[Any]:
+    """The outcome of each message of a batch."""
+    handler = _find_batch(registry, messages, connection)
+    if handler is None:
+        return []
+    if handler.is_async:
+        return _each(messages, _in_loop(_run(handler, messages, connection)))
+    return _each(messages, _run_sync(handler, messages, connection))
+
+
+async def handle_batch(registry: Registry, messages: list[Message], connection: Any) -> list[Any]:
+    """The same in an event loop."""
+    handler = _find_batch(registry, messages, connection)
+    if handler is None:
+        return []
+    if handler.is_async:
+        return _each(messages, await _run(handler, messages, connection))
+    return _each(messages, await asyncio.to_thread(_run_sync, handler, messages, connection))
+
+
+def _in_loop(work: Coroutine[Any, Any, Any]) -> Any:
+    if asyncio._get_running_loop() is not None:
+        work.close()
+        raise RuntimeError("an event loop is running here: await worker.handle_now_async()")
+    return asyncio.run(work)
+
+
+def _find_batch(registry: Registry, messages: list[Message], connection: Any) -> Handler | None:
+    found = [_find(registry, message, connection) for message in messages]
+    for handler, message in zip(found, messages, strict=True):
+        if handler.batching is None or handler is not found[0]:
+            raise InvalidArgument(
+                f"kind {message.kind!r} has no batch handler, or another one",
+                "handle_now handles one message",
+            )
+    return found[0] if found else None
+
+
+def _each(messages: list[Message], answer: Any) -> list[Any]:
+    """What the handler raised as its answer is that of each."""
+    return [answer] * len(messages) if isinstance(answer, Retry | Reject) else answer
+
+
+def _only(outcomes: list[Any]) -> Any:
+    """The outcome of the one message, raised if it is an error."""
+    (outcome,) = outcomes
+    if isinstance(outcome, BaseException) and not isinstance(outcome, Retry | Reject):
+        raise outcome
+    return outcome
 
 
 def _find(registry: Registry, message: Message, connection: Any) -> Handler:
@@ -82,35 +167,44 @@ def _find(registry: Registry, message: Message, connection: Any) -> Handler:
     if handler is None:
         known = ", ".join(registry.kinds) or "none"
         raise InvalidArgument(f"no handler for kind {message.kind!r}; this worker has: {known}")
+    handler = handler.here or handler
+    message._runner = Here()
+    if handler.policy is not None:
+        handler.policy.tell(message)
     if handler.connection is None and connection is not None:
         raise InvalidArgument("this handler has no parameter for a connection", "leave out connection=")
     if handler.connection is not None and connection is None:
         raise InvalidArgument(
             "this handler runs in a transaction and needs a connection",
-            f"give connection=, a psycopg.{'AsyncConnection' if handler.is_async else 'Connection'},"
-            " or something that stands for one",
+            f"give connection=, {_given(handler)}, or something that stands for one",
         )
     return handler
 
 
-async def _run(handler: Handler, message: Message, connection: Any) -> Any:
-    arguments = {} if handler.connection is None else {handler.connection: connection}
+def _given(handler: Handler) -> str:
+    if handler.library is not None:
+        return handler.library.given
+    return f"a psycopg.{'AsyncConnection' if handler.is_async else 'Connection'}"
+
+
+async def _run(handler: Handler, message: Message | list[Message], connection: Any) -> Any:
+    arguments = handler.arguments(connection)
     async with _transaction(connection, psycopg.AsyncConnection):
         try:
-            answer = _kept(await handler.function(message, **arguments))
+            answer = _kept(handler, await handler.function(message, **arguments))
         except (Retry, Reject) as raised:
             answer = raised
         _roll_back_unless_acked(answer, connection)
     return answer
 
 
-def _run_sync(handler: Handler, message: Message, connection: Any) -> Any:
-    arguments = {} if handler.connection is None else {handler.connection: connection}
+def _run_sync(handler: Handler, message: Message | list[Message], connection: Any) -> Any:
+    arguments = handler.arguments(connection)
     if handler.lost is not None:
         arguments[handler.lost] = threading.Event()
     with _transaction(connection, psycopg.Connection):
         try:
-            answer = _kept(handler.function(message, **arguments))
+            answer = _kept(handler, handler.function(message, **arguments))
         except (Retry, Reject) as raised:
             answer = raised
         _roll_back_unless_acked(answer, connection)
@@ -134,9 +228,13 @@ def _is_real(connection: Any) -> bool:
     return isinstance(connection, psycopg.Connection | psycopg.AsyncConnection)
 
 
-def _kept(result: Any) -> Any:
-    """A result as it would be kept, which is JSON; a Retry or Reject as it is."""
-    return result if isinstance(result, Retry | Reject) else _decoded(encode(result))
+def _kept(handler: Handler, result: Any) -> Any:
+    """A result as it would be kept, which is JSON; a Retry or Reject, and an error in a batch, as it is."""
+    if isinstance(result, Retry | Reject):
+        return result
+    if handler.batching is not None:
+        return [each if isinstance(each, BaseException) else _decoded(encode(each)) for each in result]
+    return _decoded(encode(result))
 
 
 def _decoded(raw: bytes | None) -> Any:

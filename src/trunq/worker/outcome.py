@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from trunq.display import interval
 from trunq.message import Message
@@ -28,8 +28,33 @@ MOST: Final = 500
 """So many ways to fail are told apart; then the oldest is forgotten."""
 
 PUT_OFF: Final = "is put off"
+CANCELLED: Final = "is cancelled"
 
 Way = tuple[Any, ...]
+
+
+class Told(Protocol):
+    """What the log tells of a message."""
+
+    @property
+    def queue(self) -> str:
+        """Where it is."""
+
+    @property
+    def id(self) -> int:
+        """Which it is."""
+
+    @property
+    def kind(self) -> str | None:
+        """What it is for."""
+
+    @property
+    def attempt(self) -> int:
+        """Which run it is."""
+
+    @property
+    def max_attempts(self) -> int:
+        """How many there are."""
 
 
 class Subject(NamedTuple):
@@ -42,7 +67,7 @@ class Subject(NamedTuple):
     max_attempts: int | None = 0
 
     @classmethod
-    def of(cls, message: Message) -> Subject:
+    def of(cls, message: Told) -> Subject:
         """Without the payload: answers may wait for the database."""
         return cls(message.queue, message.id, message.kind, message.attempt, message.max_attempts)
 
@@ -65,7 +90,8 @@ class Subject(NamedTuple):
 class Note(NamedTuple):
     """What is to be said of a message as soon as the database has told what becomes of it.
 
-    `error` is the first of its way to fail, and said with its traceback.
+    `error` is the first of its way to fail, and said with its traceback. `reference` stands in the error that
+    is kept with the message, too.
     """
 
     subject: Subject
@@ -74,6 +100,7 @@ class Note(NamedTuple):
     why: str
     is_first: bool
     error: BaseException | None = None
+    reference: str | None = None
 
 
 @dataclass(slots=True)
@@ -94,24 +121,25 @@ class Outcomes:
         self._known: dict[Way, None] = {}
         self._counts: dict[tuple[Way, str], Count] = {}
 
-    def failed(self, message: Message, error: BaseException) -> Note:
+    def failed(self, message: Message, error: BaseException, reference: str) -> Note:
         """A handler raised."""
         way = (message.queue, message.kind, type(error), *last_line_of(error))
         is_first = self._is_first(way)
         subject = Subject.of(message)
-        return Note(subject, "failed", way, headline(error), is_first, error if is_first else None)
+        raised = error if is_first else None
+        return Note(subject, "failed", way, headline(error), is_first, raised, reference)
 
-    def answered(self, subject: Subject, verb: str, why: str | None) -> Note:
+    def answered(self, subject: Subject, verb: str, why: str | None, reference: str | None = None) -> Note:
         """A handler, or the worker itself, did not take the message for done."""
         way = (subject.queue, subject.kind, verb)
-        return Note(subject, verb, way, headline(why or ""), self._is_first(way))
+        return Note(subject, verb, way, headline(why or ""), self._is_first(way), None, reference)
 
     def say(self, note: Note, wait: timedelta | None, reason: str | None) -> None:
         """The database told what becomes of it: dead for a `reason`, or again after `wait`.
 
         Without either, it runs again at once.
         """
-        verb = note.verb if reason is None else f"is dead ({reason})"
+        verb = note.verb if reason is None else CANCELLED if reason == "cancelled" else f"is dead ({reason})"
         key, now = (note.way, verb), monotonic()
         if (count := self._counts.get(key)) is None:
             if len(self._counts) >= MOST:
@@ -145,10 +173,21 @@ def _say_one(note: Note, verb: str, wait: timedelta | None) -> None:
     again = "" if wait is None else f", next try {_in(wait)}"
     text = f"{subject} {verb}{subject.details}{again}{': ' if note.why else ''}{note.why}"
     about = {**subject.about, "outcome": verb.removeprefix("is ")}
+    if note.reference is not None:
+        text += f" (reference {note.reference})"
+        about["reference"] = note.reference
     if wait is not None:
         about["next_try_in"] = round(wait.total_seconds(), 3)
-    level = logging.ERROR if wait is None else logging.WARNING if note.is_first else logging.INFO
-    if error is None or error.__traceback__ is None:
+    level = (
+        logging.INFO
+        if verb == CANCELLED
+        else logging.ERROR
+        if wait is None
+        else logging.WARNING
+        if note.is_first
+        else logging.INFO
+    )
+    if error is None or error.__traceback__ is None or getattr(error, "says_all", False):
         log.log(level, "%s", text, extra=about)
     elif is_short(error):
         # As an exception, for those who collect them; unless it says too much.

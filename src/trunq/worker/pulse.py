@@ -16,7 +16,9 @@ from trunq.worker.outcome import EVERY, Outcomes
 
 log = logging.getLogger("trunq.worker")
 
-_SAID: Final = ("handled", "failed", "retried", "rejected", "dead", "put_off", "released", "lost")
+_SAID: Final = (
+    *("handled", "failed", "retried", "rejected", "dead", "cancelled", "put_off", "released", "lost"),
+)
 
 
 class Pulse:

@@ -41,17 +41,21 @@ def describe(error: BaseException) -> str:
 
 
 def headline(said: BaseException | str) -> str:
-    """An error, or a text, in one line."""
+    """An error, or a text, in one line, which every log can write: no lone surrogates."""
     if isinstance(said, BaseException):
         text = text_of(said)
         said = f"{type(said).__name__}: {text}" if text else type(said).__name__
-    return cut(" ".join(cut(said, 2 * _LINE).split()), _LINE)
+    line = cut(" ".join(cut(said, 2 * _LINE).split()), _LINE)
+    return line.encode("utf-8", "backslashreplace").decode()
 
 
 def users_frames(error: BaseException) -> TracebackType | None:
     """The traceback of an error without the frames of those who called the handler, or were called by it: us,
-    psycopg and the event loop. All of it, when nothing else is left.
+    psycopg and the event loop. All of it, when nothing else is left; nothing, when it says of itself that it
+    has no place in anybody's code.
     """
+    if not getattr(error, "has_place", True):
+        return None
     frames = []
     trace = error.__traceback__
     while trace is not None:

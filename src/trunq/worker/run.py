@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from psycopg import AsyncConnection
 from trunq._async.connection import check_schema
 from trunq._async.execute import execute, value
 from trunq.call import Call
+from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.connection.outage import Outage
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
 from trunq.leader import Leader
 from trunq.message import Reject
+from trunq.rank import Ranker, Ranks
+from trunq.wire.array import text_array
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
@@ -37,6 +41,9 @@ log = logging.getLogger("trunq.worker")
 _POLICY_EVERY: Final = 60.0
 """Seconds between looks at the subscriptions' policy, which may be changed while we run."""
 
+_ATTEND_EVERY: Final = 10.0
+"""Seconds between two times that the database is told of our slots."""
+
 _FOR_HANDLERS: Final = 0.8
 """This share of the grace is for handlers."""
 _FOR_ANSWERS: Final = 0.9
@@ -45,7 +52,7 @@ _STUBBORN: Final = 5.0
 """Seconds in which what is cancelled should end, when no grace bounds them."""
 _KINDS_SAID: Final = 10
 
-_POLICY: Final = ("subscription", "mode", "lease_time", "rate", "paused")
+_POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
 
 
@@ -72,15 +79,19 @@ class Options:
     lead: bool
     until_empty: bool
     unknown_kinds: UnknownKinds
+    ranks: Ranks | None
+    shuffle: bool
+    process_pool: int
 
 
 def connections(options: Options, registry: Registry) -> tuple[int, int]:
     """How many connections a worker opens at most, and how many of them each pool of transactions has.
 
-    Leases, answers, the bell and the leader have one each. Async handlers in a transaction have a pool, and
-    sync ones another.
+    Leases, answers, the bell, the leader and what ranks have one each. Async handlers in a transaction have
+    a pool, and sync ones another. Not counted: one for each subscription that is ranked by a function with a
+    connection.
     """
-    fixed = 2 + (options.notify is not False) + options.lead
+    fixed = 2 + (options.notify is not False) + options.lead + (options.ranks is not None)
     pools = registry.colours_of_transactions
     most = options.max_connections
     if most is None:
@@ -104,20 +115,26 @@ class Run:
         self._answers = Link(options.dsn, title, outage=outage)
         self._listening = Link(options.dsn, title, outage=outage)
         self._sources = [Source(queue, options.subscription) for queue in options.queues]
-        self._backlog = Backlog()
+        self._backlog = Backlog(registry.handlers.values(), is_shuffled=options.shuffle)
         self.max_connections, share = connections(options, registry)
         self._transactions = Transactions(options.dsn, title, share)
         self._outcomes = Outcomes()
         self._pulse = Pulse(statistics, self._backlog, self._outcomes)
         self._registry = registry
+        registry.processes.open(options.process_pool)
         self._leader = Leader(options.dsn, options.identity, outage=outage) if options.lead else None
-        self._bell = Bell(self._listening, self._sources, self._backlog.changed, options.notify)
+        ranks = options.ranks
+        self._ranker = Ranker(options.dsn, options.identity, ranks, outage) if ranks is not None else None
+        self._bell = Bell(
+            self._listening, self._sources, self._backlog.changed, options.notify, self._called_off
+        )
         self._outbox = Outbox(
             self._answers,
             statistics,
             self._outcomes,
             self._lost,
             self._renewed,
+            self._cancelled,
         )
         self._slots = [
             Slot(
@@ -143,6 +160,7 @@ class Run:
             worker=options.identity,
             concurrency=options.concurrency,
             prefetch=options.prefetch,
+            shuffle=options.shuffle,
             poll=options.poll,
             is_empty=self._is_empty if options.until_empty else None,
         )
@@ -150,7 +168,10 @@ class Run:
             self._sources, self._slots, self._backlog, self._fetcher.ahead, statistics
         )
         self._background: set[asyncio.Task[None]] = set()
+        self._attends = True
         self._overdue = asyncio.Event()
+        self._waits_for: set[str] = set()
+        """Queues of which it was said, serving until empty, that only what is delayed is left."""
         self._ends_at: float | None = None
 
     def stop(self) -> None:
@@ -220,11 +241,18 @@ class Run:
     def _renewed(self, lease: Lease) -> None:
         self._heartbeat.renewed(lease)
 
+    def _cancelled(self, lease: Lease, ids: list[int]) -> None:
+        self._heartbeat.cancelled(lease, frozenset(ids), self._outbox)
+
+    def _called_off(self, source: Source, ids: frozenset[int] | None) -> None:
+        self._heartbeat.ask(self._outbox, source.queue, ids)
+
     async def _open(self) -> None:
         """Connect, once and without patience: whoever starts a worker by hand should hear what is wrong."""
         connection = await self._leases.open()
         await check_schema(connection)
         await self._follow_policy(connection)
+        await self._attend(connection)
         if self._options.is_named:
             for source in self._sources:
                 await self._reclaim(connection, source)
@@ -251,7 +279,7 @@ class Run:
                     f'queue "{source.queue}" has no subscription "{source.subscription}"',
                     "trunq.list_subscriptions() shows what there is, trunq.subscribe() makes one",
                 )
-            ((mode, lease_time, rate, paused),) = found
+            ((mode, lease_time, time_out, rate, paused),) = found
             if mode != "shared":
                 raise WrongMode(
                     f'subscription "{source.subscription}" of queue "{source.queue}" is {mode}:'
@@ -259,12 +287,42 @@ class Run:
                     "give the worker a shared subscription, or read batches with next_batch",
                 )
             source.is_limited = paused or rate is not None
+            source.time_out = None if time_out is None else time_out.total_seconds()
             source.lease_time = self._options.lease_time or lease_time.total_seconds()
             if (reserve := self._options.reserve) is not None and reserve >= source.lease_time:
                 raise InvalidArgument(
                     f"a reserve of {reserve:g} s leaves nothing of a lease of {source.lease_time:g} s",
                     "take a smaller reserve, or a longer lease_time",
                 )
+
+    async def _attend(self, connection: AsyncConnection[Any]) -> None:
+        """Tell the database of our slots."""
+        options = self._options
+        arguments = {
+            "worker": options.identity,
+            "queues": text_array("queues", options.queues),
+            "subscription": options.subscription,
+            "slots": options.concurrency,
+        }
+        try:
+            await execute(connection, Call("_attend", arguments))
+        except psycopg.errors.InsufficientPrivilege as error:
+            # A role with fewer rights works all the same.
+            self._attends = False
+            log.warning("its slots are not among those of the fleet: %s", first_line(error))
+
+    async def _keep_attending(self) -> None:
+        while True:
+            await asyncio.sleep(_ATTEND_EVERY)
+            # Whoever drains has no slots to offer.
+            if self._attends and not self._fetcher.is_stopped:
+                await self._leases.run(self._attend)
+
+    async def _leave(self) -> None:
+        connection = self._leases.connection
+        with contextlib.suppress(psycopg.Error):
+            if connection is not None and not connection.closed:
+                await execute(connection, Call("_leave", {"worker": self._options.identity}))
 
     async def _keep_following(self) -> None:
         while True:
@@ -283,11 +341,14 @@ class Run:
             self._bell.run(),
             self._heartbeat.run(self._outbox),
             self._keep_following(),
+            self._keep_attending(),
             self._pulse.run(),
         ]
         if self._leader is not None:
             # A worker that handles messages does not end because there was no connection left for the leader.
             works.append(self._leader.run_async(is_patient=True))
+        if self._ranker is not None:
+            works.append(self._ranker.run())
         self._background = {self._sending, *(asyncio.create_task(work) for work in works)}
 
     async def _watch(
@@ -343,7 +404,9 @@ class Run:
         if self._leader is not None:
             self._leader.stop()
         await self._end_in_time(slots)
+        await self._registry.processes.close()
         await self._transactions.close()
+        await self._leave()
         for link in (self._leases, self._answers):
             await link.close()
         await self._bell.close()
@@ -373,11 +436,17 @@ class Run:
         self, connection: AsyncConnection[Any], source: Source, ready: int, leased: int, delayed: int
     ) -> int:
         """What is left to do: not what waits for a worker that has a handler for it."""
-        if ready + leased == 0 and delayed > 0 and self._statistics.put_off > 0:
-            left = int(await value(connection, Call("_has_delayed", source.names)))
-            self._statistics.unhandled += 0 if left else delayed
-            return left
-        return ready + leased + delayed
+        if ready + leased > 0 or delayed == 0:
+            return ready + leased
+        if self._registry.default is None:
+            arguments = {**source.names, "kinds": text_array("kinds", self._registry.kinds)}
+            if not await value(connection, Call("_has_delayed", arguments)):
+                self._statistics.unhandled += delayed
+                return 0
+        if source.queue not in self._waits_for:
+            self._waits_for.add(source.queue)
+            log.info("waits until what is delayed is due: %s of %s", f"{delayed:,}", source.queue)
+        return delayed
 
 
 def _cut_off(running: int) -> str:

@@ -15,9 +15,10 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -25,15 +26,21 @@ import psycopg
 from psycopg_pool import PoolTimeout
 
 from trunq._async.connection import require_open
+from trunq._async.execute import execute
 from trunq._async.pool import AsyncPool, open_pool
 from trunq._sync.connection import require_open as require_open_sync
+from trunq._sync.execute import execute as execute_sync
 from trunq._sync.pool import Pool
 from trunq._sync.pool import open_pool as open_sync_pool
+from trunq.bridge import Rows
+from trunq.bridge.transaction import AsyncTransaction, Library, Transaction
+from trunq.call import Call
 from trunq.connection.address import complete
-from trunq.connection.backoff import first_line
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
-from trunq.worker.answer import ack_in_sync_transaction, ack_in_transaction
+from trunq.record import Fate
+from trunq.worker.batch import Batch
+from trunq.worker.group import Group, ack_of_one
 from trunq.worker.lease import Lease
 from trunq.worker.registry import Handler
 from trunq.worker.result import encode
@@ -43,11 +50,22 @@ log = logging.getLogger("trunq.worker")
 _PATIENCE: Final = 10.0
 """Seconds to wait for a connection before asking whether the lease is still ours."""
 
-_MET: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_MET: Final = {"40001", "40P01"}
+"""Serialization failures and deadlocks: SQLSTATEs of transactions that met another."""
 _TRIES: Final = 20
 """So often is a handler run for one attempt of its message, if each time its transaction met another."""
 _AT_ONCE: Final = 3
+_AWAY: Final = 1.0
+"""Seconds until a library is asked again for a transaction."""
 _LONGEST_PAUSE: Final = 0.5
+
+
+Held = Lease | Batch
+Handled = Message | Batch
+
+
+class _RollBack(Exception):
+    """The handler's answer is no ack: its transaction is rolled back."""
 
 
 class AckRefused(Exception):
@@ -56,10 +74,14 @@ class AckRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The handler's transaction committed, the ack with it."""
+    """The handler's transaction committed, the ack with it; of a batch, all outcomes."""
+
+    outcomes: list[Any] | None = None
+    fates: list[Fate] = field(default_factory=list)
+    """What becomes of those that were no acks."""
 
 
-COMMITTED = Committed()
+COMMITTED: Final = Committed()
 
 
 class Transactions:
@@ -75,21 +97,29 @@ class Transactions:
         self._opening = asyncio.Lock()
         self._sync_opening = threading.Lock()
 
-    async def run(self, handler: Handler, lease: Lease, message: Message) -> Any:
+    async def run(self, handler: Handler, lease: Held, message: Handled) -> Any:
         """Call an async handler in a transaction. Returns COMMITTED, or its answer after a rollback."""
+        contents = _contents(message)
         for tried in range(_TRIES):
             try:
                 return await self._run_once(handler, lease, message)
-            except _MET as error:
+            except Exception as error:
+                if _sqlstate(handler, error) not in _MET:
+                    raise
+                _put_back(contents)
                 await asyncio.sleep(_pause(error, tried, lease, message))
         raise AssertionError("the last try returns or raises")
 
-    def run_sync(self, handler: Handler, lease: Lease, message: Message, arguments: dict[str, Any]) -> Any:
+    def run_sync(self, handler: Handler, lease: Held, message: Handled, arguments: dict[str, Any]) -> Any:
         """The same for a sync handler, in the thread it runs in."""
+        contents = _contents(message)
         for tried in range(_TRIES):
             try:
                 return self._run_once_sync(handler, lease, message, arguments)
-            except _MET as error:
+            except Exception as error:
+                if _sqlstate(handler, error) not in _MET:
+                    raise
+                _put_back(contents)
                 sleep(_pause(error, tried, lease, message))
         raise AssertionError("the last try returns or raises")
 
@@ -100,36 +130,85 @@ class Transactions:
         if self._sync_pool is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._sync_pool.close, 1)
 
-    async def _run_once(self, handler: Handler, lease: Lease, message: Message) -> Any:
-        started = monotonic()
-        async with self._connection(lease) as connection, connection.transaction() as transaction:
-            result = await handler.function(message, **{str(handler.connection): connection})
-            if isinstance(result, Retry | Reject):
-                raise psycopg.Rollback(transaction)
-            took, encoded = monotonic() - started, encode(result)
-            require_open(connection)
-            with _refusal():
-                _require_fresh(await ack_in_transaction(connection, lease, message.id, took, encoded))
-            return COMMITTED
-        return result
+    async def _run_once(self, handler: Handler, lease: Held, message: Handled) -> Any:
+        started, result = monotonic(), None
+        try:
+            async with self._begun(handler, lease) as transaction:
+                result = await handler.function(message, **handler.arguments(transaction.given))
+                if isinstance(result, Retry | Reject):
+                    raise _RollBack
+                groups = _answers(lease, message, result, monotonic() - started)
+                execute = await transaction.settle()
+                rows: list[Rows] = []
+                for group in groups:
+                    with _refusal():
+                        _require_fresh(await execute(group.call), lease, group)
+                    if group.question is not None:
+                        rows.append(await execute(group.question))
+        except _RollBack:
+            return result
+        return _committed(lease, result, rows)
 
     def _run_once_sync(
-        self, handler: Handler, lease: Lease, message: Message, arguments: dict[str, Any]
+        self, handler: Handler, lease: Held, message: Handled, arguments: dict[str, Any]
     ) -> Any:
-        started = monotonic()
-        with self._sync_connection(lease) as connection, connection.transaction() as transaction:
-            result = handler.function(message, **{str(handler.connection): connection}, **arguments)
-            if isinstance(result, Retry | Reject):
-                raise psycopg.Rollback(transaction)
-            took, encoded = monotonic() - started, encode(result)
-            require_open_sync(connection)
-            with _refusal():
-                _require_fresh(ack_in_sync_transaction(connection, lease, message.id, took, encoded))
-            return COMMITTED
-        return result
+        started, result = monotonic(), None
+        try:
+            with self._begun_sync(handler, lease) as transaction:
+                given = {**handler.arguments(transaction.given), **arguments}
+                result = handler.function(message, **given)
+                if isinstance(result, Retry | Reject):
+                    raise _RollBack
+                groups = _answers(lease, message, result, monotonic() - started)
+                execute = transaction.settle()
+                rows: list[Rows] = []
+                for group in groups:
+                    with _refusal():
+                        _require_fresh(execute(group.call), lease, group)
+                    if group.question is not None:
+                        rows.append(execute(group.question))
+        except _RollBack:
+            return result
+        return _committed(lease, result, rows)
 
     @asynccontextmanager
-    async def _connection(self, lease: Lease) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def _begun(self, handler: Handler, lease: Held) -> AsyncIterator[AsyncTransaction]:
+        """A transaction for an async handler: one of its library, or one of ours."""
+        async with AsyncExitStack() as stack:
+            if (library := handler.library) is None:
+                connection = await stack.enter_async_context(self._connection(lease))
+                await stack.enter_async_context(connection.transaction())
+                yield AsyncTransaction(connection, partial(_settled, connection))
+                return
+            while True:
+                try:
+                    transaction = await stack.enter_async_context(library.async_transaction())
+                    break
+                except Exception as error:
+                    _require_patience(library, lease, error)
+                    await asyncio.sleep(_AWAY)
+            yield transaction
+
+    @contextmanager
+    def _begun_sync(self, handler: Handler, lease: Held) -> Iterator[Transaction]:
+        """The same for a sync handler."""
+        with ExitStack() as stack:
+            if (library := handler.library) is None:
+                connection = stack.enter_context(self._sync_connection(lease))
+                stack.enter_context(connection.transaction())
+                yield Transaction(connection, partial(_settled_sync, connection))
+                return
+            while True:
+                try:
+                    transaction = stack.enter_context(library.transaction())
+                    break
+                except Exception as error:
+                    _require_patience(library, lease, error)
+                    sleep(_AWAY)
+            yield transaction
+
+    @asynccontextmanager
+    async def _connection(self, lease: Held) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         pool = await self._open()
         connection = None
         while connection is None:
@@ -144,7 +223,7 @@ class Transactions:
             await pool.putconn(connection)
 
     @contextmanager
-    def _sync_connection(self, lease: Lease) -> Iterator[psycopg.Connection[Any]]:
+    def _sync_connection(self, lease: Held) -> Iterator[psycopg.Connection[Any]]:
         pool = self._open_sync()
         connection = None
         while connection is None:
@@ -172,27 +251,79 @@ class Transactions:
             return self._sync_pool
 
 
-def _pause(error: psycopg.Error, tried: int, lease: Lease, message: Message) -> float:
+async def _settled(connection: psycopg.AsyncConnection[Any]) -> Callable[[Call], Awaitable[Rows]]:
+    require_open(connection)
+    return partial(execute, connection)
+
+
+def _settled_sync(connection: psycopg.Connection[Any]) -> Callable[[Call], Rows]:
+    require_open_sync(connection)
+    return partial(execute_sync, connection)
+
+
+def _sqlstate(handler: Handler, error: Exception) -> str | None:
+    if handler.library is not None and (found := handler.library.sqlstate(error)) is not None:
+        return found
+    return error.sqlstate if isinstance(error, psycopg.Error) else None
+
+
+def _require_patience(library: Library, lease: Held, error: Exception) -> None:
+    """While the database is away, the message has not failed: it has not begun."""
+    if not library.is_away(error):
+        raise error
+    _require_held(lease)
+    log.warning("a handler waits for its transaction: %s", str(error).partition("\n")[0])
+
+
+def _pause(error: Exception, tried: int, lease: Held, message: Handled) -> float:
     """Two transactions met, and this one gave way: it is run again, which costs no attempt.
 
     Returns the seconds until then: none at first, later a random time, so that those that keep meeting part.
     """
     if tried == _TRIES - 1 or lease.is_lost:
         raise error
-    log.debug("message %s of %s is run again: %s", message.id, message.queue, first_line(error))
+    log.debug("message %s of %s is run again: %s", message.id, message.queue, str(error).partition("\n")[0])
     return (
         0.0 if tried < _AT_ONCE else random.random() * min(_LONGEST_PAUSE, 0.005 * 2.0 ** (tried - _AT_ONCE))
     )
 
 
-def _require_held(lease: Lease) -> None:
+def _contents(message: Handled) -> list[tuple[Message, Any, Any]]:
+    """What messages hold, as it was leased."""
+    messages = message.messages if isinstance(message, Batch) else [message]
+    return [(each, each._payload, each._headers) for each in messages]
+
+
+def _put_back(contents: list[tuple[Message, Any, Any]]) -> None:
+    """Another run must not find a payload that was brought up to date, read, or changed by the handler."""
+    for message, payload, headers in contents:
+        message._payload, message._headers = payload, headers
+
+
+def _require_held(lease: Held) -> None:
     if lease.is_lost:
         raise AckRefused(f"lease {lease.lease_id} was lost while its message waited for a connection")
 
 
-def _require_fresh(fresh: bool) -> None:
-    if not fresh:
-        raise AckRefused("the message was answered before")
+def _answers(lease: Held, message: Handled, result: Any, took: float) -> list[Group]:
+    if isinstance(lease, Batch):
+        return lease.answers(result, took)
+    return [ack_of_one(lease, message.id, took, encode(result))]
+
+
+def _committed(lease: Held, result: Any, rows: list[Rows]) -> Committed:
+    if isinstance(lease, Batch):
+        return Committed(result, [Fate(*row) for told in rows for row in told])
+    return COMMITTED
+
+
+def _require_fresh(answered: Rows, lease: Held, group: Group) -> None:
+    if answered[0][0] == len(group.answers):
+        return
+    if isinstance(lease, Batch):
+        # A failure, or those that were not answered would come again for ever.
+        raise RuntimeError("a message of the batch was answered before its handler ended")
+    raise AckRefused("the message was answered before")
 
 
 @contextmanager
@@ -200,6 +331,8 @@ def _refusal() -> Iterator[None]:
     """A LeaseLost in here is about the message being handled, not about one the handler itself dealt with."""
     try:
         yield
+    except LeaseLost as error:
+        raise AckRefused(error.message) from error
     except psycopg.Error as error:
         if isinstance(lost := translate(error), LeaseLost):
             raise AckRefused(lost.message) from error

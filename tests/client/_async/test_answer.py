@@ -128,6 +128,23 @@ async def test_one_reason_and_one_delay_stand_for_each_message(database: str) ->
         assert all(due_at is not None and due_at - now > timedelta(minutes=50) for due_at in retrying)
 
 
+async def test_a_policy_and_a_delay_may_come_with_an_answer(database: str) -> None:
+    async with AsyncClient(database) as client:
+        one, two, three, four = await prepared(client, 4)
+        assert await client.retry(one, max_attempts=1, error="no more") == 1
+        assert (
+            await client.retry(two, backoff="constant", backoff_base=3600, backoff_cap=86400, jitter=0) == 1
+        )
+        assert await client.release(three, after=timedelta(hours=1)) == 1
+        assert await client.time_out(four, backoff_base=3600, backoff_cap=86400, jitter=0) == 1
+        (dead,) = await client.list_dead("orders")
+        assert (dead.id, dead.reason) == (one.id, "max_attempts")
+        later = await client.list_messages("orders", "default", "retrying")
+        now = await client.clock()
+        assert all(each.due_at is not None and each.due_at - now > timedelta(minutes=50) for each in later)
+        assert {each.id: each.attempt for each in later} == {two.id: 2, three.id: 1, four.id: 2}
+
+
 async def test_no_messages_need_no_answer() -> None:
     client = AsyncClient("host=/nonexistent")
     assert await client.ack([]) == await client.retry([]) == 0

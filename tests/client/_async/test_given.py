@@ -165,6 +165,20 @@ async def test_a_due_time_that_is_no_datetime_is_refused(due_at: Any) -> None:
             await publish(*arguments, due_at=due_at)
 
 
+async def test_the_advice_for_a_time_of_another_argument_speaks_of_no_delay() -> None:
+    client = AsyncClient("host=/nonexistent")
+    with pytest.raises(InvalidArgument, match=r"until is a datetime with a time zone, not int") as error:
+        await client.pause_queue("orders", until=60)  # type: ignore[arg-type]
+    assert "delay" not in str(error.value)
+
+
+async def test_a_negative_length_of_time_is_shown_as_it_was_given(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        with pytest.raises(InvalidArgument, match=r"max_age must be positive .*, not -00:00:01"):
+            await client.publish("orders", 1, max_age=-1)
+
+
 async def test_two_arguments_that_say_the_same_are_refused(database: str) -> None:
     async with AsyncClient(database) as client:
         messages: Any = await prepared(client)
@@ -209,8 +223,10 @@ def test_answers_check_what_they_are_given() -> None:
             Retry(after=after)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="error is text, not ValueError"):
         Retry(error=ValueError())  # type: ignore[arg-type]
-    for reason in (None, 5, ValueError()):
-        with pytest.raises(InvalidArgument, match="reason is text"):
-            Reject(reason)  # type: ignore[arg-type]
-    assert (Retry(5), Reject("a")) == (Retry(after=5), Reject(reason="a"))
+    for detail in (None, 5, ValueError()):
+        with pytest.raises(InvalidArgument, match="detail is text"):
+            Reject(detail)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="public is text, not int"):
+        Reject("internal", public=5)  # type: ignore[arg-type]
+    assert (Retry(5), Reject("a", "b")) == (Retry(after=5), Reject(detail="a", public="b"))
     assert Retry(5) != Retry(6)

@@ -11,10 +11,19 @@ from client._async.orders import lease, prepared
 from conftest import AsyncConnect
 from trunq import (
     AsyncClient,
+    InvalidArgument,
     LeaseLost,
     WrongIsolation,
 )
 from waiting import async_wait_until
+
+
+async def test_a_number_given_as_true_is_named(database: str) -> None:
+    async with AsyncClient(database) as client:
+        with pytest.raises(InvalidArgument, match="max_attempts is nothing that is true or false"):
+            await client.subscribe("orders", "audit", max_attempts=True)
+        with pytest.raises(InvalidArgument, match="max_messages is nothing that is true or false"):
+            await client.lease("orders", "default", "w", True)
 
 
 async def test_a_lease_holds_its_messages_and_tells_them_apart_by_its_token(database: str) -> None:
@@ -43,8 +52,8 @@ async def test_a_lease_can_be_made_longer_or_shorter(database: str, async_connec
         one, *_ = await prepared(client)
         hold = ("orders", "default", one.lease_id, one.token)
         later = await client.extend(*hold, timedelta(hours=1))
-        assert later - one.expires_at > timedelta(minutes=50)
-        assert await client.extend(*hold, 0.001) < one.expires_at
+        assert later.expires_at - one.expires_at > timedelta(minutes=50)
+        assert (await client.extend(*hold, 0.001)).expires_at < one.expires_at
 
         async def is_reaped() -> bool:
             return await client.reap("orders") > 0
@@ -79,10 +88,10 @@ async def test_a_message_knows_the_lease_to_extend(database: str) -> None:
     async with AsyncClient(database) as client:
         one, two, _ = await prepared(client)
         before = one.expires_at
-        later = await client.extend(one, lease_time=timedelta(hours=1))
+        later, _ = await client.extend(one, lease_time=timedelta(hours=1))
         assert later - before > timedelta(minutes=50)
         assert (one.expires_at, two.expires_at) == (later, before)
-        sooner = await client.extend([one, two], lease_time=60)
+        sooner, _ = await client.extend([one, two], lease_time=60)
         assert one.expires_at == two.expires_at == sooner < later
 
 
@@ -96,3 +105,8 @@ async def test_a_message_knows_its_deadline_and_its_own_attempts(database: str) 
         assert timedelta(minutes=59) < limited.deadline - await client.clock() <= timedelta(hours=1)
         assert limited.is_last_attempt
         assert (plain.deadline, plain.is_last_attempt) == (None, False)
+        await client.release([limited, plain])
+        await client.subscribe("orders", "default", max_attempts=0)
+        limited, for_ever = await lease(client)
+        assert limited.is_last_attempt
+        assert (for_ever.max_attempts, for_ever.is_last_attempt) == (0, False)

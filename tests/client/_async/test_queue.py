@@ -61,7 +61,7 @@ async def test_a_publisher_may_publish_and_no_more(database: str, async_connect:
     # Roles belong to the whole server, so this one is rolled back in the end.
     connection = await async_connect(autocommit=False)
     await connection.execute("create role clerk")
-    await client.grant_publisher("orders", "clerk", connection=connection)
+    await client.grant_role("orders", "publisher", "clerk", connection=connection)
     await connection.execute("set local role clerk")
     assert await client.publish("orders", 1, connection=connection) > 0
     ids = await client.publish_many("orders", range(600), connection=connection)

@@ -13,10 +13,19 @@ from client._sync.orders import lease, prepared
 from conftest import Connect
 from trunq import (
     Client,
+    InvalidArgument,
     LeaseLost,
     WrongIsolation,
 )
 from waiting import wait_until
+
+
+def test_a_number_given_as_true_is_named(database: str) -> None:
+    with Client(database) as client:
+        with pytest.raises(InvalidArgument, match="max_attempts is nothing that is true or false"):
+            client.subscribe("orders", "audit", max_attempts=True)
+        with pytest.raises(InvalidArgument, match="max_messages is nothing that is true or false"):
+            client.lease("orders", "default", "w", True)
 
 
 def test_a_lease_holds_its_messages_and_tells_them_apart_by_its_token(database: str) -> None:
@@ -45,8 +54,8 @@ def test_a_lease_can_be_made_longer_or_shorter(database: str, connect: Connect) 
         one, *_ = prepared(client)
         hold = ("orders", "default", one.lease_id, one.token)
         later = client.extend(*hold, timedelta(hours=1))
-        assert later - one.expires_at > timedelta(minutes=50)
-        assert client.extend(*hold, 0.001) < one.expires_at
+        assert later.expires_at - one.expires_at > timedelta(minutes=50)
+        assert (client.extend(*hold, 0.001)).expires_at < one.expires_at
 
         def is_reaped() -> bool:
             return client.reap("orders") > 0
@@ -81,10 +90,10 @@ def test_a_message_knows_the_lease_to_extend(database: str) -> None:
     with Client(database) as client:
         one, two, _ = prepared(client)
         before = one.expires_at
-        later = client.extend(one, lease_time=timedelta(hours=1))
+        later, _ = client.extend(one, lease_time=timedelta(hours=1))
         assert later - before > timedelta(minutes=50)
         assert (one.expires_at, two.expires_at) == (later, before)
-        sooner = client.extend([one, two], lease_time=60)
+        sooner, _ = client.extend([one, two], lease_time=60)
         assert one.expires_at == two.expires_at == sooner < later
 
 
@@ -98,3 +107,8 @@ def test_a_message_knows_its_deadline_and_its_own_attempts(database: str) -> Non
         assert timedelta(minutes=59) < limited.deadline - client.clock() <= timedelta(hours=1)
         assert limited.is_last_attempt
         assert (plain.deadline, plain.is_last_attempt) == (None, False)
+        client.release([limited, plain])
+        client.subscribe("orders", "default", max_attempts=0)
+        limited, for_ever = lease(client)
+        assert limited.is_last_attempt
+        assert (for_ever.max_attempts, for_ever.is_last_attempt) == (0, False)

@@ -376,3 +376,54 @@ def test_what_the_database_cannot_read_is_a_wrong_argument(database: str) -> Non
             client.publish("orders", 1, priority=40_000)
         assert client.publish_many("orders", (n for n in range(3)))
         assert [message.payload for message in leased(client)] == [0, 1, 2]
+
+
+def test_a_copied_message_has_its_priority_its_options_and_its_time(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        client.create_queue("ranked", lanes="priority")
+        client.set_lanes("ranked", policy="priority")
+        with client.copy("ranked") as ranked:
+            for priority in (3, -2, None):
+                ranked.write(priority, priority=priority)
+        assert [message.priority for message in leased(client, "ranked")] == [-2, 0, 3]
+        due = client.clock() + timedelta(hours=1)
+        options = {"max_attempts": 2, "expires_at": "2999-01-31T10:00:00Z"}
+        with client.copy("orders") as orders:
+            orders.write(1, options=options)
+            orders.write(2)
+            orders.write(3, due_at=due, kind="later")
+            orders.write(4, options={"expires_at": "2001-01-31T10:00:00Z"})
+        first, second = leased(client)
+        assert (first.payload, first.max_attempts, first.deadline) == (
+            1,
+            2,
+            datetime(2999, 1, 31, 10, tzinfo=UTC),
+        )
+        assert (second.payload, second.max_attempts, second.deadline) == (2, 20, None)
+        (later,) = client.list_messages("orders", state="scheduled")
+        assert (later.payload, later.kind, later.due_at) == (3, "later", due)
+        assert [dead.reason for dead in client.list_dead("orders")] == ["expired"]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"priority": 1}, "a plain queue has no priorities"),
+        ({"priority": 1.5}, "is an int or None, not float"),
+        ({"priority": 40_000}, "out of range for type"),
+        ({"options": {"max_attempts": "x"}}, "options of a message cannot be read .*line 2"),
+        ({"options": {"colour": 1}}, "options of a message cannot be read"),
+        ({"options": [1]}, "options of a message cannot be read"),
+        ({"due_at": datetime(2999, 1, 1)}, "has no time zone"),
+        ({"due_at": "2999-01-01"}, "is a datetime"),
+    ],
+)
+def test_what_a_copied_message_cannot_have_is_refused(database: str, given: dict[str, Any], why: str) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        with pytest.raises(InvalidArgument, match=why):
+            with client.copy("orders") as orders:
+                orders.write(1)
+                orders.write(2, **given)
+        assert leased(client) == []

@@ -63,7 +63,7 @@ def test_a_publisher_may_publish_and_no_more(database: str, connect: Connect) ->
     # Roles belong to the whole server, so this one is rolled back in the end.
     connection = connect(autocommit=False)
     connection.execute("create role clerk")
-    client.grant_publisher("orders", "clerk", connection=connection)
+    client.grant_role("orders", "publisher", "clerk", connection=connection)
     connection.execute("set local role clerk")
     assert client.publish("orders", 1, connection=connection) > 0
     ids = client.publish_many("orders", range(600), connection=connection)

@@ -130,6 +130,8 @@ class _OpenFile:
             # On a full disk, closing fails as well: it writes the end of the file.
             with suppress(Exception):
                 self._writer.close()
+            # It would try once more when it is collected.
+            self._writer.is_open = False
         (self.root / self.path).unlink(missing_ok=True)
 
 
@@ -194,8 +196,12 @@ def describe(metadata: Any, with_nan: set[str]) -> dict[str, Any]:
         all_null = [s for s in statistics if not s.has_min_max and s.num_values == 0]
         if not known or len(known) + len(all_null) < len(statistics) or name in with_nan:
             continue
-        low = _lower_bound(min(s.min for s in known))
-        high = _upper_bound(max(s.max for s in known))
+        try:
+            low = _lower_bound(min(s.min for s in known))
+            high = _upper_bound(max(s.max for s in known))
+        except (OverflowError, ValueError):
+            # A time before the year 1, or after 9999, which Python has not.
+            continue
         if low is not None and high is not None:
             lowest[name], highest[name] = low, high
     return {"numRecords": metadata.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
-
-from trunq.connection.address import address
 from trunq.errors import InvalidArgument
-from trunq.wire.name import check_name
+from trunq.spark.option import (
+    ENGINES,
+    a_dsn,
+    a_flag,
+    a_list,
+    a_name,
+    a_number,
+    find,
+    one_of,
+    refuse_unknown,
+)
 
-ENGINES = ("auto", "adbc", "psycopg")
 KNOWN = (
     "dsn",
     "service",
@@ -60,29 +64,22 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Options:
         """Reads Spark's options, whose names are in lower case; raises `InvalidArgument` for a wrong one."""
-        known = {name.lower() for name in KNOWN}
-        unknown = [name for name in given if name.lower() not in known and not name.startswith("__")]
-        if unknown:
-            raise InvalidArgument(
-                f'format("trunq") has no option "{unknown[0]}"', f"its options: {', '.join(KNOWN)}"
-            )
-        if "dsn" in given and "service" in given:
-            raise InvalidArgument("give dsn or service, not both")
+        refuse_unknown(given, KNOWN, "as a source ")
         return cls(
-            queue=_name(given, "queue", required=True) or "",
-            dsn=f"service={_quote(given['service'])}" if "service" in given else given.get("dsn"),
-            subscription=_name(given, "subscription"),
-            starting_offsets=_one_of(given, "startingOffsets", ("earliest", "latest")),
-            starting_tick=_number(given, "startingTick", 0),
-            ending_tick=_number(given, "endingTick", 0),
-            max_messages_per_trigger=_number(given, "maxMessagesPerTrigger", 1),
-            min_partitions=_number(given, "minPartitions", 1),
-            max_rows_per_partition=_number(given, "maxRowsPerPartition", 1) or 500_000,
-            engine=_one_of(given, "engine", ENGINES) or "auto",
-            kinds=_list(given, "kind"),
-            keys=_list(given, "key"),
-            pushdown=_flag(given, "pushdown", False),
-            fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+            queue=a_name(given, "queue", required=True) or "",
+            dsn=a_dsn(given),
+            subscription=a_name(given, "subscription"),
+            starting_offsets=one_of(given, "startingOffsets", ("earliest", "latest")),
+            starting_tick=a_number(given, "startingTick", 0),
+            ending_tick=a_number(given, "endingTick", 0),
+            max_messages_per_trigger=a_number(given, "maxMessagesPerTrigger", 1),
+            min_partitions=a_number(given, "minPartitions", 1),
+            max_rows_per_partition=a_number(given, "maxRowsPerPartition", 1) or 500_000,
+            engine=one_of(given, "engine", ENGINES) or "auto",
+            kinds=a_list(given, "kind"),
+            keys=a_list(given, "key"),
+            pushdown=a_flag(given, "pushdown", False),
+            fail_on_data_loss=a_flag(given, "failOnDataLoss", True),
         ).checked()
 
     def checked(self) -> Options:
@@ -97,55 +94,4 @@ class Options:
 
     def address(self) -> str:
         """The address of the database: the option, else the settings of the process that asks."""
-        dsn = address(self.dsn)
-        try:
-            conninfo_to_dict(dsn)
-        except psycopg.ProgrammingError:
-            # `from None`: libpq repeats what it cannot parse, which may be the password.
-            raise InvalidArgument(
-                "the database's address cannot be read",
-                "it is postgresql://user@host:5432/database or host=... dbname=..., or the name of a service",
-            ) from None
-        return dsn
-
-
-def _name(given: Mapping[str, Any], option: str, *, required: bool = False) -> str | None:
-    value = given.get(option)
-    if value is None:
-        if required:
-            raise InvalidArgument(f'format("trunq") needs the option {option}')
-        return None
-    check_name(option, value)
-    return str(value)
-
-
-def _number(given: Mapping[str, Any], option: str, least: int) -> int | None:
-    value = given.get(option)
-    if value is None:
-        return None
-    if not re.fullmatch(r"\d{1,18}", value) or int(value) < least:
-        raise InvalidArgument(f"{option} is a whole number from {least}, not {value!r}")
-    return int(value)
-
-
-def _one_of(given: Mapping[str, Any], option: str, choices: tuple[str, ...]) -> str | None:
-    value = given.get(option)
-    if value is not None and value not in choices:
-        raise InvalidArgument(f"{option} is {' or '.join(choices)}, not {value!r}")
-    return value
-
-
-def _flag(given: Mapping[str, Any], option: str, default: bool) -> bool:
-    value = str(given.get(option, default)).lower()
-    if value not in ("true", "false"):
-        raise InvalidArgument(f"{option} is true or false, not {value!r}")
-    return value == "true"
-
-
-def _list(given: Mapping[str, Any], option: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in given.get(option, "").split(",") if part.strip())
-
-
-def _quote(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+        return find(self.dsn)

@@ -1,4 +1,4 @@
--- What became of leased messages: ack, retry, reject, release. Each is an inserted receipt for a group of messages of one
+-- What became of leased messages: ack, retry, time_out, reject, release. Each is an inserted receipt for a group of messages of one
 -- lease, and for retry and release the message again: in the log when it may run at once, in trunq.delayed until it is due.
 --
 -- An answer names lease and token and is refused when the lease ended: LeaseLost, nothing changed. Answers of one lease take
@@ -37,13 +37,43 @@ create or replace function trunq.retry(
   p_ids bigint[],
   p_errors text[] default null,
   p_delays interval[] default null,
-  p_took real[] default null
+  p_took real[] default null,
+  p_max_attempts integer default null,
+  p_backoff text default null,
+  p_backoff_base interval default null,
+  p_backoff_cap interval default null,
+  p_jitter real default null
 ) returns integer
 language sql volatile as $$
-  select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'r', p_errors, p_delays, null, p_took)
+  select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'r', p_errors, p_delays, null, p_took,
+    row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
 $$;
-comment on function trunq.retry(text, text, bigint, bigint, bigint[], text[], interval[], real[]) is
-  'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up.
+comment on function trunq.retry(text, text, bigint, bigint, bigint[], text[], interval[], real[], integer, text, interval, interval, real) is
+  'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up. What is given of a policy (as in subscribe) goes before the subscription''s, a message''s own option before both.
+Returns: how many messages this call answered.
+Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
+Locks: the lease.';
+
+create or replace function trunq.time_out(
+  p_queue text,
+  p_subscription text,
+  p_lease_id bigint,
+  p_token bigint,
+  p_ids bigint[],
+  p_errors text[] default null,
+  p_took real[] default null,
+  p_max_attempts integer default null,
+  p_backoff text default null,
+  p_backoff_base interval default null,
+  p_backoff_cap interval default null,
+  p_jitter real default null
+) returns integer
+language sql volatile as $$
+  select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 't', p_errors, null, null, p_took,
+    row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
+$$;
+comment on function trunq.time_out(text, text, bigint, bigint, bigint[], text[], real[], integer, text, interval, interval, real) is
+  'Says that messages of a lease took longer than they may: handed out again by the policy, of which something may be given, like a retry; in their history timed_out.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
@@ -72,13 +102,14 @@ create or replace function trunq.release(
   p_lease_id bigint,
   p_token bigint,
   p_ids bigint[],
-  p_errors text[] default null
+  p_errors text[] default null,
+  p_delays interval[] default null
 ) returns integer
 language sql volatile as $$
-  select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', p_errors, null, null, null)
+  select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', p_errors, p_delays, null, null)
 $$;
-comment on function trunq.release(text, text, bigint, bigint, bigint[], text[]) is
-  'Gives back messages of a lease that were not started, the attempt not counted: handed out again at once; with an error (no handler for this kind, say) after a delay that grows from time to time, up to 5 minutes.
+comment on function trunq.release(text, text, bigint, bigint, bigint[], text[], interval[]) is
+  'Gives back messages of a lease that were not started, the attempt not counted: handed out again after a delay each, or at once; with an error (no handler for this kind, say) and no delay, after one that grows from time to time, up to 5 minutes.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
@@ -92,6 +123,10 @@ declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
+  if trunq._goes_through(p_queue, 'list_fates') then
+    return query execute trunq._through(p_queue, 'list_fates', 'p_subscription', p_subscription, 'p_ids', p_ids::text);
+    return;
+  end if;
   -- Asked for their order too: without statistics all indexes look alike, and another one would read all that is delayed.
   return query
     select u.id, e.due_at - v_now, e.reason from unnest(p_ids) u(id) cross join lateral (
@@ -111,30 +146,32 @@ Raises: TQ001, TQ002.';
 
 create or replace function trunq._answer(
   p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
-  p_errors text[], p_delays interval[], p_results jsonb[], p_took real[]
+  p_errors text[], p_delays interval[], p_results jsonb[], p_took real[], p_policy trunq.policy default null
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_answered integer;
 begin
-  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8, $9)', trunq._function(p_queue, 'answer'))
-    into v_answered using p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took;
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', trunq._function(p_queue, 'answer'))
+    into v_answered using p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took, p_policy;
   return v_answered;
 end $$;
-comment on function trunq._answer(text, text, bigint, bigint, bigint[], "char", text[], interval[], jsonb[], real[]) is
+comment on function trunq._answer(text, text, bigint, bigint, bigint[], "char", text[], interval[], jsonb[], real[], trunq.policy) is
   'The answers by the name of the queue.';
 
-create or replace function trunq._check_answer(p_ids bigint[]) returns void
+create or replace function trunq._check_answer(p_ids bigint[], p_outcome "char") returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if array_position(p_ids, null) is not null then
     perform trunq._fail('TQ005', 'an answer names messages by id, not null');
+  elsif p_outcome is null or p_outcome not in ('a', 'r', 't', 'j', 'l') then
+    perform trunq._fail('TQ005', format('no answer is "%s"', p_outcome), 'use ack, retry, time_out, reject or release');
   elsif cardinality(p_ids) > 0 then
     perform trunq._fail('TQ005', format('an answer for %s messages came with arrays of another length, or arrays that do not begin at 1', cardinality(p_ids)),
       'give one element for each id, or null for none');
   end if;
 end $$;
-comment on function trunq._check_answer(bigint[]) is 'Says what is wrong with an answer; nothing is when it names no message.';
+comment on function trunq._check_answer(bigint[], "char") is 'Says what is wrong with an answer; nothing is when it names no message.';
 
 create or replace function trunq._backoff(
   p_backoff text, p_base interval, p_cap interval, p_jitter real, p_attempt integer

@@ -2,31 +2,50 @@
 -- (no ids, lo and hi are the ticks' snapshots), a finished one has its receipt. The same open batch is returned until it
 -- is finished; empty ones exist and are finished like others. A batch whose lease ran out goes to whoever asks next, under a
 -- new token; the late reader's finish is refused.
+--
+-- *Open batches are a set, which the newest lease of the subscription carries*: open are that lease and its open_leases, less those that
+-- have a receipt. All of it happens under the subscription's lock, and nothing but the newest lease says which are open: a lease that is
+-- in no set any more has ended. What must be kept starts at the first window of the set. A reader has one batch in hand at a time; the
+-- others are parts of the same window that nobody has yet (worker null), each from behind (after_txid, after_id) to (last_txid, last_id).
+--
+-- *Parts come of two things.* A reader finishes a batch up to a message: the rest is the next batch. And a batch that fails (its reader says
+-- so, dies, or asks again without having finished it) max_attempts times is handed out by halves from then on: each failure halves what
+-- failed, and one message that fails alone dies, or waits as its own max_attempts says. So a message that kills its reader stops a stream
+-- only so long: one of 500, with three attempts, costs at most 21 hand-outs, and the messages beside it are done once and in order.
+--
+-- *A reader cuts the tick it needs.* Where no newer tick is and something was committed, next_batch cuts one and opens the batch in the
+-- same transaction: no leader stands between publisher and reader, and a queue where nothing happens writes nothing.
 
 create or replace function trunq.next_batch(
   p_queue text,
   p_subscription text,
   p_worker text,
   p_max_ticks integer default 1,
-  p_lease_time interval default null
+  p_lease_time interval default null,
+  p_min_lag interval default null,
+  p_min_count bigint default null,
+  p_min_interval interval default null,
+  p_cut boolean default true
 ) returns table (
   batch_id bigint, token bigint, from_tick_id bigint, to_tick_id bigint, from_snapshot pg_snapshot, to_snapshot pg_snapshot,
-  expires_at timestamptz
+  expires_at timestamptz, attempt integer, is_part boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  return query execute pg_catalog.format('select * from trunq_queue.%I($1, $2, $3, $4)', trunq._function(p_queue, 'next_batch'))
-    using p_subscription, p_worker, p_max_ticks, p_lease_time;
+  return query execute pg_catalog.format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8)', trunq._function(p_queue, 'next_batch'))
+    using p_subscription, p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval, p_cut;
 end $$;
-comment on function trunq.next_batch(text, text, text, integer, interval) is
-  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open.
-Returns: no row when there is no newer tick, another worker holds the batch, or the subscription is paused.
+comment on function trunq.next_batch(text, text, text, integer, interval, interval, bigint, interval, boolean) is
+  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open; asking again without having finished it counts as a failure. Without a newer tick it cuts one, if anything was committed; not with p_cut false. p_min_lag: only up to ticks that old; p_min_count, p_min_interval: up to the first tick that makes it about so many messages, so long a time, and no batch before. attempt: 1 at first; is_part: only some messages of its window, which read_batch knows.
+Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
-Locks: the subscription.';
+Locks: the subscription; the queue''s ticks when it cuts one, to the end of the transaction.';
 
-create or replace function trunq.read_batch(p_queue text, p_subscription text, p_batch_id bigint)
-returns table (
-  id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz
+create or replace function trunq.read_batch(
+  p_queue text, p_subscription text, p_batch_id bigint,
+  p_after_txid bigint default null, p_after_id bigint default null, p_limit integer default null, p_filter jsonb default null
+) returns table (
+  id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz, txid bigint
 )
 -- One process, by the index: in order without a sort.
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -35,46 +54,74 @@ set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_pe
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
   v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_lo pg_snapshot;
-  v_hi pg_snapshot;
-  v_from_tick_id bigint;
+  v record;
+  v_after_txid xid8;
+  v_after_id bigint;
 begin
+  if trunq._goes_through(p_queue, 'read_batch') then
+    return query execute trunq._through(p_queue, 'read_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
+      'p_after_txid', p_after_txid::text, 'p_after_id', p_after_id::text, 'p_limit', p_limit::text, 'p_filter', p_filter::text);
+    return;
+  end if;
   perform trunq._check_cluster();
-  execute format('select lo, hi, from_tick_id from trunq_data.%I where subscription_id = $1 and lease_id = $2', v_queue.lease_table)
-    into v_lo, v_hi, v_from_tick_id using v_sub.subscription_id, p_batch_id;
-  if v_lo is null then
+  if num_nonnulls(p_after_txid, p_after_id, p_limit, p_filter) > 0 then
+    perform trunq._check_place('the place to read on from', p_after_txid, p_after_id);
+    perform trunq._check_limit(coalesce(p_limit, 1));
+    perform trunq._check_filter(p_filter);
+  end if;
+  execute format($q$
+    select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id
+    from trunq_data.%I l where l.subscription_id = $1 and l.lease_id = $2
+  $q$, v_queue.lease_table) into v using v_sub.subscription_id, p_batch_id;
+  if v.lo is null then
     perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_subscription, p_queue, p_batch_id),
       'next_batch opens one');
   end if;
+  v_after_txid := v.after_txid; v_after_id := v.after_id;
+  if (p_after_txid::text::xid8, p_after_id) > (v_after_txid, v_after_id) then
+    v_after_txid := p_after_txid::text::xid8; v_after_id := p_after_id;
+  end if;
   return query execute format($q$
-    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at
-    from trunq_queue.%I($1, $2) g where g.subscription_id = $3 or g.subscription_id is null and %s
-  $q$, trunq._function(p_queue, 'window'), trunq._filter_condition(v_sub.filter)) using v_lo, v_hi, v_sub.subscription_id;
+    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
+      g.txid::text::bigint
+    from (%s) g %s
+  $q$, case
+      -- The whole window is planned in less time.
+      when v_after_txid = '0' and v.last_txid >= pg_snapshot_xmax(v.hi) and p_filter is null then
+        format('select g.* from trunq_queue.%I($1, $2) g where g.subscription_id = $7 or g.subscription_id is null and %s',
+          trunq._function(p_queue, 'window'), trunq._filter_condition(v_sub.filter))
+      else trunq._part_query(v_queue, v_sub.filter, p_filter) end, 'limit ' || p_limit)
+  using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
   -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
-  perform trunq._check_reachable(v_queue.queue_id, v_from_tick_id);
+  perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
 end $$;
-comment on function trunq.read_batch(text, text, bigint) is
-  'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is.
-Raises: TQ001, TQ002, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone.';
+comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
+  'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
+Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone.';
 
-create or replace function trunq.finish_batch(p_queue text, p_subscription text, p_batch_id bigint, p_token bigint) returns boolean
+create or replace function trunq.finish_batch(
+  p_queue text, p_subscription text, p_batch_id bigint, p_token bigint, p_upto_txid bigint default null, p_upto_id bigint default null
+) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_finished boolean;
 begin
-  execute pg_catalog.format('select trunq_queue.%I($1, $2, $3)', trunq._function(p_queue, 'finish_batch'))
-    into v_is_finished using p_subscription, p_batch_id, p_token;
+  execute pg_catalog.format('select trunq_queue.%I($1, $2, $3, $4, $5)', trunq._function(p_queue, 'finish_batch'))
+    into v_is_finished using p_subscription, p_batch_id, p_token, p_upto_txid, p_upto_id;
   return v_is_finished;
 end $$;
-comment on function trunq.finish_batch(text, text, bigint, bigint) is
-  'Finishes the open batch: the position moves to its last tick.
+comment on function trunq.finish_batch(text, text, bigint, bigint, bigint, bigint) is
+  'Finishes the open batch: the position moves to its last tick; with p_upto_txid and p_upto_id (read_batch tells them), behind that message, and the next batch is the rest.
 Returns: false when it was finished before.
-Raises: TQ001, TQ002, TQ007, TQ008, TQ011; TQ003 when another worker has it.
+Raises: TQ001, TQ002, TQ005 for a place outside of the batch, TQ007, TQ008, TQ011; TQ003 when another worker has it.
 Locks: the subscription.';
 
 create or replace function trunq.position(p_queue text, p_subscription text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  if trunq._goes_through(p_queue, 'position') then
+    return trunq._pass(p_queue, 'position', 'p_subscription', p_subscription)::bigint;
+  end if;
   perform trunq._check_cluster();
   return trunq._tick_position(trunq._subscription(p_queue, p_subscription, 'exclusive'));
 end $$;
@@ -87,9 +134,11 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription;
   v_tick trunq.tick;
-  v_newest record;
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
+  if trunq._goes_through(p_queue, 'advance') then
+    return trunq._pass(p_queue, 'advance', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text)::bigint;
+  end if;
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
@@ -103,9 +152,7 @@ begin
       'select * from trunq.list_ticks(''queue'') shows those kept');
   end if;
   perform trunq._check_reachable(v_queue.queue_id, p_tick_id);
-  v_newest := trunq._newest_batch(v_queue, v_sub.subscription_id);
-  perform trunq._put_batch(v_queue, v_sub.subscription_id, 'advance',
-    coalesce(case when v_newest.finished then v_newest.hi else v_newest.lo end, v_sub.start), v_tick.snapshot,
+  perform trunq._put_batch(v_queue, v_sub.subscription_id, 'advance', trunq._floor(v_sub), v_tick.snapshot,
     trunq._tick_position(v_sub), v_tick.tick_id, trunq._segment_at(v_queue, now()));
   return v_tick.tick_id;
 end $$;
@@ -117,41 +164,122 @@ Locks: the subscription.';
 
 create or replace function trunq._put_batch(
   p_queue trunq.queue, p_subscription_id integer, p_worker text,
-  p_lo pg_snapshot, p_hi pg_snapshot, p_from_tick_id bigint, p_to_tick_id bigint, p_segment smallint
+  p_lo pg_snapshot, p_hi pg_snapshot, p_from_tick_id bigint, p_to_tick_id bigint, p_segment smallint, p_open bigint[] default null
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   execute format($q$
     with made as (
-      insert into trunq_data.%1$I (lease_id, segment, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at)
-      values (nextval('trunq_data.%2$I'), $8, $1, trunq._token(), $7, $2, $3, pg_snapshot_xmax($3), 0, $4, $5, $6)
+      insert into trunq_data.%1$I (lease_id, segment, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, open_leases)
+      values (nextval('trunq_data.%2$I'), $8, $1, trunq._token(), $7, $2, $3, pg_snapshot_xmax($3), 0, $4, $5, $6, nullif($9, '{}'))
       returning lease_id, segment)
     insert into trunq_data.%3$I (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
     select m.lease_id, m.segment, $1, 'b', 0, '{}', $6 from made m
   $q$, p_queue.lease_table, p_queue.lease_sequence, p_queue.receipt_table)
-  using p_subscription_id, p_lo, p_hi, p_from_tick_id, p_to_tick_id, trunq.clock(), p_worker, p_segment;
+  using p_subscription_id, p_lo, p_hi, p_from_tick_id, p_to_tick_id, trunq.clock(), p_worker, p_segment, p_open;
 end $$;
-comment on function trunq._put_batch(trunq.queue, integer, text, pg_snapshot, pg_snapshot, bigint, bigint, smallint) is
-  'Writes a finished batch: the position of an exclusive subscription. The caller holds its lock.';
+comment on function trunq._put_batch(trunq.queue, integer, text, pg_snapshot, pg_snapshot, bigint, bigint, smallint, bigint[]) is
+  'Writes a finished batch: the position of an exclusive subscription, beside the batches p_open. The caller holds its lock.';
 
 create or replace function trunq._newest_batch(
   p_queue trunq.queue, p_subscription_id integer,
   out lease_id bigint, out token bigint, out worker text, out from_tick_id bigint, out to_tick_id bigint,
-  out lo pg_snapshot, out hi pg_snapshot, out expires_at timestamptz, out segment smallint, out finished boolean
+  out lo pg_snapshot, out hi pg_snapshot, out expires_at timestamptz, out segment smallint, out open_leases bigint[], out finished boolean
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   execute format('select * from trunq_queue.%I($1)', p_queue.name || '_newest_batch')
-    into lease_id, token, worker, from_tick_id, to_tick_id, lo, hi, expires_at, segment, finished using p_subscription_id;
+    into lease_id, token, worker, from_tick_id, to_tick_id, lo, hi, expires_at, segment, open_leases, finished using p_subscription_id;
 end $$;
 comment on function trunq._newest_batch(trunq.queue, integer) is
   'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none.';
 
-create or replace function trunq._tick_position(p_sub trunq.subscription) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v record := trunq._newest_batch(trunq._find_queue(p_sub.queue_id), p_sub.subscription_id);
+create or replace function trunq._open_batches(p_queue trunq.queue, p_subscription_id integer)
+returns table (
+  lease_id bigint, token bigint, worker text, from_tick_id bigint, to_tick_id bigint, lo pg_snapshot, hi pg_snapshot,
+  after_txid xid8, after_id bigint, last_txid xid8, last_id bigint, leased_at timestamptz, expires_at timestamptz,
+  failures smallint, error text, segment smallint
+)
+language plpgsql stable rows 1 set search_path = pg_catalog, pg_temp as $$
 begin
-  return coalesce(case when v.finished then v.to_tick_id else v.from_tick_id end, p_sub.start_tick_id);
+  return query execute format('select * from trunq_queue.%I($1)', p_queue.name || '_open_batches') using p_subscription_id;
+end $$;
+comment on function trunq._open_batches(trunq.queue, integer) is 'The open batches of an exclusive subscription, in order.';
+
+create or replace function trunq._part_query(p_queue trunq.queue, p_filter jsonb, p_also jsonb default null) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- As trunq._unread: the late transactions of the window, then the range, each with one start key.
+  select format($q$
+    select g.* from pg_snapshot_xip($1) late(txid) cross join lateral (
+      select g.* from trunq_log.%1$I g
+      where g.txid = late.txid and (g.txid, g.id) > ($3, $4) and (g.txid, g.id) <= ($5, $6) and %2$s order by g.id offset 0) g
+    where late.txid >= $3 and late.txid <= $5 and pg_visible_in_snapshot(late.txid, $2)
+    union all
+    (select g.* from trunq_log.%1$I g
+     where (g.txid, g.id) > (greatest($3, pg_snapshot_xmax($1)), case when $3 < pg_snapshot_xmax($1) then 0 else $4 end)
+       and (g.txid, g.id) <= ($5, $6) and pg_visible_in_snapshot(g.txid, $2) and %2$s
+     order by g.txid, g.id)
+  $q$, p_queue.log_table, format('(g.subscription_id = $7 or g.subscription_id is null and %s)%s', trunq._filter_condition(p_filter),
+    ' and ' || trunq._filter_condition(p_also)))
+$$;
+comment on function trunq._part_query(trunq.queue, jsonb, jsonb) is
+  'SQL for the messages of a part of a window, in order: lo $1, hi $2, from behind ($3, $4) to ($5, $6), for the subscription $7.';
+
+create or replace function trunq._check_place(p_what text, p_txid bigint, p_id bigint) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if num_nonnulls(p_txid, p_id) = 1 or p_txid < 0 or p_id < 0 then
+    perform trunq._fail('TQ005', format('%s is the txid and the id of a message, not (%s, %s)', p_what, coalesce(p_txid::text, 'null'), coalesce(p_id::text, 'null')),
+      'read_batch tells both of each message');
+  end if;
+end $$;
+comment on function trunq._check_place(text, bigint, bigint) is 'Refuses (TQ005) half of a place.';
+
+create or replace function trunq._check_next_batch(
+  p_worker text, p_max_ticks integer, p_lease_time interval, p_min_lag interval, p_min_count bigint, p_min_interval interval
+) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if coalesce(p_worker, '') = '' then
+    perform trunq._fail('TQ005', 'a reader asks for a batch under its name, and gave none');
+  elsif p_max_ticks is null or p_max_ticks < 1 then
+    perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', p_max_ticks));
+  elsif p_min_count < 0 then
+    perform trunq._fail('TQ005', format('a batch cannot have at least %s messages', p_min_count));
+  elsif num_nonnulls(p_lease_time, p_min_lag, p_min_interval) > 0 then
+    perform trunq._check_interval('the time of a lease', p_lease_time);
+    perform trunq._check_interval('the lag of a batch', p_min_lag, '0');
+    perform trunq._check_interval('the length of a batch', p_min_interval, '0');
+  end if;
+end $$;
+comment on function trunq._check_next_batch(text, integer, interval, interval, bigint, interval) is 'Refuses (TQ005) what no batch can be.';
+
+create or replace function trunq._tick_position(p_sub trunq.subscription) returns bigint
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v record := trunq._stand(trunq._find_queue(p_sub.queue_id), p_sub);
+begin
+  return v.tick_id;
 end $$;
 comment on function trunq._tick_position(trunq.subscription) is 'The tick up to which an exclusive subscription has read and finished.';
+
+create or replace function trunq._stand(
+  p_queue trunq.queue, p_sub trunq.subscription, out tick_id bigint, out lo pg_snapshot, out hi pg_snapshot, out after_txid xid8, out after_id bigint
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v record;
+begin
+  -- Stable: both see one state, so that a batch that is finished in part and its rest are not taken for a whole one.
+  v := trunq._newest_batch(p_queue, p_sub.subscription_id);
+  if not v.finished or v.open_leases is not null then
+    select o.from_tick_id, o.lo, o.hi, coalesce(o.after_txid, '0'), coalesce(o.after_id, 0) into tick_id, lo, hi, after_txid, after_id
+    from trunq._open_batches(p_queue, p_sub.subscription_id) o limit 1;
+  end if;
+  if tick_id is null then
+    tick_id := coalesce(v.to_tick_id, p_sub.start_tick_id);
+    lo := coalesce(v.hi, p_sub.start); hi := lo; after_txid := pg_snapshot_xmax(lo); after_id := 0;
+  end if;
+end $$;
+comment on function trunq._stand(trunq.queue, trunq.subscription) is
+  'Where an exclusive subscription stands: the tick, the window of its first open batch and the message behind which that begins; without one, the end of its last batch.';

@@ -1,10 +1,14 @@
 -- A message that was given up is kept with every error until it is requeued (in the log again, for the subscription it
 -- failed in, its attempts starting at one), purged, or older than its subscription keeps such (dead_retention).
+--
+-- A subscription may make a death known: by a WARNING in the server's log, a NOTIFY, or the message in another queue. A trigger on
+-- trunq.dead does it, in the transaction of the death, whatever way it came; it is there since the first subscription wanted it. It must
+-- never fail an answer: what it cannot publish it warns of, and the message is in trunq.dead all the same.
 
 create or replace function trunq.list_dead(
   p_queue text, p_subscription text default null, p_limit integer default 100, p_before bigint default null, p_brief boolean default false,
   p_kind text default null, p_key text default null, p_error text default null,
-  p_older_than interval default null, p_newer_than interval default null
+  p_older_than interval default null, p_newer_than interval default null, p_reason text default null
 ) returns table (
   dead_id bigint, subscription text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempts integer,
   reason text, errors jsonb, created_at timestamptz, died_at timestamptz
@@ -12,39 +16,49 @@ create or replace function trunq.list_dead(
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 begin
+  if trunq._goes_through(p_queue, 'list_dead') then
+    return query execute trunq._through(p_queue, 'list_dead', 'p_subscription', p_subscription, 'p_limit', p_limit::text, 'p_before', p_before::text, 'p_brief', p_brief::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_reason', p_reason);
+    return;
+  end if;
   perform trunq._check_limit(p_limit);
   return query
     select d.dead_id, d.name, d.id, d.kind, d.key, case when not p_brief then d.payload end, case when not p_brief then d.headers end,
       d.attempt::integer, d.reason, coalesce(case when p_brief then jsonb_path_query_array(d.errors, '$[last]') else d.errors end, '[]'),
       d.created_at, d.died_at
-    from trunq._dead_ids(p_queue, p_subscription, null, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, true) i(dead_id)
+    from trunq._dead_ids(p_queue, p_subscription, null, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, true) i(dead_id)
     cross join lateral (
       select d.*, s.name from trunq.dead d join trunq.subscription s on s.subscription_id = d.subscription_id
       where d.dead_id = i.dead_id offset 0) d
     order by d.dead_id desc;
 end $$;
-comment on function trunq.list_dead(text, text, integer, bigint, boolean, text, text, text, interval, interval) is
-  'Dead messages, newest first; p_before: the last dead_id of the page before. errors: one entry an attempt. p_brief leaves out what is dear to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long it is dead).
+comment on function trunq.list_dead(text, text, integer, bigint, boolean, text, text, text, interval, interval, text) is
+  'Dead messages, newest first; p_before: the last dead_id of the page before. errors: one entry an attempt. p_brief leaves out what is dear to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long it is dead), p_reason.
 Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq.count_dead(
   p_queue text, p_subscription text default null, p_ids bigint[] default null,
   p_older_than interval default null, p_newer_than interval default null, p_kind text default null, p_key text default null,
-  p_error text default null, p_before bigint default null, p_limit bigint default null
+  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
 ) returns bigint
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select count(*)
-  from trunq._dead_ids(p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, false)
-$$;
-comment on function trunq.count_dead(text, text, bigint[], interval, interval, text, text, text, bigint, bigint) is
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if trunq._goes_through(p_queue, 'count_dead') then
+    return trunq._pass(p_queue, 'count_dead', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::bigint;
+  end if;
+  return (
+    select count(*)
+    from trunq._dead_ids(p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
+end $$;
+comment on function trunq.count_dead(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
   'How many dead messages requeue or purge would take, given the same; with p_limit it stops counting there.
 Returns: how many.
-Raises: TQ001, TQ002.';
+Raises: TQ001, TQ002; TQ005 for a reason there is not.';
 
 create or replace function trunq.forget(p_queue text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
-  v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_queue_id integer := v_queue.queue_id;
   v_now timestamptz := trunq.clock();
   v_count integer;
 begin
@@ -55,31 +69,41 @@ begin
     where s.queue_id = v_queue_id and s.dead_retention is not null and o.died_at < v_now - s.dead_retention) old
   where d.dead_id = old.dead_id;
   get diagnostics v_count = row_count;
-  return v_count;
+  return v_count + trunq._forget_cancelled(v_queue, v_now) + trunq._forget_progress(v_queue, v_now) + trunq._forget_keys(v_queue) + trunq._forget_replies(v_queue_id, v_now)
+    + trunq._forget_captures(v_queue_id);
 end $$;
 comment on function trunq.forget(text) is
-  'Deletes dead messages that are older than their subscription keeps them (dead_retention), at most 1,000 of each subscription.
-Returns: how many.
+  'Deletes dead messages that are older than their subscription keeps them (dead_retention), and what was noted about messages that were cancelled or reported progress and are over, at most 1,000 of each subscription; replies whose time is over, at most 1,000; and forgets unique keys that nobody holds, and captures of tables that were dropped.
+Returns: how many of all.
 Raises: TQ001.
 Locks: the rows it deletes.';
 
 create or replace function trunq.requeue(
   p_queue text, p_subscription text default null, p_ids bigint[] default null,
   p_older_than interval default null, p_newer_than interval default null, p_kind text default null, p_key text default null,
-  p_error text default null, p_before bigint default null, p_limit bigint default null
+  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C' as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_dead_ids bigint[] := array(select trunq._dead_ids(
-    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, false));
+  v_dead_ids bigint[];
   v_count integer;
 begin
+  if trunq._goes_through(p_queue, 'requeue') then
+    return trunq._pass(p_queue, 'requeue', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::integer;
+  end if;
+  v_dead_ids := array(select trunq._dead_ids(
+    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
+  if v_queue.unique_policy is not null then
+    execute format('select trunq_queue.%I($1)', v_queue.name || '_take_dead_keys') into v_dead_ids using v_dead_ids;
+  end if;
   perform trunq._go_inside(v_queue.name);
   execute format($q$
     with gone as (
       delete from trunq.dead d where d.dead_id = any ($1)
       returning d.*),
+    wanted as (
+      delete from trunq.cancelled c using gone g where c.subscription_id = g.subscription_id and c.id = g.id),
     again as (
       select g.id, g.subscription_id, g.created_at, 1::smallint as attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers,
         g.errors, null::smallint as expiries, nullif(g.options - 'expires_at', '{}') as options, g.extra, g.dead_id as at
@@ -90,42 +114,148 @@ begin
   perform trunq._go_inside(null);
   return v_count;
 end $$;
-comment on function trunq.requeue(text, text, bigint[], interval, interval, text, text, text, bigint, bigint) is
-  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die.
+comment on function trunq.requeue(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
+  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning.
 Returns: how many.
-Raises: TQ001, TQ002.
+Raises: TQ001, TQ002; TQ005 for a reason there is not.
 Locks: the rows it requeues.';
 
 create or replace function trunq.purge(
   p_queue text, p_subscription text default null, p_ids bigint[] default null,
   p_older_than interval default null, p_newer_than interval default null, p_kind text default null, p_key text default null,
-  p_error text default null, p_before bigint default null, p_limit bigint default null
+  p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_dead_ids bigint[] := array(select trunq._dead_ids(
-    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, false));
+  v_dead_ids bigint[];
   v_count integer;
 begin
-  delete from trunq.dead d where d.dead_id = any (v_dead_ids);
-  get diagnostics v_count = row_count;
+  if trunq._goes_through(p_queue, 'purge') then
+    return trunq._pass(p_queue, 'purge', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::integer;
+  end if;
+  v_dead_ids := array(select trunq._dead_ids(
+    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
+  with gone as (
+    delete from trunq.dead d where d.dead_id = any (v_dead_ids)
+    returning d.subscription_id, d.id),
+  unsaid as (
+    delete from trunq.progress p using gone g where p.subscription_id = g.subscription_id and p.id = g.id)
+  select count(*) into v_count from gone;
   return v_count;
 end $$;
-comment on function trunq.purge(text, text, bigint[], interval, interval, text, text, text, bigint, bigint) is
+comment on function trunq.purge(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
   'Deletes dead messages for good: all, those named (p_ids), or those that the filters of list_dead find; p_before and p_limit as for requeue.
 Returns: how many.
-Raises: TQ001, TQ002.
+Raises: TQ001, TQ002; TQ005 for a reason there is not.
 Locks: the rows it deletes.';
+
+create or replace function trunq.set_dead(
+  p_queue text, p_subscription text default 'default', p_warn boolean default null, p_notify boolean default null, p_into text default null
+) returns table (warns boolean, notifies boolean, into_queue text, channel text)
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+#variable_conflict use_column
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
+  v_role text;
+begin
+  if p_into = p_queue then
+    perform trunq._fail('TQ005', format('what dies in queue "%s" cannot be published into the same queue', p_queue), 'requeue it, or name another queue');
+  elsif p_into <> '' then
+    perform trunq._find_queue(p_into);
+  end if;
+  if num_nonnulls(p_warn, p_notify, p_into) > 0 then
+    insert into trunq.dead_policy (subscription_id) values (v_sub.subscription_id) on conflict do nothing;
+    update trunq.dead_policy p set warns = coalesce(p_warn, p.warns), notifies = coalesce(p_notify, p.notifies),
+      into_queue = case when p_into is null then p.into_queue else nullif(p_into, '') end
+    where p.subscription_id = v_sub.subscription_id;
+    if not exists (select from pg_trigger t where t.tgrelid = 'trunq.dead'::regclass and t.tgname = 'tell') then
+      v_role := trunq._become_owner();
+      -- Nobody waits for what was not to be handled any more.
+      create or replace trigger tell after insert on trunq.dead for each row when (new.reason not in ('expired', 'cancelled'))
+        execute function trunq._tell_dead();
+      perform set_config('role', v_role, true);
+    end if;
+  end if;
+  return query
+    select coalesce(p.warns, false), coalesce(p.notifies, false), p.into_queue, format('trunq_%s_dead', v_sub.queue_id)
+    from (select) one left join trunq.dead_policy p on p.subscription_id = v_sub.subscription_id;
+exception when lock_not_available then
+  perform trunq._fail('TQ009', 'an open transaction has been giving messages up for 5 seconds',
+    'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
+end $$;
+comment on function trunq.set_dead(text, text, boolean, boolean, text) is
+  'Says how a shared subscription makes it known when a message of it dies, rejected or after its last attempt: p_warn: a WARNING in the log of the server; p_notify: a NOTIFY on channel, with the name of the subscription and the id; p_into: the message is published into that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why. Null: as it is.
+Returns: how it is now, and the channel of the queue.
+Raises: TQ001, TQ002, TQ005 for the queue itself, TQ011; TQ009 while an open transaction gives messages up, the first time.
+Locks: the dead messages of all queues, for a moment, the first time.';
+
+create or replace function trunq._tell_dead() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_policy record;
+  v_error text := new.errors #>> '{-1,error}';
+begin
+  select p.*, s.name subscription, q.name queue into v_policy
+  from trunq.dead_policy p join trunq.subscription s on s.subscription_id = p.subscription_id join trunq.queue q on q.queue_id = s.queue_id
+  where p.subscription_id = new.subscription_id;
+  if not found then
+    return null;
+  end if;
+  if v_policy.warns then
+    raise warning 'trunq: message % of queue "%" is dead for subscription "%" (%): %', new.id, v_policy.queue, v_policy.subscription, new.reason,
+      left(split_part(v_error, E'\n', 1), 200);
+  end if;
+  -- A transaction that is to be prepared must not notify.
+  if v_policy.notifies and current_setting('trunq.notify', true) is distinct from 'off' then
+    perform pg_notify(format('trunq_%s_dead', new.queue_id), format('%s %s', v_policy.subscription, new.id));
+  end if;
+  if v_policy.into_queue is not null then
+    perform trunq._publish_dead(new, v_policy.into_queue, jsonb_build_object('queue', v_policy.queue, 'subscription', v_policy.subscription, 'id', new.id,
+      'reason', new.reason, 'attempts', new.attempt, 'error', v_error, 'died_at', new.died_at));
+  end if;
+  return null;
+end $$;
+revoke execute on function trunq._tell_dead() from public;
+comment on function trunq._tell_dead() is 'After a message died: makes it known as its subscription wants it (trunq.set_dead).';
+
+create or replace function trunq._publish_dead(p_dead trunq.dead, p_into text, p_entry jsonb) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_headers jsonb := case when jsonb_typeof(p_dead.headers) = 'object' then p_dead.headers else '{}' end;
+  v_lineage jsonb := case when jsonb_typeof(v_headers->'trunq_dead') = 'array' then v_headers->'trunq_dead' else '[]' end;
+  v_inside text := current_setting('trunq.inside', true);
+begin
+  if not exists (select from trunq.queue q where q.name = p_into) then
+    raise warning 'trunq: message % died and is not published into queue "%", which is gone', p_dead.id, p_into;
+  elsif v_lineage @> jsonb_build_array(jsonb_build_object('queue', p_into)) then
+    raise warning 'trunq: message % died and is not published into queue "%", where it died before', p_dead.id, p_into;
+  else
+    -- Whatever that queue refuses, a death is no time for it.
+    perform trunq._go_inside(p_into);
+    execute format('insert into trunq_log.%I (kind, key, payload, headers, body) values ($1, $2, $3, $4, $5)', p_into)
+      using p_dead.kind, p_dead.key, p_dead.payload, v_headers || jsonb_build_object('trunq_dead', v_lineage || p_entry), p_dead.body;
+    perform trunq._go_inside(nullif(v_inside, ''));
+  end if;
+exception
+  when serialization_failure or deadlock_detected or lock_not_available or insufficient_resources then
+    raise;
+  when others then
+    raise warning 'trunq: message % died and cannot be published into queue "%": %', p_dead.id, p_into, sqlerrm;
+end $$;
+comment on function trunq._publish_dead(trunq.dead, text, jsonb) is 'Publishes a message that died into another queue, with its lineage.';
 
 create or replace function trunq._dead_ids(
   p_queue text, p_subscription text, p_ids bigint[], p_older_than interval, p_newer_than interval, p_kind text, p_key text,
-  p_error text, p_before bigint, p_limit bigint, p_newest boolean
+  p_error text, p_before bigint, p_limit bigint, p_reason text, p_newest boolean
 ) returns setof bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
+  if p_reason not in ('rejected', 'max_attempts', 'lease_expired', 'expired', 'cancelled') then
+    perform trunq._fail('TQ005', format('no message is dead by "%s"', p_reason), 'rejected, max_attempts, lease_expired, expired or cancelled');
+  end if;
   -- Planned with what is given: a filter that is not asked for costs nothing. Ids are found by dead_message, all else is in the
   -- order of dead_newest.
   return query execute format($q$
@@ -137,14 +267,14 @@ begin
         and ($4 is null or d.died_at < $5 - $4) and ($6 is null or d.died_at >= $5 - $6)
         and ($7 is null or d.kind = $7) and ($8 is null or d.key = $8)
         and ($9 is null or strpos(lower(d.errors #>> '{-1,error}'), lower($9)) > 0)
-        and ($10 is null or d.dead_id < $10)
+        and ($10 is null or d.dead_id < $10) and ($12 is null or d.reason = $12)
       order by d.dead_id %1$s %2$s limit $11) o
     where s.queue_id = $1 and ($2 is null or s.subscription_id = $2)
     order by o.dead_id %2$s limit $11
   $q$, case when p_ids is not null then '+ 0' end, case when p_newest then 'desc' end)
-  using v_queue_id, v_subscription_id, p_ids, p_older_than, trunq.clock(), p_newer_than, p_kind, p_key, p_error, p_before, p_limit;
+  using v_queue_id, v_subscription_id, p_ids, p_older_than, trunq.clock(), p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason;
 end $$;
-comment on function trunq._dead_ids(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, boolean) is
+comment on function trunq._dead_ids(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text, boolean) is
   'The dead_ids that a list, a count, requeue and purge are about: the newest or the oldest p_limit that all filters given find.';
 
 create or replace function trunq._subscription_id(p_queue text, p_subscription text) returns integer

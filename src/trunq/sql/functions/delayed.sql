@@ -84,17 +84,20 @@ Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
 
-create or replace function trunq._has_delayed(p_queue text, p_subscription text) returns boolean
+create or replace function trunq._has_delayed(p_queue text, p_subscription text, p_kinds text[]) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin
+  if trunq._goes_through(p_queue, '_has_delayed') then
+    return trunq._pass(p_queue, '_has_delayed', 'p_subscription', p_subscription, 'p_kinds', p_kinds::text)::boolean;
+  end if;
   return exists (
     select from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
-      and (d.errors -> -1 ? 'times') is not true);
+      and ((d.errors -> -1 ? 'times') is not true or d.kind = any (p_kinds)));
 end $$;
-comment on function trunq._has_delayed(text, text) is 'Whether a delayed message of a subscription waits for its time, and not for a worker that has a handler for its kind.';
+comment on function trunq._has_delayed(text, text, text[]) is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds.';
 
 create or replace function trunq._promote_apart(
   p_queue trunq.queue, p_statement text, p_from timestamptz, p_from_id bigint, p_now timestamptz, p_max integer,

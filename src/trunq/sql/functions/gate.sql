@@ -11,6 +11,10 @@ create or replace function trunq.set_publishing(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  if trunq._goes_through(p_queue, 'set_publishing') then
+    perform trunq._pass(p_queue, 'set_publishing', 'p_kinds', p_kinds::text, 'p_max_waiting', p_max_waiting::text, 'p_max_per_transaction', p_max_per_transaction::text, 'p_announce', p_announce::text);
+    return;
+  end if;
   if array_ndims(p_kinds) > 1 or exists (select from unnest(p_kinds) k where k is null) then
     perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
   end if;
@@ -26,14 +30,28 @@ Raises: TQ001, TQ005; TQ009 while an open transaction publishes.
 Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or goes.';
 
 create or replace function trunq.close_queue(p_queue text) returns void
-language sql volatile as $$ select trunq._change_gate(p_queue, null, null, null, null, true) $$;
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if trunq._goes_through(p_queue, 'close_queue') then
+    perform trunq._pass(p_queue, 'close_queue');
+    return;
+  end if;
+  perform trunq._change_gate(p_queue, null, null, null, null, true);
+end $$;
 comment on function trunq.close_queue(text) is
   'Refuses to publish into a queue (TQ018) until trunq.open_queue. What it holds is handled, retried and promoted as before.
 Raises: TQ001; TQ009 while an open transaction publishes.
 Locks: publishers of the queue, waiting 200 ms at a time.';
 
 create or replace function trunq.open_queue(p_queue text) returns void
-language sql volatile as $$ select trunq._change_gate(p_queue, null, null, null, null, false) $$;
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if trunq._goes_through(p_queue, 'open_queue') then
+    perform trunq._pass(p_queue, 'open_queue');
+    return;
+  end if;
+  perform trunq._change_gate(p_queue, null, null, null, null, false);
+end $$;
 comment on function trunq.open_queue(text) is
   'Lets a queue that was closed take messages again.
 Raises: TQ001; TQ009 while an open transaction uses it.
@@ -55,7 +73,7 @@ begin
   v_role := trunq._become_owner();
   perform trunq._in_turns(p_queue, format('select 0 from trunq._apply_gate($1, %L, %L, %L, %L, %L)',
     p_kinds, p_max_waiting, p_max_per_transaction, p_announce, p_close));
-  perform set_config('role', v_role, true);
+  perform trunq._go_back(v_role);
 end $$;
 comment on function trunq._change_gate(text, text[], bigint, integer, boolean, boolean) is 'set_publishing, close_queue and open_queue: null leaves a rule as it is.';
 

@@ -18,6 +18,10 @@ declare
   v_found boolean := false;
   v_message record;
 begin
+  if trunq._goes_through(p_queue, 'show_message') then
+    return query execute trunq._through(p_queue, 'show_message', 'p_id', p_id::text);
+    return;
+  end if;
   for v_sub in
     select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'shared' order by s.name
   loop
@@ -38,7 +42,7 @@ begin
   end if;
 end $$;
 comment on function trunq.show_message(text, bigint) is
-  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done, dead or purged (it was dead); attempts: every time it was leased, with its outcome: ack, retry, given up (a retry too many), reject, release, expired, overdue (the lease ran out and nobody has reaped it yet), null while it runs.
+  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done, dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: ack, retry, given up (a retry too many, or of a message that was cancelled), timed_out, reject, release, cancel, expire and replace (never handed out), expired, overdue (the lease ran out and nobody has reaped it yet), null while it runs.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
@@ -57,10 +61,14 @@ declare
   v_limit integer := coalesce(p_limit, trunq._limit('list_rows'));
   v_count integer;
 begin
+  if trunq._goes_through(p_queue, 'list_messages') then
+    return query execute trunq._through(p_queue, 'list_messages', 'p_subscription', p_subscription, 'p_state', p_state, 'p_limit', p_limit::text, 'p_before', p_before::text, 'p_brief', p_brief::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text);
+    return;
+  end if;
   perform trunq._check_limit(v_limit);
-  if p_state = 'purged' then
-    perform trunq._fail('TQ005', 'there is no list of purged messages',
-      format('select * from trunq_queue.%I where state = ''purged'' finds those that are still in the log', v_queue.name || '_messages'));
+  if p_state in ('purged', 'replaced') then
+    perform trunq._fail('TQ005', format('there is no list of %s messages', p_state),
+      format('select * from trunq_queue.%I where state = %L finds those that are still in the log', v_queue.name || '_messages', p_state));
   elsif p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
     perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
   end if;
@@ -404,7 +412,7 @@ begin
         offset 0) r on true
     ),
     story as (
-      select h.id, count(*) filter (where h.outcome in ('r', 'j', 'x')) failed, bool_or(h.is_first) has_first, jsonb_agg(jsonb_build_object(
+      select h.id, count(*) filter (where h.outcome in ('r', 't', 'j', 'x')) failed, bool_or(h.is_first) has_first, jsonb_agg(jsonb_build_object(
           'attempt', h.attempt, 'worker', h.worker, 'leased_at', h.leased_at, 'expires_at', h.expires_at, 'finished_at', h.finished_at,
           'outcome', case
             -- A retry has the next attempt, after a requeue the first.
@@ -432,8 +440,9 @@ begin
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
           -- It came back, and what came back went with its segment: that of a row before it may be held for longer.
-          when n.txid = p.txid and (n.outcome = 'l' or n.outcome in ('r', 'x') and n.attempt < (
+          when n.txid = p.txid and (n.outcome = 'l' or n.outcome in ('r', 't', 'x') and n.attempt < (
             select coalesce(s.max_attempts, 32768) from trunq.subscription s where s.subscription_id = $1)) then 'done'
+          when n.txid = p.txid and n.outcome = 'p' then 'replaced'
           when n.txid = p.txid then 'purged'  -- it was dead, and is nowhere else
           when not %5$s then 'ready'
           else 'done' end) state  -- read, and its lease gone with its segment

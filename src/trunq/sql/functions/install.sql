@@ -40,6 +40,8 @@ declare
   v_logs text;
   v_count integer := 0;
 begin
+  -- Roles are granted again.
+  perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
   -- A queue that is being created is waited for: it must not be left with functions of before.
   perform pg_advisory_xact_lock(trunq._lock_class('queues'), 0);
   insert into trunq.cluster (system_identifier)
@@ -54,12 +56,13 @@ begin
     perform trunq._define_queue(v_queue);
     v_count := v_count + 1;
   end loop;
+  perform trunq._define_capture(c) from trunq.capture c order by c.capture_id;
   return v_count;
 end $$;
 comment on function trunq._refresh_queues() is
   'Makes every queue''s functions again.
 Returns: how many queues there are.
-Locks: creating and dropping queues; logs without their trigger, failing (55P03) rather than waiting for one.';
+Locks: granting; creating and dropping queues; logs without their trigger, failing (55P03) rather than waiting for one.';
 
 create or replace function trunq._settings(p_function oid) returns text[]
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -75,7 +78,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identi
   insert into trunq.function (signature, settings)
   select p.oid::regprocedure::text, trunq._settings(p.oid)
   from pg_proc p
-  where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname ~ '^_(lane)?specimen_';
+  where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname ~ '^_(lane|unique)?specimen_';
 $$;
 comment on function trunq._note_settings() is 'Notes the settings of all functions, as the files have just given them.';
 
@@ -84,7 +87,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   with present as (
     select f.signature, f.settings given from trunq.function f
     union all
-    select replace(replace(f.signature, '_lanespecimen', q.name), '_specimen', q.name), f.settings
+    select replace(replace(replace(f.signature, '_lanespecimen', q.name), '_uniquespecimen', q.name), '_specimen', q.name), f.settings
     from trunq.queue q join trunq.function f on f.signature like 'trunq\_queue.%'
     where trunq._is_original(q, substring(f.signature from '^trunq_queue\.(\w+)'))),
   -- A setting of ours that was taken away comes back: plans and safety hang on it.
@@ -117,7 +120,9 @@ declare
 begin
   insert into trunq.leader default values on conflict do nothing;
   for v_log in
-    select c.relname::text as name, pg_get_expr(d.adbin, d.adrelid) as segment
+    select c.relname::text as name, pg_get_expr(d.adbin, d.adrelid) as segment, (
+        select substring(pg_get_expr(i.adbin, i.adrelid) from 'nextval\(''(.*)''::regclass\)') from pg_attribute b
+        join pg_attrdef i on i.adrelid = b.attrelid and i.adnum = b.attnum where b.attrelid = c.oid and b.attname = 'id') as id_sequence
     from pg_class c
     join pg_attribute a on a.attrelid = c.oid and a.attname = 'segment'
     join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
@@ -125,9 +130,10 @@ begin
   loop
     -- The span and the number of segments: trunq._segment.
     v_ring := regexp_match(v_log.segment, '/ \D*(\d+)\D* % \D*(\d+)');
-    insert into trunq.queue (name, retention, segments, span, lanes)
-    values (v_log.name, make_interval(secs => v_ring[1]::bigint * (v_ring[2]::integer - 2)), v_ring[2]::smallint, make_interval(secs => v_ring[1]::bigint),
-      substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_turn')), 'pg_class') from 'Lanes by ([a-z,]+)\.$'))
+    insert into trunq.queue (name, id_sequence, retention, segments, span, lanes, unique_policy)
+    values (v_log.name, v_log.id_sequence, make_interval(secs => v_ring[1]::bigint * (v_ring[2]::integer - 2)), v_ring[2]::smallint, make_interval(secs => v_ring[1]::bigint),
+      substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_turn')), 'pg_class') from 'Lanes by ([a-z,]+)\.$'),
+      substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_unique')), 'pg_class') from 'Policy: ([a-z]+)\.$'))
     on conflict do nothing
     returning queue_id into v_queue_id;
     if found then
@@ -136,6 +142,7 @@ begin
       perform trunq._define_gate(trunq._find_queue(v_queue_id));
     end if;
   end loop;
+  perform trunq._restore_captures();
 end $$;
 comment on function trunq._restore_rows() is
-  'Into a copy of the schema alone: the rows that every install has, and the queues that the tables tell of, each with its subscription "default".';
+  'Into a copy of the schema alone: the rows that every install has, and the queues that the tables tell of, each with its subscription "default"; and the captures.';

@@ -19,7 +19,19 @@
 -- Against starvation: each eighth lease goes to the class whose oldest turn is the oldest. A turn with r older ones before it is
 -- reached within 8(r + 1) leases.
 --
--- A subscription is watched once any of its lanes had a setting: from then on each turn is checked for settings, and whether it is
+-- Filters: discovery gives no turn to a lane for what does not pass, and a turn passes over it. What a lane holds and nobody has handed
+-- out yet is judged by the filter of the moment in which its turn comes. A filtered subscription does not jump.
+--
+-- In order (trunq.subscription.in_order, lanes by key): a lane hands out one message at a time, and the next one when that is over. It is
+-- over when an answer, or its death, inserts a wake with its id; receipts are not asked. A message that is given back comes into the log
+-- again as ever, at once or when it is due, marked by its expiries (not null). Discovery finds it there, puts it before all others of
+-- its lane (again_ids), and closes the place where it ran. Windows pass over these rows. So a lane that is held goes on by what
+-- discovery finds, or by a wake, and each of these is read exactly once; a message that is dead lets its lane go on.
+--
+-- A message that expired or was cancelled is leased like any other, and answered in the same transaction
+-- (trunq_queue.<queue>_bury_noted): it takes no token of its lane and no place among those that run, and the lease goes on behind it.
+--
+-- A subscription is watched if it is in order, or once any of its lanes had a setting: from then on each turn is checked for settings, and whether it is
 -- still the newest of its lane. Those of others are not: a fair or prioritized subscription pays for no limits.
 
 create or replace function trunq._lane_expression(p_lanes text) returns text
@@ -80,7 +92,45 @@ begin
 end $$;
 comment on function trunq._laned(text, text) is 'A queue with lanes and a shared subscription of it, by name; TQ005 for a plain queue.';
 
-create or replace function trunq._check_limits(p_max_running integer, p_rate double precision, p_burst integer) returns void
+create or replace function trunq._set_order(p_queue trunq.queue, p_sub trunq.subscription, p_in_order boolean) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_has_begun boolean;
+begin
+  if p_sub.mode <> 'shared' then
+    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: its batches are in order', p_sub.name), 'leave in_order out');
+  elsif p_queue.lanes is distinct from 'key' then
+    perform trunq._fail('TQ005',
+      format('queue "%s" %s: a subscription is in order by the key of a message', p_queue.name,
+        case when p_queue.lanes is null then 'is a plain queue' else format('has lanes by %s', p_queue.lanes) end),
+      'make a queue with lanes by key: trunq.create_queue(..., p_lanes => ''key'')');
+  end if;
+  -- No lease is under way, and the next one reads what is set here.
+  perform trunq._lock_subscription(p_sub.subscription_id, p_queue.name, p_sub.name);
+  execute format('select exists (select from trunq_data.%I where subscription_id = $1 and size > 0) or exists (select from trunq_data.%I where subscription_id = $1)',
+    p_queue.lease_table, p_queue.name || '_turn') into v_has_begun using p_sub.subscription_id;
+  if v_has_begun then
+    perform trunq._fail('TQ005', format('subscription "%s" of queue "%s" has handed out messages %s', p_sub.name, p_queue.name,
+        case when p_in_order then 'in no order' else 'in order' end),
+      'say it before the first lease: make another subscription, or let workers finish and start it afresh with trunq.reset');
+  end if;
+  update trunq.subscription s set in_order = p_in_order where s.subscription_id = p_sub.subscription_id;
+end $$;
+comment on function trunq._set_order(trunq.queue, trunq.subscription, boolean) is 'Has a subscription that has handed out nothing be in order, or not; else TQ005.';
+
+create or replace function trunq._hold_lanes(p_queue trunq.queue, p_subscription_id integer, p_snapshot pg_snapshot) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format($q$
+    insert into trunq_data.%I (seq, subscription_id, priority, lane, class, state, lo, hi, epoch, last_txid, last_id, open_leases, open_ids)
+    select nextval('trunq_data.%I'), $1, d.priority, coalesce(d.key, ''), 0, 'i', $2, $2, 0, '0', 0, array[0], array[d.id]
+    from trunq.delayed d where d.queue_id = $3 and d.subscription_id = $1
+  $q$, p_queue.name || '_turn', p_queue.name || '_turn_id') using p_subscription_id, p_snapshot, p_queue.queue_id;
+end $$;
+comment on function trunq._hold_lanes(trunq.queue, integer, pg_snapshot) is
+  'Of a subscription in order whose turns are gone: its messages that are to be retried hold their lanes.';
+
+create or replace function trunq._check_lane_limits(p_max_running integer, p_rate double precision, p_burst integer) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_max_running not between 1 and 1000 then
@@ -98,7 +148,7 @@ begin
     perform trunq._fail('TQ005', 'a burst belongs to a rate, and none is given', 'give p_rate too');
   end if;
 end $$;
-comment on function trunq._check_limits(integer, double precision, integer) is 'Refuses (TQ005) limits that a lane cannot have; null is none.';
+comment on function trunq._check_lane_limits(integer, double precision, integer) is 'Refuses (TQ005) limits that a lane cannot have; null is none.';
 
 create or replace function trunq._check_lane(p_queue trunq.queue, p_lanes text[], p_priorities smallint[]) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -123,9 +173,7 @@ begin
   on conflict (subscription_id) do update set is_watched = true where not lane_policy.is_watched;
   execute format('insert into trunq_data.%I (subscription_id, priority, lane) select $1, u.priority, u.lane from unnest($2, $3) u(priority, lane)',
     p_queue.name || '_wake') using p_subscription_id, p_priorities, p_lanes;
-  if not pg_try_advisory_xact_lock_shared(trunq._lock_class('bell'), p_queue.queue_id) then
-    perform pg_notify('trunq_' || p_queue.queue_id, 'm');
-  end if;
+  perform trunq._ring(p_queue.queue_id);
 end $$;
 comment on function trunq._touch_lanes(trunq.queue, integer, smallint[], text[]) is
   'Has lanes looked at by the next lease, as their settings changed, and wakes who would take it. A lane that is null: all of them.';
@@ -136,18 +184,25 @@ create or replace function trunq.set_lanes(
   p_policy text default 'fair',
   p_max_running integer default null,
   p_rate double precision default null,
-  p_burst integer default null
+  p_burst integer default null,
+  p_function text default null
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
   v_has_turns boolean;
+  v_was_ranked boolean;
 begin
-  if coalesce(p_policy, '') not in ('fair', 'priority') then
-    perform trunq._fail('TQ005', format('there is no policy "%s" for lanes', p_policy),
-      'fair: each lane in turn; priority: the smallest first. Weights and ranks are settings of single lanes (trunq.set_lane, trunq.set_ranks)');
+  if trunq._goes_through(p_queue, 'set_lanes') then
+    perform trunq._pass(p_queue, 'set_lanes', 'p_subscription', p_subscription, 'p_policy', p_policy, 'p_max_running', p_max_running::text, 'p_rate', p_rate::text, 'p_burst', p_burst::text, 'p_function', p_function);
+    return;
   end if;
-  perform trunq._check_limits(p_max_running, p_rate, p_burst);
+  if coalesce(p_policy, '') not in ('fair', 'priority', 'ranked') then
+    perform trunq._fail('TQ005', format('there is no policy "%s" for lanes', p_policy),
+      'fair: each lane in turn; priority: the smallest first; ranked: by a function of yours. Weights and ranks are settings of single lanes (trunq.set_lane, trunq.set_ranks)');
+  end if;
+  perform trunq._check_lane_limits(p_max_running, p_rate, p_burst);
+  v_was_ranked := trunq._set_ranking((v.sub).subscription_id, p_policy, p_function);
   -- Nothing to be checked later, where no turn was made by another policy.
   execute format('select exists (select from trunq_data.%I where subscription_id = $1)', (v.queue).name || '_turn')
     into v_has_turns using (v.sub).subscription_id;
@@ -158,9 +213,14 @@ begin
   end if;
   update trunq.lane_policy p set policy = p_policy, max_running = p_max_running, rate = p_rate, burst = p_burst
   where p.subscription_id = (v.sub).subscription_id;
+  if v_was_ranked then
+    -- What a function said ends with it.
+    update trunq.lane z set rank = null, max_running = null
+    where z.subscription_id = (v.sub).subscription_id and num_nonnulls(z.rank, z.max_running) > 0;
+  end if;
 end $$;
-comment on function trunq.set_lanes(text, text, text, integer, double precision, integer) is
-  'Says in which order a subscription serves its lanes, and the limits of each lane that has none of its own: messages that run at once, messages handed out a second (rate), and how many at once after a pause (burst). What is not given is none. The policy fair serves each lane in turn, priority the smallest first; every eighth lease goes to the oldest turn.
+comment on function trunq.set_lanes(text, text, text, integer, double precision, integer, text) is
+  'Says in which order a subscription serves its lanes, and the limits of each lane that has none of its own: messages that run at once, messages handed out a second (rate), and how many at once after a pause (burst). What is not given is none. The policy fair serves each lane in turn, priority the smallest first, ranked as p_function says, a function of yours that a leader or a worker was given by that name; every eighth lease goes to the oldest turn.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq.set_lane(
@@ -178,8 +238,12 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
+  if trunq._goes_through(p_queue, 'set_lane') then
+    perform trunq._pass(p_queue, 'set_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text, 'p_max_running', p_max_running::text, 'p_rate', p_rate::text, 'p_burst', p_burst::text, 'p_weight', p_weight::text, 'p_rank', p_rank::text);
+    return;
+  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
-  perform trunq._check_limits(p_max_running, p_rate, p_burst);
+  perform trunq._check_lane_limits(p_max_running, p_rate, p_burst);
   if p_weight not between 1 and 100 then
     perform trunq._fail('TQ005', format('the weight of a lane is 1 to 100, not %s', p_weight));
   end if;
@@ -194,47 +258,6 @@ comment on function trunq.set_lane(text, text, text, smallint, integer, double p
   'Sets the limits of one lane, its weight (how many times the share of another it gets) and its rank (-100 to 100, the smallest is served first; without one, its place by the policy). What is not given is none. A limit counts what is handed out from then on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
-create or replace function trunq._check_ranks(p_ranks integer[]) returns void
-language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
-begin
-  if exists (select from unnest(p_ranks) r(rank) where r.rank not between -100 and 100) then
-    perform trunq._fail('TQ005', format('the rank of a lane is -100 to 100, not %s',
-      (select r.rank from unnest(p_ranks) r(rank) where r.rank not between -100 and 100 limit 1)));
-  end if;
-end $$;
-comment on function trunq._check_ranks(integer[]) is 'Refuses (TQ005) ranks that a lane cannot have; null is none.';
-
-create or replace function trunq.set_ranks(
-  p_queue text, p_subscription text, p_lanes text[], p_ranks integer[], p_priorities smallint[] default null
-) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v record := trunq._laned(p_queue, p_subscription);
-  v_changed record;
-begin
-  p_priorities := coalesce(p_priorities, array_fill(0::smallint, array[coalesce(cardinality(p_lanes), 0)]));
-  if cardinality(p_lanes) is distinct from cardinality(p_ranks) or cardinality(p_lanes) is distinct from cardinality(p_priorities) then
-    perform trunq._fail('TQ005', format('the arrays given to set_ranks for queue "%s" differ in length', p_queue), 'give one rank, and one priority, for each lane');
-  end if;
-  perform trunq._check_lane(v.queue, p_lanes, p_priorities);
-  perform trunq._check_ranks(p_ranks);
-  with changed as (
-    insert into trunq.lane as z (subscription_id, priority, lane, rank)
-    select distinct on (u.priority, u.lane) (v.sub).subscription_id, u.priority, u.lane, u.rank
-    from unnest(p_lanes, p_ranks, p_priorities) u(lane, rank, priority) order by u.priority, u.lane
-    on conflict (subscription_id, priority, lane) do update set rank = excluded.rank where z.rank is distinct from excluded.rank
-    returning z.priority, z.lane)
-  select array_agg(c.priority) priorities, array_agg(c.lane) lanes, count(*)::integer n into v_changed from changed c;
-  if v_changed.n > 0 then
-    perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, v_changed.priorities, v_changed.lanes);
-  end if;
-  return v_changed.n;
-end $$;
-comment on function trunq.set_ranks(text, text, text[], integer[], smallint[]) is
-  'Sets the ranks of many lanes (-100 to 100, the smallest is served first; null: their place by the policy), for a process of yours that decides which come first. The next lease goes by them.
-Returns: how many changed.
-Raises: TQ001, TQ002, TQ005, TQ011.';
-
 create or replace function trunq.pause_lane(
   p_queue text, p_subscription text default 'default', p_lane text default '', p_priority smallint default 0, p_until timestamptz default 'infinity'
 ) returns void
@@ -242,6 +265,10 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
+  if trunq._goes_through(p_queue, 'pause_lane') then
+    perform trunq._pass(p_queue, 'pause_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text, 'p_until', p_until::text);
+    return;
+  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_pause(format('lane "%s" of queue "%s"', p_lane, p_queue), coalesce(p_until, 'infinity'));
   perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[p_priority], array[p_lane]);
@@ -260,13 +287,19 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
+  if trunq._goes_through(p_queue, 'resume_lane') then
+    return trunq._pass(p_queue, 'resume_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text)::boolean;
+  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
-  update trunq.lane z set paused_until = null
-  where z.subscription_id = (v.sub).subscription_id and z.priority = p_priority and z.lane = p_lane and z.paused_until > trunq.clock();
-  if not found then
+  if not exists (
+      select from trunq.lane z where z.subscription_id = (v.sub).subscription_id and z.priority = p_priority and z.lane = p_lane
+        and z.paused_until > trunq.clock()) then
     return false;
   end if;
+  -- Locks: lane_policy before the lane, as all do who set something.
   perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[p_priority], array[p_lane]);
+  update trunq.lane z set paused_until = null
+  where z.subscription_id = (v.sub).subscription_id and z.priority = p_priority and z.lane = p_lane;
   return true;
 end $$;
 comment on function trunq.resume_lane(text, text, text, smallint) is
@@ -286,6 +319,10 @@ declare
   v record := trunq._laned(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
+  if trunq._goes_through(p_queue, 'list_lanes') then
+    return query execute trunq._through(p_queue, 'list_lanes', 'p_subscription', p_subscription, 'p_limit', p_limit::text);
+    return;
+  end if;
   perform trunq._check_limit(p_limit);
   return query execute format($q$
     select l.lane, l.priority, least(l.depth, 1000)::integer, l.depth > 1000, l.running, $4 - l.oldest,
@@ -394,9 +431,7 @@ declare
   v_ids bigint[];
 begin
   perform trunq._check_priorities(v_queue, p_priorities);
-  if num_nonnulls(p_options, p_max_age) > 0 then
-    perform trunq._check_plain(p_queue, 'options of a message');
-  end if;
+  p_options := trunq._options(p_options, p_max_age, case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end);
   if v_count = 0 then
     return '{}';
   end if;
@@ -406,32 +441,22 @@ begin
   end if;
   perform trunq._check_arrays(p_queue, v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   if p_delay is not null or p_due_at is not null then
-    return trunq._publish_many_delayed(p_queue, p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, null, p_priorities);
+    return trunq._publish_many_delayed(p_queue, p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_options, p_priorities);
   end if;
   execute format($q$
     with published as (
-      insert into trunq_log.%I (priority, kind, key, payload, headers, body)
+      insert into trunq_log.%I (priority, kind, key, payload, headers, body, options)
       select case when cardinality($6) = 1 then $6[1] else u.priority end,
         case when cardinality($2) = 1 then $2[1] else u.kind end,
         case when cardinality($3) = 1 then $3[1] else u.key end,
         case when cardinality($1) = 1 then $1[1] else u.payload end,
         case when cardinality($4) = 1 then $4[1] else u.headers end,
-        case when cardinality($5) = 1 then $5[1] else u.body end
+        case when cardinality($5) = 1 then $5[1] else u.body end, $7
       from unnest($1, $2, $3, $4, $5, $6) u(payload, kind, key, headers, body, priority)
       returning id)
     select array_agg(id) from published
-  $q$, v_queue.log_table) into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_priorities;
+  $q$, v_queue.log_table) into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_priorities, p_options;
   return v_ids;
 end $$;
 comment on function trunq._publish_many_prioritized(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[]) is
   'publish_many with priorities.';
-
-create or replace function trunq._check_plain(p_queue text, p_what text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  if (trunq._find_queue(p_queue)).lanes is not null then
-    perform trunq._fail('TQ005', format('queue "%s" has lanes, which know no %s', p_queue, p_what),
-      'use a plain queue, or what lanes have: trunq.set_lanes, trunq.set_lane');
-  end if;
-end $$;
-comment on function trunq._check_plain(text, text) is 'Refuses (TQ005) for a queue with lanes what only plain queues have.';

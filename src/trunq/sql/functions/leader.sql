@@ -59,10 +59,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     ('promote', true, interval '0.5 seconds', 1000, null, null),  -- delayed messages that fell due go into the log
     ('reap', true, '1 second', 1, null, null),                    -- leases that ran out: their messages go back, or die
     ('tick', true, '1 second', null, null, null),                 -- a tick is cut when the queue's thresholds say so
-    ('forget', true, '60 seconds', 1000, null, null),             -- dead messages that are too old are deleted
+    ('forget', true, '60 seconds', 1000, null, null),             -- dead messages that are too old are deleted, unused keys forgotten
     ('summarize', true, '60 seconds', null, null, null),          -- messages stay findable by id
+    ('roll_up', true, '10 seconds', 60, null, null),              -- the statistics of each minute that is over
+    ('archive', true, '30 seconds', 1000, 4, '1 second'),         -- attempts that are over go into the archive, if there is one
     -- A segment is old for one span in each turn of the ring: called once a span, rotation would miss some.
-    ('rotate', true, '30 seconds', 1, 4, interval '1 second')     -- segments that nobody needs are emptied
+    ('rotate', true, '30 seconds', 1, 4, interval '1 second'),    -- segments that nobody needs are emptied
+    ('fire', false, '1 second', 1, null, null),                   -- schedules publish what is due
+    ('forget_memos', false, '60 seconds', 1000, null, null)       -- memos whose time is over are deleted
   ) d(duty, per_queue, every, again_from, times_a_span, again_after)
 $$;
 comment on function trunq.list_duties() is

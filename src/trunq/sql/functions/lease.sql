@@ -17,25 +17,22 @@ begin
     using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes;
 end $$;
 comment on function trunq.lease(text, text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired are dead instead.
-Returns: one row a message, all of one lease; none when there is nothing.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
+Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq.extend(
   p_queue text, p_subscription text, p_lease_id bigint, p_token bigint, p_lease_time interval default null
-) returns timestamptz
+) returns table (expires_at timestamptz, cancelled bigint[])
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_until timestamptz;
 begin
-  execute format('select trunq_queue.%I($1, $2, $3, $4)', trunq._function(p_queue, 'extend'))
-    into v_until using p_subscription, p_lease_id, p_token, p_lease_time;
-  return v_until;
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4)', trunq._function(p_queue, 'extend'))
+    using p_subscription, p_lease_id, p_token, p_lease_time;
 end $$;
 comment on function trunq.extend(text, text, bigint, bigint, interval) is
   'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
-Returns: the new end.
+Returns: the new end, and those of its messages that somebody cancelled: whoever handles one should stop.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
 Locks: the lease; before it the subscription, when the lease gets shorter or is a batch.';
 
@@ -59,6 +56,41 @@ begin
 end $$;
 comment on function trunq._note_expired(bigint) is
   'Leaves a message out of what a lease returns, and notes it in the setting trunq.expired: where nothing expired, a lease pays nothing for it.';
+
+create or replace function trunq._note_cancelled(p_subscription_id integer, p_id bigint) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if not trunq._is_cancelled(p_subscription_id, p_id) then
+    return true;
+  end if;
+  perform set_config('trunq.cancelled', concat_ws(',', nullif(current_setting('trunq.cancelled', true), ''), p_id), true);
+  return false;
+end $$;
+comment on function trunq._note_cancelled(integer, bigint) is
+  'As _note_expired, in the setting trunq.cancelled, if somebody cancelled the message; asked only where a subscription has such. Returns: whether the lease hands it out.';
+
+create or replace function trunq._noted(p_setting text) returns bigint[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  v_ids bigint[] := string_to_array(current_setting(p_setting, true), ',')::bigint[];
+begin
+  perform set_config(p_setting, '', true);
+  return coalesce(v_ids, '{}');
+end $$;
+comment on function trunq._noted(text) is 'The messages that a lease noted in a setting, which is then empty again.';
+
+create or replace function trunq._has_buried_long(p_queue_id integer, p_buried integer, p_since timestamptz) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_buried < trunq._limit('walk_rows') and clock_timestamp() - p_since <= '2 seconds' then
+    return false;
+  end if;
+  -- The others wait for its lock, 5 seconds at most. What it did is done, and nobody takes its silence for the end.
+  perform trunq._call_workers(p_queue_id);
+  return true;
+end $$;
+comment on function trunq._has_buried_long(integer, integer, timestamptz) is
+  'Whether a lease that found only messages not to be handed out is to end here; then every sleeping worker looks again.';
 
 create or replace function trunq._bytes(p_kind text, p_key text, p_payload jsonb, p_body bytea, p_headers jsonb) returns bigint
 -- No settings here: Postgres then puts the expression in the place of its call.

@@ -3,7 +3,7 @@
 --
 -- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form).
 --
--- Every function takes locks in one order, and so does a transaction that calls several: install, rights, queues or queue, tick,
+-- Every function takes locks in one order, and so does a transaction that calls several: install, rights, captures, queues or queue, tick,
 -- subscription, lease (several in order of lease_id), then rows, of trunq.mark last. A transaction that leases, answers and
 -- extends leases first. Whoever goes through many at a time (the reaper, rotation) waits for none of them: it tries, and leaves
 -- out what another holds. What needs a table exclusively (drop_queue, empty_queue, an upgrade) waits for less than a second
@@ -21,6 +21,9 @@ language sql immutable parallel safe as $$
     when 'reap' then 1953656422          -- by queue: one reaper at a time
     when 'queues' then 1953656423        -- which queues there are: create and drop
     when 'rights' then 1953656424        -- one grant at a time
+    when 'captures' then 1953656425      -- which tables are captured, and how
+    when 'pipelines' then 1953656430     -- which pipelines there are, and which run after which
+    when 'continuous' then 1953656431    -- by pipeline: one runner looks whether its source has something new
   end
 $$;
 comment on function trunq._lock_class(text) is 'The class of an advisory lock, the first of its two integers.';
@@ -32,13 +35,25 @@ language sql immutable parallel safe as $$
     when 'label_bytes' then 1000         -- kind and key, each; the domains of the log repeat it
     when 'list_rows' then 100000         -- of one call of a function that lists
     when 'lease_messages' then 10000     -- messages of one lease
+    when 'cancelled_messages' then 10000 -- of one call of cancel
+    when 'awaited_messages' then 10000   -- of one call of list_replies
+    when 'reply_bytes' then 1048576      -- of a result, for the one who waits
+    when 'memo_bytes' then 65536         -- of the value of a memo
+    when 'memo_name_bytes' then 200      -- of its scope, and of its name
     when 'lease_bytes' then 16777216     -- of one lease, unless the caller says otherwise
     when 'reaped_messages' then 1000     -- after so many, one reaping ends no further lease
     when 'filter_bytes' then 100000      -- of the filter of a subscription
     when 'running' then 1000             -- messages of a subscription at the same time, where that is limited
+    when 'archived_messages' then 5000   -- of one call of the duty, and what is left of a lease
+    when 'counted_messages' then 10000   -- of one minute, all of which the statistics look at
+    when 'sampled_messages' then 3000    -- looked at when there were more
     when 'walk_rows' then 50000          -- index rows that one look walks before it notes its place
     when 'errors_kept' then 100          -- of a message that is retried for ever
     when 'error_characters' then 8000    -- of one error
+    when 'schedule_runs' then 1000       -- rows of history, of one schedule
+    when 'public_characters' then 1000   -- of the public text of an error
+    when 'note_characters' then 500      -- of what a handler says about its progress
+    when 'checkpoint_bytes' then 1048576 -- of a checkpoint as text; trunq.message repeats it
   end
 $$;
 comment on function trunq._limit(text) is 'A limit by name.';
@@ -58,14 +73,32 @@ language sql immutable parallel safe as $$
   select case p_outcome
     when 'a' then 'ack'
     when 'r' then 'retry'
+    when 't' then 'timed_out'  -- a retry of what took longer than its time-out
     when 'j' then 'reject'
     when 'l' then 'release'
     when 'x' then 'expired'  -- by the reaper: the lease ran out
     when 'b' then 'batch'    -- a batch was finished
     when 'e' then 'expire'   -- by its lease: the message was not to be handled any more
+    when 'c' then 'cancel'   -- by its lease: somebody cancelled the message
+    when 'p' then 'replace'  -- by its lease: a newer message of its unique key stands for it
   end
 $$;
 comment on function trunq._outcome("char") is 'The word for the outcome of a receipt.';
+
+create or replace function trunq._ending(p_outcome "char") returns text
+language sql immutable parallel safe as $$
+  select case p_outcome
+    when 'a' then 'success'
+    when 'r' then 'failed'
+    when 'j' then 'rejected'
+    when 'l' then 'released'
+    when 'x' then 'lease_expired'
+    when 'e' then 'expired'
+    when 'c' then 'cancelled'
+    when 't' then 'timed_out'
+  end
+$$;
+comment on function trunq._ending("char") is 'How an attempt ended that has a receipt of this outcome: the words of archive and statistics.';
 
 create or replace function trunq._lease_lock(p_queue_id integer, p_lease_id bigint) returns integer
 language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) & 2147483647)::integer $$;

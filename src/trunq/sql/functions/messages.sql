@@ -12,7 +12,7 @@ declare
   v_role record;
   v_is_new boolean := to_regclass(format('trunq_queue.%I', p_queue.name || '_messages')) is null;
 begin
-  execute format($q$
+  execute trunq._open_code(p_queue, format($q$
     create or replace view trunq_queue.%5$I as
     with reader as materialized (
       select s.subscription_id, s.name, s.start, coalesce(l.lo, s.start) lo, coalesce(l.hi, s.start) hi,
@@ -33,7 +33,7 @@ begin
     -- The newest row of each message.
     logged as materialized (
       select distinct on (r.subscription_id, g.id) r.subscription_id, g.id, g.txid, g.attempt, g.created_at, g.kind::text, g.key::text,
-        g.payload::jsonb, g.headers::jsonb, g.errors, r.is_read
+        g.payload::jsonb, g.headers::jsonb, g.errors, r.is_read/*unique , g.unique_key::text*/
       from trunq_log.%1$I g
       cross join lateral (
         select r.subscription_id, %6$s is_read
@@ -45,12 +45,12 @@ begin
       order by r.subscription_id, g.id, g.txid desc),
     elsewhere as materialized (
       select r.subscription_id, d.id, d.attempt, d.created_at, d.due_at, d.kind, d.key, d.payload, d.headers, d.errors,
-        case when d.subscription_id is null then 'scheduled' else 'retrying' end place
+        case when d.subscription_id is null then 'scheduled' else 'retrying' end place/*unique , d.extra->>'unique_key' unique_key*/
       from trunq.delayed d cross join lateral (
         select r.subscription_id from reader r where d.subscription_id is null or d.subscription_id = r.subscription_id offset 0) r
       where d.queue_id = %4$s
       union all
-      select d.subscription_id, d.id, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead'
+      select d.subscription_id, d.id, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead'/*unique , d.extra->>'unique_key'*/
       from trunq.dead d
       where d.queue_id = %4$s and d.subscription_id in (select r.subscription_id from reader r)),
     -- The newest lease of each message, and what became of it there.
@@ -69,6 +69,7 @@ begin
         when e.place is not null then e.place
         when h.txid = l.txid and h.outcome is null then 'leased'
         when h.txid = l.txid and h.outcome = 'a' then 'done'
+        when h.txid = l.txid and h.outcome = 'p' then 'replaced'
         when h.txid = l.txid then 'purged'
         when l.is_read then 'done'  -- its lease is gone with its segment
         else 'ready' end as state,
@@ -80,23 +81,23 @@ begin
         when h.txid = l.txid then h.finished_at end as finished_at,
       case when h.outcome is distinct from 'a' and (h.txid = l.txid or not coalesce(l.is_read, false) or e.place is not null)
         then coalesce(h.error, coalesce(e.errors, l.errors) -> -1 ->> 'error') end as error,
-      h.result, h.took
+      h.result, h.took/*unique , coalesce(e.unique_key, l.unique_key) unique_key*/
     from logged l full join elsewhere e using (subscription_id, id)
     join reader r using (subscription_id)
     left join held h using (subscription_id, id)
   $q$, p_queue.log_table, p_queue.lease_table, p_queue.receipt_table, p_queue.queue_id, p_queue.name || '_messages',
     case when p_queue.lanes is null then format(c_by_position, 'r') else format(
       -- As trunq_queue.<queue>_is_read.
-      'case when t.seq is null or t.state = ''i'' then %s or coalesce(t.epoch = r.epoch and pg_visible_in_snapshot(g.txid, r.hi), false) else %s end',
+      'case when r.in_order and g.subscription_id is not null and g.expiries is not null then %1$s and (t.again_txids[array_position(t.again_ids, g.id)] = g.txid) is not true when t.seq is null or t.state = ''i'' then %1$s or coalesce(t.epoch = r.epoch and pg_visible_in_snapshot(g.txid, r.hi), false) else %2$s end',
       format(c_by_position, 'r'), format(c_by_position, 't')) end,
     case when p_queue.lanes is not null then format(
       'lane as materialized (select distinct on (t.subscription_id, t.priority, t.lane) t.* from trunq_data.%I t order by t.subscription_id, t.priority, t.lane, t.seq desc),',
       p_queue.name || '_turn') end,
-    case when p_queue.lanes is not null then ', l.epoch' end,
+    case when p_queue.lanes is not null then ', l.epoch, s.in_order' end,
     case when p_queue.lanes is not null then trunq._for_queue(p_queue,
-      'left join lane t on t.subscription_id = r.subscription_id and t.priority = g.priority and t.lane = coalesce(g.key, '''') /*lane*/ collate "C"') end);
+      'left join lane t on t.subscription_id = r.subscription_id and t.priority = g.priority and t.lane = coalesce(g.key, '''') /*lane*/ collate "C"') end));
   execute format('comment on view trunq_queue.%I is %L', p_queue.name || '_messages',
-    'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, done, dead or purged. It reads the tables of the queue once, whatever is asked.');
+    'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, done, dead, replaced or purged. It reads the tables of the queue once, whatever is asked.');
   if v_is_new then
     for v_role in
       select distinct a.grantee from pg_class c cross join lateral aclexplode(c.relacl) a

@@ -7,6 +7,10 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin
+  if trunq._goes_through(p_queue, 'pause_subscription') then
+    perform trunq._pass(p_queue, 'pause_subscription', 'p_subscription', p_subscription, 'p_until', p_until::text);
+    return;
+  end if;
   perform trunq._check_pause(format('subscription "%s" of queue "%s"', p_subscription, p_queue), p_until);
   update trunq.subscription s set paused_until = p_until where s.subscription_id = v_sub.subscription_id;
   -- Those who sleep until the end of a longer pause.
@@ -22,6 +26,9 @@ declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
   v_until timestamptz;
 begin
+  if trunq._goes_through(p_queue, 'resume_subscription') then
+    return trunq._pass(p_queue, 'resume_subscription', 'p_subscription', p_subscription)::boolean;
+  end if;
   select s.paused_until into v_until from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update;
   update trunq.subscription s set paused_until = null where s.subscription_id = v_sub.subscription_id and s.paused_until is not null;
   perform trunq._call_workers(v_sub.queue_id);
@@ -37,6 +44,10 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
 begin
+  if trunq._goes_through(p_queue, 'pause_queue') then
+    perform trunq._pass(p_queue, 'pause_queue', 'p_until', p_until::text);
+    return;
+  end if;
   perform trunq._check_pause(format('queue "%s"', p_queue), p_until);
   perform trunq._set_pause(p_queue, v_queue_id, p_until);
 end $$;
@@ -50,6 +61,9 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
+  if trunq._goes_through(p_queue, 'resume_queue') then
+    return trunq._pass(p_queue, 'resume_queue')::boolean;
+  end if;
   return coalesce(trunq._set_pause(p_queue, v_queue.queue_id, null) > trunq.clock(), false);
 end $$;
 comment on function trunq.resume_queue(text) is

@@ -27,7 +27,7 @@ begin
   return v_id;
 end $$;
 comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
-  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out. In a WITH list, Postgres runs it only if something reads its result.
+  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out. In a WITH list, Postgres runs it only if something reads its result.
 Returns: its id.
 Raises: TQ001; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
@@ -77,11 +77,11 @@ begin
   -- A call that waits here for a drop may find another queue of that name after it, or hear that there is none.
   execute format('lock table only trunq_log.%I in row exclusive mode', v_queue.log_table);
   v_queue := trunq._find_queue(p_queue);
-  return array(select nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass) from generate_series(1, p_count));
+  return array(select nextval(v_queue.id_sequence::regclass) from generate_series(1, p_count));
 end $$;
 comment on function trunq.draw_ids(text, integer) is
   'Draws ids for messages that the caller then puts into the log with them, by COPY: the fastest way to publish many and know their ids.
-Returns: the ids; null for a role that may not write ids (trunq.grant_publisher).
+Returns: the ids; null for a role that may not write ids (trunq.grant_role).
 Raises: TQ001, TQ005.
 Locks: none that a publisher or reader would feel.';
 
@@ -100,19 +100,16 @@ begin
   if p_priority is null or p_priority <> 0 then
     perform trunq._check_priorities(v_queue, array[p_priority]);
   end if;
-  p_options := trunq._options(p_options, p_max_age);
-  if p_options is not null then
-    perform trunq._check_plain(p_queue, 'options of a message');
-  end if;
   v_due_at := case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end;
+  p_options := trunq._options(p_options, p_max_age, v_due_at);
   if v_due_at is null or trunq._has_gate(v_queue) or not has_table_privilege('trunq.delayed', 'insert') then
-    -- The log has the gate, and its trigger puts off for one of trunq.grant_publisher.
+    -- The log has the gate, and its trigger puts off for one of trunq.grant_role.
     execute format('insert into trunq_log.%I (priority, kind, key, payload, body, headers, options, due_at) values ($1, $2, $3, $4, $5, $6, $7, $8) returning id', v_queue.log_table)
       into v_id using p_priority, p_kind, p_key, p_payload, p_body, p_headers, p_options, v_due_at;
     return v_id;
   end if;
   insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, options)
-  values (v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass),
+  values (v_queue.queue_id, nextval(v_queue.id_sequence::regclass),
     v_due_at, clock_timestamp(), 1, p_priority, p_kind, p_key, p_payload, p_body, p_headers, p_options)
   returning id into v_id;
   return v_id;
@@ -149,7 +146,7 @@ begin
   end if;
   with published as (
     insert into trunq.delayed (queue_id, id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, options)
-    select v_queue.queue_id, nextval(format('trunq_data.%I', v_queue.message_sequence)::regclass), v_due_at, clock_timestamp(), 1,
+    select v_queue.queue_id, nextval(v_queue.id_sequence::regclass), v_due_at, clock_timestamp(), 1,
       case when cardinality(p_priorities) = 1 then p_priorities[1] else coalesce(u.priority, 0) end,
       case when cardinality(p_kinds) = 1 then p_kinds[1] else u.kind end,
       case when cardinality(p_keys) = 1 then p_keys[1] else u.key end,
@@ -225,16 +222,19 @@ begin
 end $$;
 comment on function trunq._check_size(text, integer) is 'Refuses a message that is too large (TQ006).';
 
-create or replace function trunq._options(p_options jsonb, p_max_age interval) returns jsonb
+create or replace function trunq._options(p_options jsonb, p_max_age interval, p_due_at timestamptz default null) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  c_way_out constant text := 'options are like {"max_attempts": 3, "expires_at": "2030-01-31T10:00:00Z"}';
+  c_way_out constant text := 'options are like {"max_attempts": 3, "time_out": 30, "expires_at": "2030-01-31T10:00:00Z", "awaited": true}';
   v_unknown text;
 begin
   if p_max_age is not null then
     perform trunq._check_interval('max_age', p_max_age);
     if p_options->>'expires_at' is not null then
       perform trunq._fail('TQ005', 'a message has max_age or expires_at, not both', 'give one of them');
+    elsif trunq.clock() + p_max_age <= p_due_at then
+      perform trunq._fail('TQ005', format('a message with max_age %s expires before it is due, at %s', p_max_age, p_due_at),
+        'the age counts from now: give a longer max_age than the delay');
     end if;
     p_options := coalesce(p_options, '{}') || jsonb_build_object('expires_at',
       to_char((trunq.clock() + p_max_age) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'));
@@ -244,7 +244,7 @@ begin
   elsif jsonb_typeof(p_options) <> 'object' then
     perform trunq._fail('TQ005', format('the options of a message are a JSON object, not %s', jsonb_typeof(p_options)), c_way_out);
   end if;
-  select o.key into v_unknown from jsonb_object_keys(p_options) o(key) where o.key not in ('max_attempts', 'expires_at') limit 1;
+  select o.key into v_unknown from jsonb_object_keys(p_options) o(key) where o.key not in ('max_attempts', 'time_out', 'expires_at', 'awaited') limit 1;
   if found then
     perform trunq._fail('TQ005', format('a message has no option "%s"', left(v_unknown, 100)), c_way_out);
   end if;
@@ -252,8 +252,9 @@ begin
     perform p_options::trunq.options;
   exception when check_violation or datetime_field_overflow or invalid_datetime_format then
     perform trunq._fail('TQ005', format('the options of a message cannot be read: %s', left(p_options::text, 200)),
-      c_way_out || ': max_attempts from 1 to 9999, expires_at in UTC');
+      c_way_out || ': max_attempts from 1 to 9999, time_out in seconds, up to 9999999, expires_at in UTC, awaited true or seconds');
   end;
   return nullif(p_options, '{}');
 end $$;
-comment on function trunq._options(jsonb, interval) is 'The options of a message, its age among them, as the log keeps them; TQ005 when they cannot be read.';
+comment on function trunq._options(jsonb, interval, timestamptz) is
+  'The options of a message, its age among them, as the log keeps them; TQ005 when they cannot be read, or it would expire before it is due.';

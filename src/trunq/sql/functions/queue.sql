@@ -11,10 +11,11 @@ create or replace function trunq.create_queue(
   p_retention interval default '1 day',
   p_tick_max_count integer default 500,
   p_tick_max_lag interval default '3 seconds',
-  p_tick_idle_period interval default '1 minute',
+  p_tick_idle_period interval default null,
   p_default_subscription boolean default true,
   p_kinds text[] default null,
-  p_lanes text default null
+  p_lanes text default null,
+  p_unique text default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -24,14 +25,15 @@ begin
   perform trunq._check_name('queue', p_queue);
   perform trunq._check_interval(format('the retention of queue "%s"', p_queue), coalesce(p_retention, '0'));
   perform trunq._check_interval(format('tick_max_lag of queue "%s"', p_queue), coalesce(p_tick_max_lag, '0'));
-  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), coalesce(p_tick_idle_period, '0'));
+  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), p_tick_idle_period, '0');
   if coalesce(p_tick_max_count, 0) < 1 then
     perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, coalesce(p_tick_max_count::text, 'null')));
   end if;
   v_role := trunq._become_owner();
   perform trunq._check_lanes(p_queue, p_lanes);
+  perform trunq._check_unique_policy(p_queue, p_unique);
   begin
-    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription, p_lanes);
+    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription, p_lanes, p_unique);
   exception when duplicate_table or duplicate_object or unique_violation then
     perform trunq._fail('TQ004', format('"%s" cannot be the name of a queue: a table, index, sequence or type behind it would have the name of one that is there', p_queue),
       'choose another name; \d trunq_log.* and \d trunq_data.* in psql show those taken, such as the indexes <queue>_id_idx');
@@ -40,25 +42,21 @@ begin
       format('an open transaction has been creating or dropping queue "%s", or upgrading trunq, for %s', p_queue, current_setting('lock_timeout')),
       'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again; create queues in short transactions');
   end;
-  if v_is_made and p_lanes is not null then
-    raise warning 'trunq: lanes are not finished: under a short retention, queue "%" may lose messages', p_queue
-      using hint = 'use a plain queue for what must not be lost';
-  end if;
   if v_is_made and p_kinds is not null then
     perform trunq.set_publishing(p_queue, p_kinds);
   end if;
   perform set_config('role', v_role, true);
   return v_is_made;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; a plain queue has none.
+comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text, text) is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; a plain queue has none. p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace).
 Returns: true when it was made, false when it was there.
-Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
+Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes or another policy of unique keys than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
 
 create or replace function trunq._create_queue(
   p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval,
-  p_default_subscription boolean, p_lanes text
+  p_default_subscription boolean, p_lanes text, p_unique text
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -74,8 +72,9 @@ begin
   if found then
     return false;
   end if;
-  insert into trunq.queue (name, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period, lanes)
-  values (p_queue, p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_lanes)
+  insert into trunq.queue (name, id_sequence, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period, lanes, unique_policy)
+  values (p_queue, format('trunq_data.%I', p_queue || '_message_id'), p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag,
+    nullif(p_tick_idle_period, '0'), p_lanes, p_unique)
   on conflict (name) do nothing
   returning queue_id into v_queue_id;
   if v_queue_id is null then
@@ -86,7 +85,7 @@ begin
   perform trunq._start_queue(v_queue_id, p_default_subscription);
   return true;
 end $$;
-comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean, text) is 'create_queue, when all that is given is possible and the owner asks.';
+comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean, text, text) is 'create_queue, when all that is given is possible and the owner asks.';
 
 create or replace function trunq._start_queue(p_queue_id integer, p_default_subscription boolean default true) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -109,7 +108,7 @@ declare
 begin
   perform trunq._check_interval(format('the retention of queue "%s"', p_queue), p_retention);
   perform trunq._check_interval(format('tick_max_lag of queue "%s"', p_queue), p_tick_max_lag);
-  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), p_tick_idle_period);
+  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), p_tick_idle_period, '0');
   if p_tick_max_count < 1 then
     perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, p_tick_max_count));
   end if;
@@ -122,11 +121,11 @@ begin
     retention = coalesce(p_retention, q.retention),
     tick_max_count = coalesce(p_tick_max_count, q.tick_max_count),
     tick_max_lag = coalesce(p_tick_max_lag, q.tick_max_lag),
-    tick_idle_period = coalesce(p_tick_idle_period, q.tick_idle_period)
+    tick_idle_period = case when p_tick_idle_period is null then q.tick_idle_period else nullif(p_tick_idle_period, '0') end
   where q.queue_id = v_queue.queue_id;
 end $$;
 comment on function trunq.set_queue(text, interval, integer, interval, interval) is
-  'Changes what is given of a queue. The retention can become shorter, and longer again up to that which the queue was made with.
+  'Changes what is given of a queue. p_tick_idle_period 0: no ticks where nothing is new. The retention can become shorter, and longer again up to that which the queue was made with.
 Raises: TQ001, TQ005.';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
@@ -136,31 +135,43 @@ begin
   perform trunq._in_turns(p_queue, format('select 0 from trunq._drop_queue($1, %L)', p_force));
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
-  'Drops a queue with all its messages.
-Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default" or unfinished messages, unless forced, or while an open transaction uses it.
+  'Drops a queue with all its messages. Its archive stays, with all attempts that are over, until trunq.drop_archive.
+Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default", schedules, captures, unfinished messages or history that a taker has not taken, unless forced, or while an open transaction uses it.
 Locks: its tables, exclusively, waiting 200 ms at a time.';
 
 create or replace function trunq._drop_queue(p_queue trunq.queue, p_force boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table) || trunq._lane_tables(p_queue);
+  v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table)
+    || trunq._lane_tables(p_queue) || trunq._unique_tables(p_queue);
 begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
   if not p_force then
     perform trunq._check_unused(p_queue);
+  end if;
+  -- Before the log, as who changes a captured table locks them.
+  perform trunq._drop_captures(p_queue);
+  -- In the order of the duty `fire`, which holds a schedule when it publishes; rows that have to wait do so with no table locked.
+  if p_force then
+    delete from trunq.schedule s where s.queue_id = p_queue.queue_id;
   end if;
   execute format('lock table %s in access exclusive mode', v_tables);
   if not p_force then
     -- Again: whoever stood in the way may have published.
     perform trunq._check_unused(p_queue);
   end if;
+  perform trunq._archive_rest(p_queue);
+  perform trunq._end_roles(p_queue);
   perform trunq._drop_functions(p_queue);
   execute format('drop table %s', v_tables);
   -- A delayed publish holds its sequence to the end of its transaction.
-  execute format('drop sequence trunq_data.%I, trunq_data.%I', p_queue.message_sequence, p_queue.lease_sequence);
+  execute format('drop sequence %s, trunq_data.%I', p_queue.id_sequence::regclass, p_queue.lease_sequence);
   execute format('drop sequence if exists trunq_data.%I', p_queue.name || '_turn_id');
   delete from trunq.delayed d where d.queue_id = p_queue.queue_id;
   delete from trunq.dead d where d.queue_id = p_queue.queue_id;
+  delete from trunq.cancelled c where c.queue_id = p_queue.queue_id;
+  delete from trunq.progress p where p.queue_id = p_queue.queue_id;
+  delete from trunq.reply r where r.queue_id = p_queue.queue_id;
   delete from trunq.duty_failure f where f.queue = p_queue.name;
   delete from trunq.queue q where q.queue_id = p_queue.queue_id;
 end $$;
@@ -206,47 +217,38 @@ begin
       'unsubscribe them first, or force it');
   end if;
   select count(*) into v_count from trunq.delayed d where d.queue_id = p_queue.queue_id;
+  select string_agg(format('"%s"', s.name), ', ' order by s.name) into v_others from trunq.schedule s where s.queue_id = p_queue.queue_id;
+  if v_others is not null then
+    perform trunq._fail('TQ009', format('queue "%s" has schedules: %s', p_queue.name, v_others), 'delete them first (trunq.delete_schedule), or force it');
+  end if;
+  select string_agg(format('"%s"', c.name), ', ' order by c.name) into v_others from trunq.capture c where c.queue_id = p_queue.queue_id;
+  if v_others is not null then
+    perform trunq._fail('TQ009', format('changes of tables are published into queue "%s": %s', p_queue.name, v_others), 'end that first (trunq.uncapture), or force it');
+  end if;
   select v_count + coalesce(sum(t.ready + greatest(t.leased, (select sum(h.unanswered) from trunq._held_leases(p_queue, s.subscription_id) h))), 0) into v_count
   from trunq.status(p_queue.name) t join trunq.subscription s on s.queue_id = p_queue.queue_id and s.name = t.subscription;
   if v_count > 0 then
     perform trunq._fail('TQ009', format('queue "%s" holds unfinished messages (%s or more)', p_queue.name, v_count),
       'let workers finish them, or force it');
   end if;
+  perform trunq._require_taken(p_queue);
 end $$;
-comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue with other subscriptions than "default", or with unfinished messages.';
+comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue with other subscriptions than "default", with schedules, captures, unfinished messages or history that a taker has not taken.';
 
 create or replace function trunq.list_queues()
 returns table (
   queue text, queue_id integer, retention interval, span interval, tick_max_count integer, tick_max_lag interval, tick_idle_period interval,
-  kinds text[], max_waiting bigint, max_per_transaction integer, announces boolean, is_closed boolean, subscriptions integer, paused boolean, paused_until timestamptz,
+  kinds text[], unique_policy text, max_waiting bigint, max_per_transaction integer, lanes text, announces boolean, is_closed boolean, subscriptions integer, paused boolean, paused_until timestamptz,
   created_at timestamptz
 )
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span, q.tick_max_count, q.tick_max_lag, q.tick_idle_period,
-    q.kinds, q.max_waiting, q.max_per_transaction, q.announces, q.is_closed,
+    q.kinds, q.unique_policy, q.max_waiting, q.max_per_transaction, q.lanes, q.announces, q.is_closed,
     (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id),
     coalesce(q.paused_until > trunq.clock(), false), case when q.paused_until > trunq.clock() then nullif(q.paused_until, 'infinity') end, q.created_at
   from trunq.queue q order by q.name
 $$;
 comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed.';
-
-create or replace function trunq.grant_publisher(p_queue text, p_role text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_queue trunq.queue := trunq._find_queue(p_queue);
-begin
-  -- Two at once would change the rights of one schema: "tuple concurrently updated".
-  perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
-  execute format('grant usage on schema trunq, trunq_log, trunq_queue, trunq_data to %I', p_role);
-  -- Payload columns only: a forged txid would never be delivered.
-  execute format('grant insert (priority, key, kind, payload, body, headers, options, due_at), select (id) on trunq_log.%I to %I', v_queue.log_table, p_role);
-  execute format('grant usage on sequence trunq_data.%I to %I', v_queue.message_sequence, p_role);
-  execute format('grant select on trunq.queue to %I', p_role);
-end $$;
-comment on function trunq.grant_publisher(text, text) is
-  'Lets a role publish by INSERT, COPY, publish and publish_many, now or later, and nothing else.
-Raises: TQ001.
-Locks: others who grant, to the end of the transaction.';
 
 create or replace function trunq._check_name(p_what text, p_name text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -303,7 +305,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_table record;
 begin
-  execute format('create sequence trunq_data.%I cache 32', p_queue.message_sequence);
+  execute format('create sequence %s cache 32', p_queue.id_sequence);
   execute format('create sequence trunq_data.%I', p_queue.lease_sequence);
   for v_table in
     select * from (values
@@ -319,14 +321,12 @@ begin
     execute format('comment on table %I.%I is %L', v_table.schema, v_table.name,
       obj_description(format('%I.%I', v_table.schema, v_table.specimen)::regclass, 'pg_class'));
     if v_table.kind = 'log' then
-      execute format('alter table trunq_log.%I alter id set default nextval(%L)', v_table.name, format('trunq_data.%I', p_queue.message_sequence));
-      if p_queue.lanes is not null then
-        -- Lanes do not look at them.
-        execute format('alter table trunq_log.%I add constraint lanes_have_no_options check (options is null)', v_table.name);
-      end if;
+      execute format('alter table trunq_log.%I alter id set default nextval(%L)', v_table.name, p_queue.id_sequence);
       if p_queue.lanes like 'priority%' then
         execute format('alter table trunq_log.%I alter priority type smallint', v_table.name);
       end if;
+    elsif v_table.kind = 'lease' and p_queue.unique_policy is not null then
+      perform trunq._create_unique(p_queue);
     end if;
     for v_n in 0 .. p_queue.segments - 1 loop
       -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
@@ -344,7 +344,7 @@ comment on function trunq._create_tables(trunq.queue) is 'Makes the sequences of
 
 create or replace function trunq._segment_name(p_queue trunq.queue, p_table text, p_segment integer) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select format('%s_%s_%s', p_queue.name, p_table, p_segment) $$;
-comment on function trunq._segment_name(trunq.queue, text, integer) is 'The table of one segment, in trunq_data; p_table: log, lease or receipt.';
+comment on function trunq._segment_name(trunq.queue, text, integer) is 'The table of one segment, in trunq_data; p_table: log, lease, receipt, turn or wake.';
 
 create or replace function trunq._define_queue(p_queue trunq.queue) returns void
 -- Functions in SQL may name others that come after them.
@@ -353,14 +353,14 @@ declare
   v_function record;
 begin
   for v_function in
-    select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype is_trigger,
+    select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype or p.prosecdef is_closed,
       format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
     from pg_proc p
     where p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
   loop
     execute trunq._for_queue(p_queue, v_function.definition);
-    if v_function.is_trigger then
-      -- Or anybody would put it on a table of his own (functions/gate.sql).
+    if v_function.is_closed then
+      -- Or anybody would put a trigger on a table of his own (functions/gate.sql), or publish with the owner's rights.
       execute format('revoke execute on function %s from public', trunq._for_queue(p_queue, v_function.signature));
     end if;
     execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
@@ -375,17 +375,25 @@ begin
     execute format('create or replace trigger put_off after insert on trunq_log.%I for each row when (new.due_at is not null) execute function trunq_queue.%I()',
       p_queue.log_table, p_queue.name || '_put_off');
   end if;
+  if p_queue.unique_policy is not null and not exists (
+      select from pg_trigger t where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = 'take_key') then
+    execute format('create trigger take_key before insert on trunq_log.%I for each row when (new.unique_key is not null and new.unique_turn is null) execute function trunq_queue.%I()',
+      p_queue.log_table, p_queue.name || '_take_row_key');
+  end if;
   if p_queue.lanes is not null then
     execute format('create or replace trigger wake_lanes after insert on trunq_data.%I for each row when (new.outcome <> ''b'') execute function trunq_queue.%I()',
       p_queue.receipt_table, p_queue.name || '_wake_lanes');
   end if;
+  -- What is new here, for those who had a role before.
+  perform trunq._keep_roles(p_queue);
 end $$;
-comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, its view and its trigger.';
+comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, its view and its triggers.';
 
 create or replace function trunq._is_original(p_queue trunq.queue, p_function text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue with lanes has its own in the place of some.
   select case when p_function like '\_lanespecimen\_%' then p_queue.lanes is not null
+    when p_function like '\_uniquespecimen\_%' then p_queue.unique_policy is not null
     when p_function like '\_specimen\_%' then p_queue.lanes is null or not exists (
       select from pg_proc p where p.pronamespace = 'trunq_queue'::regnamespace and p.proname = '_lane' || substr(p_function, 2)) end is true
 $$;
@@ -402,18 +410,30 @@ $$;
 comment on function trunq._has_trigger(trunq.queue, text) is 'Whether the log of a queue has a trigger of ours, which calls the function of its name.';
 
 create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
-  select replace(replace(replace(replace(replace(replace(p_text,
+  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(
+    regexp_replace(p_text, 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
+    '_uniquespecimen', p_queue.name),
+    '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
     'true /*priorities*/', coalesce(p_queue.lanes like 'priority%', false)::text),
     '0 /*queue_id*/', p_queue.queue_id::text),
     '0 /*segment*/', trunq._segment(p_queue)),
     'coalesce(g.key, '''') /*lane*/', trunq._lane_expression(p_queue.lanes)),
     '_lanespecimen', p_queue.name),
-    '_specimen', p_queue.name)
+    '_specimen', p_queue.name))
 $$;
 comment on function trunq._for_queue(trunq.queue, text) is 'SQL about the specimen, said of a queue.';
+
+create or replace function trunq._open_code(p_queue trunq.queue, p_text text) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select regexp_replace(regexp_replace(regexp_replace(p_text,
+    '/\*tenant\s(.*?)\*/', case when trunq._has_tenants(p_queue) then '\1' else '' end, 'g'),
+    '/\*unique\s(.*?)\*/', case when p_queue.unique_policy is not null then '\1' else '' end, 'g'),
+    '/\*replace\s(.*?)\*/', case when p_queue.unique_policy = 'replace' then '\1' else '' end, 'g')
+$$;
+comment on function trunq._open_code(trunq.queue, text) is 'SQL with the code that stands in comments for some queues: /*unique ...*/, /*replace ...*/, /*tenant ...*/.';
 
 create or replace function trunq._drop_functions(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -421,11 +441,14 @@ declare
   v_function record;
 begin
   execute format('drop trigger if exists wake on trunq_log.%1$I; drop trigger if exists put_off on trunq_log.%1$I', p_queue.log_table);
+  execute format('drop trigger if exists take_key on trunq_log.%I', p_queue.log_table);
   execute format('drop view if exists trunq_queue.%I', p_queue.name || '_messages');
   execute format('drop trigger if exists wake_lanes on trunq_data.%I', p_queue.receipt_table);
   for v_function in
     select p.oid::regprocedure signature
-    from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || regexp_replace(s.proname, '^_(lane)?specimen', '')
+    from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || regexp_replace(s.proname, '^_(lane|unique)?specimen', '')
+      -- A queue q with lanes has a function q_is_read, and a queue q_is a door of that name.
+      and (p.prosecdef = s.prosecdef or p.proname !~ '_is_read$')
     where s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
   loop
     execute format('drop function %s', v_function.signature);

@@ -76,6 +76,9 @@ declare
   v_mark record;
   v_ended integer;
 begin
+  if trunq._goes_through(p_queue, 'reclaim') then
+    return trunq._pass(p_queue, 'reclaim', 'p_subscription', p_subscription, 'p_worker', p_worker)::integer;
+  end if;
   perform trunq._require_read_committed('reclaim');
   if coalesce(p_worker, '') = '' then
     perform trunq._fail('TQ005', 'a worker reclaims under its name, and gave none');
@@ -275,8 +278,9 @@ begin
   $q$, p_queue.lease_table, p_queue.receipt_table) into v_is_suspect, v_siblings, v_suspects, v_younger
   using p_subscription_id, p_lease_id, v_lease_time, c_look;
   blame := case
-    -- Suspects come one after the other: the newest was the last straw.
-    when v_is_suspect then case when v_younger > 0 then 'spared' else 'sole' end
+    -- Suspects come one after the other: the newest was probably the last straw. But a killer may strike while its worker's next
+    -- lease is on its way, and a new killer is no suspect yet: in company nobody dies of it at once.
+    when v_is_suspect then case when v_younger > 0 then 'spared' when v_siblings > 0 then 'likely' else 'sole' end
     when v_suspects > 0 then 'spared'
     when v_siblings + p_count > 1 then 'shared'
     else 'sole' end;
@@ -285,7 +289,7 @@ begin
     then least(interval '10 seconds', v_lease_time, (v_siblings + p_count) * interval '1 second') else '0' end;
 end $$;
 comment on function trunq._blame(trunq.queue, integer, bigint, integer) is
-  'For whom the end of a lease by expiry counts. sole: its messages, and they may die of it. shared: an attempt, but no death, as others expired too. spared: no attempt, as a suspect was beside them. A message with one attempt dies of it all the same.
+  'For whom the end of a lease by expiry counts. sole: its messages, and they may die of it. shared: an attempt, but no death, as others expired too. likely: an attempt, and they may die of it when more leases in a row ran out than it has attempts. spared: no attempt, as a suspect was beside them. A message with one attempt dies of it all the same.
 Returns: that, and over how long its messages are to be scattered.';
 
 create or replace function trunq._line_up(p_subscription_id integer, p_now timestamptz, p_place bigint) returns interval

@@ -26,7 +26,7 @@ begin
     end if;
     v_tick := trunq._cut_tick(v_queue);
     for v_sub in
-      select s.subscription_id, p.since,
+      select s.subscription_id, s.filter, p.since,
         case s.mode when 'exclusive' then trunq._floor(s) else s.start end as floor
       from trunq.subscription s cross join lateral (
         select coalesce(max(t.created_at), s.created_at) since from trunq.tick t
@@ -43,10 +43,11 @@ begin
         insert into trunq_log.%1$I (id, txid, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, options%4$s)
         select g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.options%5$s
         from trunq_log.%1$I g
-        where g.txid <> '2' and (g.subscription_id is null or g.subscription_id = $1)
+        where g.txid <> '2' and (g.subscription_id is null and %6$s or g.subscription_id = $1)
           and not (pg_visible_in_snapshot(g.txid, $2) and (g.txid < '500' or g.created_at < $3))
           and not exists (select from answered a where a.txid = g.txid and a.id = g.id)
-      $q$, v_queue.log_table, v_queue.lease_table, v_queue.receipt_table, trunq._extra_columns(v_queue), trunq._extra_columns(v_queue, 'g.'))
+      $q$, v_queue.log_table, v_queue.lease_table, v_queue.receipt_table, trunq._extra_columns(v_queue), trunq._extra_columns(v_queue, 'g.'),
+        trunq._filter_condition(v_sub.filter))
       using v_sub.subscription_id, v_sub.floor, v_sub.since;
       get diagnostics v_count = row_count;
       v_total := v_total + v_count;
@@ -76,6 +77,9 @@ begin
         insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
         values (nextval('trunq_data.%I'), $1, trunq._token(), 'rebase', $2, $2, pg_snapshot_xmax($2), 0, trunq.clock())
       $q$, v_queue.lease_table, v_queue.lease_sequence) using v_sub.subscription_id, v_tick.snapshot;
+      if v_sub.in_order then
+        perform trunq._hold_lanes(v_queue, v_sub.subscription_id, v_tick.snapshot);
+      end if;
     end loop;
     execute format('delete from trunq_data.%I l using trunq.subscription s where s.subscription_id = l.subscription_id and s.mode = ''exclusive''',
       v_queue.lease_table);
@@ -85,7 +89,7 @@ begin
   return v_total;
 end $$;
 comment on function trunq.rebase() is
-  'After a restore into another cluster, with all workers and publishers stopped: publishes again, for each subscription, what it had not answered, and starts the positions afresh. Ticks start anew: Spark queries need a new checkpoint.
+  'After a restore into another cluster, with all workers and publishers stopped: publishes again, for each subscription, what it had not answered, and starts the positions afresh. Messages come in the order of their ids, whoever published them. Ticks start anew: Spark queries need a new checkpoint.
 Returns: how many messages.
 Raises: TQ007.
 Locks: every queue, exclusively.';

@@ -10,9 +10,10 @@
 --
 -- What takes time is done before the table is locked, and goes on beside everybody: cursors are carried forward a few
 -- subscriptions at a time, each under its lock, in a transaction of their own; then every subscription is asked whether it
--- needs the segment. Positions only move forward, so under the lock, by a later statement, one question is left: what came
--- in between, by a transaction that began long ago? Checked before the lock alone, its rows would be lost. The lock is tried
--- for 5 ms, so that nobody waits longer behind it, and given back at once when something came in.
+-- needs the segment. Positions only move forward (who moves one back holds the queue's lock, as rotation does), so under the
+-- lock, by a later statement, one question is left: what came in between, by a transaction that began long ago? Checked before
+-- the lock alone, its rows would be lost. The lock is tried for 5 ms, so that nobody waits longer behind it, and given back at
+-- once when something came in.
 --
 -- The steps return 1 when they did something, 0 when the segment is needed, null when somebody was in the way just now.
 
@@ -106,7 +107,7 @@ begin
   if v_needing <> '{}' then
     return trunq._move_idle(p_queue, v_needing);
   end if;
-  if trunq._is_held(p_queue, 'log', p_segment) then
+  if trunq._is_held(p_queue, 'log', p_segment) or not trunq._is_taken(p_queue, 'log', p_segment) then
     return 0;
   end if;
   -- No tick is being cut that has not seen what goes.
@@ -129,7 +130,7 @@ begin
   -- what is above these came later.
   select array_agg(r.subscription_id), array_agg(r.lease_id), array_agg(r.subscription_id) filter (where r.segment = p_segment)
   into v_subscriptions, v_newest, v_behind from trunq._readers(p_queue) r;
-  if trunq._is_held(p_queue, 'lease', p_segment) then
+  if trunq._is_held(p_queue, 'lease', p_segment) or not trunq._is_taken(p_queue, 'lease', p_segment) then
     return 0;
   end if;
   if v_behind is not null then
@@ -283,10 +284,15 @@ begin
           where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = l.subscription_id), 0))
   $q$, case p_table when 'log' then p_queue.lease_table else v_name end, p_queue.receipt_table)
   into v_held using p_queue.queue_id, v_low, v_high;
+  if p_table = 'lease' and not v_held then
+    v_held := exists (
+      select from trunq.subscription s cross join lateral trunq._open_batches(p_queue, s.subscription_id) o
+      where s.queue_id = p_queue.queue_id and s.mode = 'exclusive' and o.segment = p_segment);
+  end if;
   return v_held;
 end $$;
 comment on function trunq._is_held(trunq.queue, text, integer) is
-  'Whether an open lease needs a segment of the log, or lies in one of the leases. An open batch is the newest lease of its subscription: _needing and _carry_cursors look at it.';
+  'Whether an open lease needs a segment of the log, or lies in one of the leases. Which messages open batches need, _needing tells.';
 
 create or replace function trunq._first_tick_after(p_queue trunq.queue, p_segment integer) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -377,7 +383,8 @@ begin
       v := trunq._newest_batch(p_queue, v_id);
       continue when v.segment = p_segment and not v.finished;
       if v.segment = p_segment then
-        perform trunq._put_batch(p_queue, v_id, 'rotate', v.lo, v.hi, v.from_tick_id, v.to_tick_id, v_into);
+        perform trunq._put_batch(p_queue, v_id, 'rotate', v.lo, v.hi, v.from_tick_id, v.to_tick_id, v_into,
+          array(select o.lease_id from trunq._open_batches(p_queue, v_id) o));
       end if;
     else
       v := trunq._position(p_queue, v_id);
@@ -390,7 +397,7 @@ begin
   return case when v_moved > 0 then 1 when v_is_busy then null else 0 end;
 end $$;
 comment on function trunq._carry_cursors(trunq.queue, integer, integer[]) is
-  'Copies the cursors of these subscriptions out of a segment of leases, at most ten. That of an open batch stays.
+  'Copies the cursors of these subscriptions out of a segment of leases, at most ten. An open batch stays, and keeps it.
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._carry_cursor(

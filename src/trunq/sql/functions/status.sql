@@ -13,11 +13,19 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record;
   v_now timestamptz := trunq.clock();
-  v_is_led boolean := trunq._is_led();
+  v_is_led boolean;
 begin
+  if p_queue is null and not trunq._owns() then
+    return query select o.* from trunq._open_to('status') q cross join lateral trunq.status(q) o;
+    return;
+  elsif trunq._goes_through(p_queue, 'status') then
+    return query execute trunq._through(p_queue, 'status');
+    return;
+  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
+  v_is_led := trunq._is_led();
   for v in
     select q as row, q.queue_id, q.name as queue, s.subscription_id, s.name as subscription, s.mode, s as sub
     from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
@@ -165,15 +173,23 @@ declare
   c_pages constant integer := 1800;
   v_rows numeric;
   v_most integer;
+  v_has_others boolean;
 begin
   if p_sub.mode = 'exclusive' then
-    -- Its leases are batches: only the newest can be open, and the reaper leaves no mark below which all are over.
+    -- Its leases are batches: the newest says which are open, and the reaper leaves no mark below which all are over.
     leased := 0;
     is_estimate := false;
     execute format($q$
-      select count(*) from (select l.* from trunq_data.%I l where l.subscription_id = $1 order by l.lease_id desc limit 1) l
-      where l.leased_at > $2 - interval '1 minute' or l.expires_at > $2 and not (trunq._newest_batch($3, $1)).finished
-    $q$, p_queue.lease_table) into workers using p_sub.subscription_id, p_now, p_queue;
+      select count(*) filter (where l.worker is not null
+          and (l.leased_at > $2 - interval '1 minute' or l.expires_at > $2 and not (trunq._newest_batch($3, $1)).finished)),
+        bool_or(l.open_leases is not null)
+      from (select l.* from trunq_data.%I l where l.subscription_id = $1 order by l.lease_id desc limit 1) l
+    $q$, p_queue.lease_table) into workers, v_has_others using p_sub.subscription_id, p_now, p_queue;
+    if v_has_others and workers = 0 then
+      workers := (
+        select count(distinct o.worker) from trunq._open_batches(p_queue, p_sub.subscription_id) o
+        where o.worker is not null and (o.expires_at > p_now or o.leased_at > p_now - interval '1 minute'));
+    end if;
     return;
   end if;
   -- As many leases as lie on so many pages: one of a hundred messages is twenty times as long as one of one.

@@ -19,7 +19,11 @@ create or replace function trunq.subscribe(
   p_rate double precision default null,
   p_rate_interval interval default null,
   p_burst integer default null,
-  p_max_running integer default null
+  p_max_running integer default null,
+  p_time_out interval default null,
+  p_in_order boolean default null,
+  p_tick_id bigint default null,
+  p_at timestamptz default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -28,24 +32,27 @@ declare
   v_created boolean := false;
   v_tick trunq.tick;
 begin
+  if trunq._goes_through(p_queue, 'subscribe') then
+    return trunq._pass(p_queue, 'subscribe', 'p_subscription', p_subscription, 'p_mode', p_mode, 'p_start', p_start, 'p_max_attempts', p_max_attempts::text, 'p_lease_time', p_lease_time::text, 'p_backoff', p_backoff, 'p_backoff_base', p_backoff_base::text, 'p_backoff_cap', p_backoff_cap::text, 'p_jitter', p_jitter::text, 'p_keep_results', p_keep_results::text, 'p_dead_retention', p_dead_retention::text, 'p_filter', p_filter::text, 'p_rate', p_rate::text, 'p_rate_interval', p_rate_interval::text, 'p_burst', p_burst::text, 'p_max_running', p_max_running::text, 'p_time_out', p_time_out::text, 'p_in_order', p_in_order::text, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text)::boolean;
+  end if;
   perform trunq._require_read_committed('subscribe');
   perform trunq._check_name('subscription', p_subscription);
   if coalesce(p_mode, '') not in ('shared', 'exclusive') then
     perform trunq._fail('TQ005', format('a subscription is shared or exclusive, not "%s"', p_mode));
   end if;
-  perform trunq._check_start(p_start);
-  if p_max_attempts < 0 or p_backoff not in ('constant', 'linear', 'exponential') or p_jitter not between 0 and 1
-      or p_dead_retention < '0' then
-    perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription),
-      'max_attempts 0 (for ever) or more; backoff constant, linear or exponential; jitter 0 to 1; dead_retention 0 (for ever) or more');
-  end if;
+  perform trunq._check_start(p_start, p_tick_id, p_at);
+  perform trunq._check_policy(format('subscription "%s"', p_subscription),
+    row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy);
   perform trunq._check_interval(format('lease_time in the policy of subscription "%s"', p_subscription), p_lease_time);
-  perform trunq._check_interval(format('backoff_base in the policy of subscription "%s"', p_subscription), p_backoff_base, '0');
-  perform trunq._check_interval(format('backoff_cap in the policy of subscription "%s"', p_subscription), p_backoff_cap, '0');
-  perform trunq._check_filter(p_filter);
-  if coalesce(p_filter, '{}') <> '{}' or greatest(p_rate, p_burst, p_max_running) > 0 then
-    perform trunq._check_plain(p_queue, 'filter and no limit of a subscription');
+  perform trunq._check_interval(format('time_out in the policy of subscription "%s"', p_subscription), p_time_out, '0');
+  if p_dead_retention < '0' then
+    perform trunq._fail('TQ005', format('the policy of subscription "%s" is not possible', p_subscription), 'dead_retention is 0 (for ever) or more');
   end if;
+  if p_mode = 'exclusive' and p_time_out > '0' then
+    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: its batches have no time-out', p_subscription),
+      'give it to a shared subscription, whose messages workers handle one by one');
+  end if;
+  perform trunq._check_filter(p_filter);
   perform trunq._check_limits(p_subscription, p_rate, p_rate_interval, p_burst, p_max_running);
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
@@ -53,9 +60,9 @@ begin
   perform trunq._check_cluster();
   select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
   if not found then
-    v_tick := trunq._start(trunq._find_queue(v_queue_id), p_mode, p_start);
+    v_tick := trunq._start(trunq._find_queue(v_queue_id), p_mode, p_start, p_tick_id, p_at);
     insert into trunq.subscription (queue_id, name, mode, start, queue_paused_until, start_tick_id)
-    values (v_queue_id, p_subscription, p_mode, v_tick.snapshot, (trunq._find_queue(v_queue_id)).paused_until, v_tick.tick_id)
+    values (v_queue_id, p_subscription, p_mode, v_tick.snapshot, (trunq._find_queue(v_queue_id)).paused_until, case p_mode when 'exclusive' then v_tick.tick_id end)
     on conflict (queue_id, name) do nothing
     returning * into v_sub;
     v_created := found;
@@ -71,8 +78,11 @@ begin
     perform trunq._fail('TQ005', format('subscription "%s" is exclusive: it has no rate, and runs one batch at a time', p_subscription),
       'limit a shared subscription, or read fewer ticks at a time');
   end if;
+  if p_in_order is distinct from v_sub.in_order and p_in_order is not null then
+    perform trunq._set_order(trunq._find_queue(v_queue_id), v_sub, p_in_order);
+  end if;
   if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention, p_filter,
-      p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
+      p_rate, p_rate_interval, p_burst, p_max_running, p_time_out) > 0 then
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
@@ -86,7 +96,8 @@ begin
       rate = case when p_rate is null then s.rate else nullif(p_rate, 0) end,
       rate_interval = coalesce(p_rate_interval, s.rate_interval),
       burst = case when p_burst is null then s.burst else nullif(p_burst, 0) end,
-      max_running = case when p_max_running is null then s.max_running else nullif(p_max_running, 0) end
+      max_running = case when p_max_running is null then s.max_running else nullif(p_max_running, 0) end,
+      time_out = case when p_time_out is null then s.time_out else nullif(p_time_out, '0') end
     where s.subscription_id = v_sub.subscription_id;
   end if;
   if num_nonnulls(p_filter, p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
@@ -94,11 +105,11 @@ begin
   end if;
   return v_created;
 end $$;
-comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval, jsonb, double precision, interval, integer, integer) is
-  'Makes a subscription, or changes the policies given of one that is there. p_filter: which messages it reads (functions/filter.sql), {} for all; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time; 0: no limit.
+comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval, jsonb, double precision, interval, integer, integer, interval, boolean, bigint, timestamptz) is
+  'Makes a subscription, or changes the policies given of one that is there. It starts at latest (now), at earliest (all that is kept), at the tick p_tick_id, or at the last tick at or before p_at. p_filter: which messages it reads (functions/filter.sql), {} for all; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time; p_time_out: how long a worker lets a handler run; 0: no limit. p_in_order: of a queue with lanes by key, one message of each key at a time, and one that is retried holds its key; to be said before it hands anything out.
 Returns: true when it was made.
-Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in the other mode.
-Locks: the queue, shared.';
+Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ008, with p_in_order; TQ011 when it is there in the other mode; TQ012 when messages after that tick or time are gone.
+Locks: the queue, shared; with p_in_order the subscription.';
 
 create or replace function trunq.unsubscribe(p_queue text, p_subscription text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -106,6 +117,7 @@ declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer;
 begin
+  perform trunq._enroll(trunq._find_queue(v_queue_id));
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
   returning s.subscription_id into v_subscription_id;
   perform trunq._forget_subscription(v_queue_id, v_subscription_id);
@@ -130,6 +142,7 @@ begin
   v_sub := trunq._subscription(p_queue, p_subscription);
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
+  perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
   -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
   update trunq.subscription s set subscription_id = default, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
   where s.subscription_id = v_sub.subscription_id;
@@ -143,25 +156,32 @@ Locks: the queue, shared; the subscription.';
 create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
-  backoff text, backoff_base interval, backoff_cap interval, jitter real, keep_results boolean, dead_retention interval, filter jsonb,
-  rate double precision, rate_interval interval, burst integer, max_running integer,
+  backoff text, backoff_base interval, backoff_cap interval, jitter real, time_out interval, keep_results boolean, dead_retention interval, filter jsonb,
+  rate double precision, rate_interval interval, burst integer, max_running integer, in_order boolean,
   paused boolean, paused_until timestamptz, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
+  if p_queue is null and not trunq._owns() then
+    return query select o.* from trunq._open_to('list_subscriptions') q cross join lateral trunq.list_subscriptions(q) o;
+    return;
+  elsif trunq._goes_through(p_queue, 'list_subscriptions') then
+    return query execute trunq._through(p_queue, 'list_subscriptions');
+    return;
+  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
   return query
     select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.keep_results, s.dead_retention, s.filter,
-      s.rate, s.rate_interval, s.burst, s.max_running, p.paused, p.paused_until, s.created_at
+      s.jitter, s.time_out, s.keep_results, s.dead_retention, s.filter,
+      s.rate, s.rate_interval, s.burst, s.max_running, s.in_order, p.paused, p.paused_until, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
     cross join lateral trunq._pause(s, trunq.clock()) p
     where p_queue is null or q.name = p_queue order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions(text) is
-  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
+  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; time_out null: none; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription
@@ -184,27 +204,47 @@ begin
 end $$;
 comment on function trunq._subscription(text, text, text) is 'A subscription by name, or TQ001, TQ002; TQ011 when it is of another mode than p_mode.';
 
-create or replace function trunq._check_start(p_start text) returns void
+create or replace function trunq._check_policy(p_what text, p_policy trunq.policy) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
+  if p_policy.max_attempts < 0 then
+    perform trunq._fail('TQ005', format('max_attempts in the policy of %s cannot be %s', p_what, p_policy.max_attempts), 'give 1 or more, or 0 for ever');
+  elsif p_policy.backoff not in ('constant', 'linear', 'exponential') then
+    perform trunq._fail('TQ005', format('backoff in the policy of %s cannot be "%s"', p_what, left(p_policy.backoff, 100)), 'give constant, linear or exponential');
+  elsif p_policy.jitter not between 0 and 1 then
+    perform trunq._fail('TQ005', format('jitter in the policy of %s cannot be %s', p_what, p_policy.jitter), 'give a number from 0 to 1');
+  end if;
+  perform trunq._check_interval(format('backoff_base in the policy of %s', p_what), p_policy.backoff_base, '0');
+  perform trunq._check_interval(format('backoff_cap in the policy of %s', p_what), p_policy.backoff_cap, '0');
+end $$;
+comment on function trunq._check_policy(text, trunq.policy) is 'Refuses (TQ005) a policy that cannot be; null in it says nothing.';
+
+create or replace function trunq._check_start(p_start text, p_tick_id bigint default null, p_at timestamptz default null) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if num_nonnulls(p_tick_id, p_at) = 2 or num_nonnulls(p_tick_id, p_at) = 1 and p_start is distinct from 'latest' then
+    perform trunq._fail('TQ005', 'a subscription starts at one place', 'give p_start, p_tick_id or p_at');
+  end if;
   if coalesce(p_start, '') not in ('latest', 'earliest') then
     perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
   end if;
 end $$;
-comment on function trunq._check_start(text) is 'Refuses (TQ005) what is no place to start at.';
+comment on function trunq._check_start(text, bigint, timestamptz) is 'Refuses (TQ005) what is no place to start at.';
 
-create or replace function trunq._start(p_queue trunq.queue, p_mode text, p_start text) returns trunq.tick
+create or replace function trunq._start(
+  p_queue trunq.queue, p_mode text, p_start text, p_tick_id bigint default null, p_at timestamptz default null
+) returns trunq.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_tick trunq.tick;
 begin
-  if p_mode = 'exclusive' then
-    return trunq._start_tick(p_queue, p_start);
+  if p_mode = 'exclusive' or num_nonnulls(p_tick_id, p_at) > 0 then
+    return trunq._start_tick(p_queue, p_start, p_tick_id, p_at);
   end if;
   v_tick.snapshot := case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end;
   return v_tick;
 end $$;
-comment on function trunq._start(trunq.queue, text, text) is
+comment on function trunq._start(trunq.queue, text, text, bigint, timestamptz) is
   'Where a subscription starts: a snapshot, which for an exclusive one is that of a tick. The caller holds the lock of the queue.';
 
 create or replace function trunq._forget_subscription(p_queue_id integer, p_subscription_id integer) returns void
@@ -212,6 +252,9 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.mark m where m.queue_id = p_queue_id and m.subscription_id = p_subscription_id;
   delete from trunq.delayed d where d.subscription_id = p_subscription_id;
   delete from trunq.dead d where d.subscription_id = p_subscription_id;
+  delete from trunq.cancelled c where c.subscription_id = p_subscription_id;
+  delete from trunq.progress p where p.subscription_id = p_subscription_id;
+  delete from trunq.reply r where r.subscription_id = p_subscription_id;
 $$;
 comment on function trunq._forget_subscription(integer, integer) is 'Deletes what the tables of rules hold of a subscription besides itself.';
 
@@ -233,8 +276,8 @@ declare
   v record;
 begin
   if p_sub.mode = 'exclusive' then
-    v := trunq._newest_batch(v_queue, p_sub.subscription_id);
-    return coalesce(case when v.finished then v.hi else v.lo end, p_sub.start);
+    v := trunq._stand(v_queue, p_sub);
+    return v.lo;
   end if;
   v := trunq._position(v_queue, p_sub.subscription_id);
   return case when v.last_txid >= pg_snapshot_xmax(v.hi) then v.hi else v.lo end;
@@ -251,11 +294,12 @@ declare
 begin
   select s.* into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
   if v_sub.mode = 'exclusive' then
-    lo := trunq._floor(v_sub); hi := lo; last_txid := pg_snapshot_xmax(lo); last_id := 0;
+    v := trunq._stand(p_queue, v_sub);
+    lo := v.lo; hi := v.hi; last_txid := v.after_txid; last_id := v.after_id;
   else
     v := trunq._position(p_queue, p_subscription_id);
     lo := v.lo; hi := v.hi; last_txid := v.last_txid; last_id := v.last_id;
   end if;
 end $$;
 comment on function trunq._reading(trunq.queue, integer) is
-  'The position of a subscription: a shared one is behind its newest lease, an exclusive one behind the last batch that it finished.';
+  'The position of a subscription: a shared one is behind its newest lease, an exclusive one behind what it finished.';

@@ -1,7 +1,7 @@
 -- A tick is a stored snapshot of a queue: what lies between two is the same set of rows every time it is read. Cut by the
 -- leader when enough messages (tick_max_count) or enough time (tick_max_lag) have passed; with nothing new, ever less often, up
--- to tick_idle_period; or forced. A tick must commit on its own to mean anything to others, and it waits for the disk: it may
--- be in a checkpoint elsewhere before the next crash.
+-- to tick_idle_period (null: none); or by a reader that finds no newer one (functions/batch.sql); or forced. A tick must commit
+-- on its own to mean anything to others, and it waits for the disk: it may be in a checkpoint elsewhere before the next crash.
 --
 -- A tick is reachable as long as the log holds everything after it; which is the first, rotation notes (trunq.queue). It is
 -- the first that sees all that was emptied, not the first whose transactions were all over: behind a writer that stays open for
@@ -36,6 +36,9 @@ begin
     v_due := v_queue.tick_max_lag;
     -- Ids are handed out 32 at a time to each session: more of them are gone for sure, but with none gone, look at the log.
     if v_seq = v_last.last_message_id and not (v_age > v_due and trunq._has_new(v_queue.name, v_last.snapshot)) then
+      if v_queue.tick_idle_period is null then
+        return null;
+      end if;
       -- Idle: wait half the lag, then twice the gap before, up to the idle period.
       select t.created_at into v_before from trunq.tick t
       where t.queue_id = v_queue.queue_id and t.tick_id < v_last.tick_id order by t.tick_id desc limit 1;
@@ -59,6 +62,10 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
+  if trunq._goes_through(p_queue, 'list_ticks') then
+    return query execute trunq._through(p_queue, 'list_ticks', 'p_from', p_from::text, 'p_to', p_to::text);
+    return;
+  end if;
   perform trunq._check_cluster();
   return query
     select t.tick_id, t.snapshot, t.last_message_id, t.created_at, t.tick_id >= v_queue.reachable_tick_id from trunq.tick t
@@ -74,7 +81,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_id bigint;
 begin
-  execute format('select case when is_called then last_value else 0 end from trunq_data.%I', p_queue.message_sequence) into v_id;
+  execute format('select case when is_called then last_value else 0 end from %s', p_queue.id_sequence::regclass) into v_id;
   return v_id;
 end $$;
 comment on function trunq._last_message_id(trunq.queue) is 'The last message id handed out; sessions take 32 at a time.';
@@ -92,11 +99,110 @@ begin
 end $$;
 comment on function trunq._cut_tick(trunq.queue) is 'Stores a tick; the caller holds the lock of the queue''s ticks.';
 
-create or replace function trunq._start_tick(p_queue trunq.queue, p_start text) returns trunq.tick
+create or replace function trunq._find_tick(
+  p_queue_id integer, p_from_tick_id bigint, p_now timestamptz, p_max_ticks integer,
+  p_min_lag interval default null, p_min_count bigint default null, p_min_interval interval default null,
+  out tick_id bigint, out snapshot pg_snapshot
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_from trunq.tick;
+  v_least bigint := p_from_tick_id + 1;
+begin
+  if num_nonnulls(p_min_count, p_min_interval) > 0 then
+    select t.* into v_from from trunq.tick t where t.queue_id = p_queue_id and t.tick_id = p_from_tick_id;
+    select t.tick_id into v_least from trunq.tick t
+    where t.queue_id = p_queue_id and t.tick_id > p_from_tick_id
+      and (p_min_count is null or t.last_message_id - coalesce(v_from.last_message_id, 0) >= p_min_count)
+      and (p_min_interval is null or t.created_at - coalesce(v_from.created_at, '-infinity') >= p_min_interval)
+    order by t.tick_id limit 1;
+    if not found then
+      return;
+    end if;
+  end if;
+  select n.tick_id, n.snapshot into tick_id, snapshot from (
+    (select t.tick_id, t.snapshot, t.created_at from trunq.tick t
+     where t.queue_id = p_queue_id and t.tick_id > p_from_tick_id and (p_min_lag is null or t.created_at <= p_now - p_min_lag)
+     order by t.tick_id limit p_max_ticks)
+    union all
+    select t.tick_id, t.snapshot, t.created_at from trunq.tick t
+    where t.queue_id = p_queue_id and t.tick_id = v_least and (p_min_lag is null or t.created_at <= p_now - p_min_lag)) n
+  order by n.tick_id desc limit 1;
+  if tick_id < v_least then
+    tick_id := null;  -- the first that is far enough is not old enough yet
+    snapshot := null;
+  end if;
+end $$;
+comment on function trunq._find_tick(integer, bigint, timestamptz, integer, interval, bigint, interval) is
+  'The tick up to which a batch goes: p_max_ticks further, or as many as the minima ask for; null when there is none yet.';
+
+create or replace function trunq._cut_for_reader(
+  p_queue_id integer, p_last trunq.tick, p_from_tick_id bigint,
+  p_min_lag interval default null, p_min_count bigint default null, p_min_interval interval default null
+) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  -- Between two ticks of readers: what comes in it is one batch.
+  c_gap constant interval := '10 milliseconds';
+  v_age interval := trunq.clock() - p_last.created_at;
+  v_queue trunq.queue := trunq._find_queue(p_queue_id);
+begin
+  if p_min_count is not null and trunq._last_message_id(v_queue) - coalesce((
+      select t.last_message_id from trunq.tick t where t.queue_id = p_queue_id and t.tick_id = p_from_tick_id), 0) < p_min_count then
+    return false;
+  elsif v_age between '0' and greatest(p_min_lag, p_min_interval) / 10 then
+    return false;  -- a reader that wants to be behind needs no tick at each look
+  elsif v_age between '0' and c_gap then
+    perform pg_sleep(extract(epoch from c_gap - v_age));
+  end if;
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  -- Behind the subscription's lock it may not wait for this one; who holds it does so for a moment, and mostly cuts the very tick.
+  for v_try in 1..20 loop
+    if pg_try_advisory_xact_lock(trunq._lock_class('tick'), p_queue_id) then
+      if not exists (select from trunq.tick t where t.queue_id = p_queue_id and t.tick_id > p_last.tick_id) then
+        perform trunq._cut_tick(v_queue);
+      end if;
+      return true;
+    end if;
+    perform pg_sleep(0.002);
+  end loop;
+  return false;
+end $$;
+comment on function trunq._cut_for_reader(integer, trunq.tick, bigint, interval, bigint, interval) is
+  'Cuts a tick for a reader for whom p_last is not enough, unless another just did, or the minima could not be met.
+Returns: whether there is a newer one than p_last.';
+
+create or replace function trunq._start_tick(p_queue trunq.queue, p_start text, p_tick_id bigint default null, p_at timestamptz default null) returns trunq.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_tick trunq.tick;
 begin
+  -- The caller has the queue's lock, shared: what is in reach stays so.
+  if p_tick_id is not null then
+    select t.* into v_tick from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id = p_tick_id;
+    if not found then
+      perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue.name, p_tick_id),
+        'select * from trunq.list_ticks(''queue'') shows those kept');
+    end if;
+    perform trunq._check_reachable(p_queue.queue_id, p_tick_id);
+    return v_tick;
+  elsif p_at is not null then
+    -- The last before any that is later: where a clock went back, rather one more than one too few.
+    select t.* into v_tick from trunq.tick t
+    where t.queue_id = p_queue.queue_id and t.tick_id < coalesce((
+      select min(l.tick_id) from trunq.tick l where l.queue_id = p_queue.queue_id and l.created_at > p_at), 9223372036854775807)
+    order by t.tick_id desc limit 1;
+    if v_tick.tick_id >= (select q.reachable_tick_id from trunq.queue q where q.queue_id = p_queue.queue_id) then
+      return v_tick;
+    end if;
+    perform trunq._fail('TQ012', format('queue "%s" keeps no tick in reach from %s or before: messages since then are gone', p_queue.name, p_at),
+      format('the first in reach is %s; start at earliest to begin there', coalesce((
+        select format('tick %s, from %s', t.tick_id, t.created_at) from trunq.tick t join trunq.queue q on q.queue_id = t.queue_id
+        where t.queue_id = p_queue.queue_id and t.tick_id >= q.reachable_tick_id order by t.tick_id limit 1), 'the next to be cut')));
+  end if;
   perform pg_advisory_xact_lock(trunq._lock_class('tick'), p_queue.queue_id);
   if p_start = 'earliest' then
     select t.* into v_tick from trunq.tick t join trunq.queue q on q.queue_id = t.queue_id
@@ -107,7 +213,8 @@ begin
   end if;
   return trunq._cut_tick(p_queue);
 end $$;
-comment on function trunq._start_tick(trunq.queue, text) is 'The tick an exclusive subscription starts at: the earliest in reach, or one cut now.';
+comment on function trunq._start_tick(trunq.queue, text, bigint, timestamptz) is
+  'The tick a reader starts at: this one, the last one at or before a time, the earliest in reach, or one cut now; TQ012 when it is not in reach. The caller holds the lock of the queue.';
 
 create or replace function trunq._check_reachable(p_queue_id integer, p_tick_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

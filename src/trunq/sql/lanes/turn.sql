@@ -1,29 +1,5 @@
--- What else a queue with lanes has of its own: what its lanes hold, for rotation, history and status; how turns outlive their
--- segment; and the wake of an answer. The essay is in functions/lane.sql.
-
-create or replace function trunq_queue._lanespecimen_wake_lanes() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  v_is_whole boolean;
-begin
-  select l.ids = new.ids into v_is_whole from trunq_data._lanespecimen_lease l
-  where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment and l.lanes is not null;
-  if v_is_whole is null then
-    return null;
-  end if;
-  -- In the transaction of the answer: a lease that does not see the receipt does not see this either, and one after it sees both.
-  insert into trunq_data._lanespecimen_wake (subscription_id, priority, lane)
-  select distinct l.subscription_id, u.priority, u.lane
-  from trunq_data._lanespecimen_lease l cross join lateral unnest(l.ids, l.priorities, l.lanes) u(id, priority, lane)
-  where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment
-    and (v_is_whole or u.id = any (new.ids));
-  if found and not pg_try_advisory_xact_lock_shared(1953656417 /*lock bell*/, 0 /*queue_id*/) then
-    perform pg_notify(concat('trunq_', 0 /*queue_id*/), 'm');
-  end if;
-  return null;
-end $$;
-comment on function trunq_queue._lanespecimen_wake_lanes() is
-  'After a receipt: the lanes of its messages, where they have limits, are to be looked at again.';
+-- What else a queue with lanes has of its own: what its lanes hold, for rotation, history and status; and how turns outlive their
+-- segment. The essay is in functions/lane.sql.
 
 create or replace function trunq_queue._lanespecimen_waiting_lanes(p_subscription_id integer) returns setof trunq_data._lanespecimen_turn
 language sql stable
@@ -48,50 +24,72 @@ create or replace function trunq_queue._lanespecimen_needing(p_segment integer) 
 language sql stable
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
   select coalesce(array_agg(s.subscription_id order by s.subscription_id), '{}') from trunq.subscription s
+  cross join lateral trunq._read_filter(s.filter) f
   where s.queue_id = 0 /*queue_id*/ and s.mode = 'shared' and exists (
     select from trunq_queue._lanespecimen_waiting_lanes(s.subscription_id) t
     where exists (
         select from trunq_log._specimen g
         where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane
-          and (g.txid, g.id) > (greatest(t.last_txid, pg_snapshot_xmax(t.lo)), case when t.last_txid < pg_snapshot_xmax(t.lo) then 0 else t.last_id end))
+          and (g.txid, g.id) > (greatest(t.last_txid, pg_snapshot_xmax(t.lo)), case when t.last_txid < pg_snapshot_xmax(t.lo) then 0 else t.last_id end)
+          and (g.subscription_id = s.subscription_id or g.subscription_id is null
+            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)))
       or exists (
         select from pg_snapshot_xip(t.lo) late(txid), lateral (
           select from trunq_log._specimen g
           where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane
-            and g.txid = late.txid and (g.txid, g.id) > (t.last_txid, t.last_id) limit 1) g
+            and g.txid = late.txid and (g.txid, g.id) > (t.last_txid, t.last_id)
+            and (g.subscription_id = s.subscription_id or g.subscription_id is null
+            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) limit 1) g
         where t.last_txid < pg_snapshot_xmax(t.lo))
+      or exists (
+        select from unnest(t.again_txids, t.again_ids) a(txid, id), lateral (
+          select from trunq_log._specimen g where g.segment = p_segment and g.txid = a.txid and g.id = a.id limit 1) g)
       or exists (
         select from pg_snapshot_xip(t.hi) late(txid), lateral (
           select from trunq_log._specimen g
-          where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane and g.txid = late.txid limit 1) g))
+          where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane and g.txid = late.txid
+            and (g.subscription_id = s.subscription_id or g.subscription_id is null
+            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) limit 1) g))
 $$;
 comment on function trunq_queue._lanespecimen_needing(integer) is
   'The subscriptions with a lane that has not handed out every message of this segment of the log.';
 
 create or replace function trunq_queue._lanespecimen_behind(p_turn trunq_data._lanespecimen_turn, p_limit integer)
 returns table (txid xid8, id bigint, created_at timestamptz)
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
-  select m.txid, m.id, m.created_at from (
+#variable_conflict use_column
+declare
+  f record;
+  v_sub trunq.subscription := (select s from trunq.subscription s where s.subscription_id = p_turn.subscription_id);
+begin
+  f := trunq._read_filter(v_sub.filter);
+  return query select m.txid, m.id, m.created_at from (
+    (select g.txid, g.id, g.created_at from unnest(p_turn.again_txids, p_turn.again_ids) a(txid, id) cross join lateral (
+       select g.* from trunq_log._specimen g where g.txid = a.txid and g.id = a.id offset 0) g)
+    union all
     (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.lo) late(txid) cross join lateral (
        select g.* from trunq_log._specimen g
        where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid and (g.txid, g.id) > (p_turn.last_txid, p_turn.last_id)
-         and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id) order by g.id limit p_limit) g
+         and (g.subscription_id = p_turn.subscription_id and (not v_sub.in_order or g.expiries is null) or g.subscription_id is null
+           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) order by g.id limit p_limit) g
      where p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) and pg_visible_in_snapshot(late.txid, p_turn.hi))
     union all
     (select g.txid, g.id, g.created_at from trunq_log._specimen g
      where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane
        and (g.txid, g.id) > (greatest(p_turn.last_txid, pg_snapshot_xmax(p_turn.lo)), case when p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) then 0 else p_turn.last_id end)
        and (g.txid >= pg_snapshot_xmax(p_turn.hi) or pg_visible_in_snapshot(g.txid, p_turn.hi))
-       and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id)
+       and (g.subscription_id = p_turn.subscription_id and (not v_sub.in_order or g.expiries is null) or g.subscription_id is null
+           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers))
      order by g.txid, g.id limit p_limit)
     union all
     (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.hi) late(txid) cross join lateral (
        select g.* from trunq_log._specimen g
        where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid
-         and (g.subscription_id is null or g.subscription_id = p_turn.subscription_id) order by g.id limit p_limit) g)) m
-  limit p_limit
-$$;
+         and (g.subscription_id = p_turn.subscription_id and (not v_sub.in_order or g.expiries is null) or g.subscription_id is null
+           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) order by g.id limit p_limit) g)) m
+  limit p_limit;
+end $$;
 comment on function trunq_queue._lanespecimen_behind(trunq_data._lanespecimen_turn, integer) is 'What lies behind the position of a lane.';
 
 create or replace function trunq_queue._lanespecimen_new(p_subscription_id integer, p_limit integer)
@@ -101,6 +99,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
 #variable_conflict use_column
 declare
   c record;
+  f record := trunq._read_filter(trunq._filter_of(p_subscription_id));
 begin
   select p.lo, p.hi, p.last_txid, p.last_id into c from trunq_queue._specimen_position(p_subscription_id) p;
   return query
@@ -116,7 +115,8 @@ begin
       union all
       (select g.* from pg_snapshot_xip(c.hi) late(txid) cross join lateral (
          select g.* from trunq_log._specimen g where g.txid = late.txid order by g.id limit p_limit) g)) g
-    where (g.subscription_id is null or g.subscription_id = p_subscription_id)
+    where (g.subscription_id = p_subscription_id or g.subscription_id is null
+      and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers))
       and not trunq_queue._lanespecimen_is_read(p_subscription_id, g.txid, g.id)
     limit p_limit;
 end $$;
@@ -187,10 +187,16 @@ begin
     return exists (
       select from trunq.subscription s where s.subscription_id = p_subscription_id and pg_visible_in_snapshot(p_txid, s.start));
   end if;
-  select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane into v_row from trunq_log._specimen g where g.txid = p_txid and g.id = p_id;
+  select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, g.expiries is not null and exists (
+      select from trunq.subscription s where s.subscription_id = g.subscription_id and s.subscription_id = p_subscription_id and s.in_order) came_back
+  into v_row from trunq_log._specimen g where g.txid = p_txid and g.id = p_id;
   select t.* into v_turn from trunq_data._lanespecimen_turn t
   where t.subscription_id = p_subscription_id and t.priority = v_row.priority and t.lane = v_row.lane order by t.seq desc limit 1;
-  if not found or v_turn.state = 'i' then
+  if v_row.came_back then
+    -- It is handed out by itself, whatever the position of its lane.
+    return trunq._is_read_at(p_txid, p_id, c.lo, c.hi, c.last_txid, c.last_id) and (v_turn.again_txids[array_position(v_turn.again_ids, p_id)] = p_txid) is not true;
+  end if;
+  if v_turn.seq is null or v_turn.state = 'i' then
     -- What was found was handed out; a lane may have been ahead of discovery, to the end of its window.
     return trunq._is_read_at(p_txid, p_id, c.lo, c.hi, c.last_txid, c.last_id)
       or coalesce(v_turn.epoch = c.epoch and pg_visible_in_snapshot(p_txid, c.hi), false);
@@ -211,17 +217,20 @@ declare
   v_low bigint;
   v_high bigint;
   v_lease_id bigint;
+  v_found_by bigint;
+  v_in_order boolean := (select s.in_order from trunq.subscription s where s.subscription_id = p_subscription_id);
 begin
   v_queue.lanes := null;  -- by positions alone
   for v_row in
-    select u.txid, u.id, g.priority, g.lane from unnest(p_txids, p_ids) u(txid, id) cross join lateral (
-      select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane from trunq_log._specimen g where g.txid = u.txid and g.id = u.id offset 0) g
+    select u.txid, u.id, g.priority, g.lane, g.came_back from unnest(p_txids, p_ids) u(txid, id) cross join lateral (
+      select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, v_in_order and g.subscription_id is not null and g.expiries is not null came_back from trunq_log._specimen g where g.txid = u.txid and g.id = u.id offset 0) g
   loop
     txid := v_row.txid;
     id := v_row.id;
     -- The first turn of its lane whose position lies behind it: positions of a lane grow. One that discovery made has no lease and
     -- stands before what it found.
     v_lease_id := null;
+    v_found_by := case when v_row.came_back then (select h.lease_id from trunq._holders(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h) end;
     select min(n.seq), max(n.seq) into v_low, v_high from trunq_data._lanespecimen_turn n
     where n.subscription_id = p_subscription_id and n.priority = v_row.priority and n.lane = v_row.lane;
     while v_low <= v_high loop
@@ -229,13 +238,24 @@ begin
       where n.subscription_id = p_subscription_id and n.priority = v_row.priority and n.lane = v_row.lane and n.seq >= (v_low + v_high) / 2
       order by n.seq limit 1;
       exit when v_turn.seq is null;
-      if trunq._is_read_at(txid, id, v_turn.lo, v_turn.hi, v_turn.last_txid, v_turn.last_id) then
+      if (case when v_row.came_back then coalesce(v_turn.lease_id >= v_found_by, false)
+          else trunq._is_read_at(txid, id, v_turn.lo, v_turn.hi, v_turn.last_txid, v_turn.last_id) end) then
         v_high := (v_low + v_high) / 2 - 1;
         v_lease_id := v_turn.lease_id;
       else
         v_low := v_turn.seq + 1;
       end if;
     end loop;
+    if v_row.came_back then
+      -- One that came back: not before the lease that found it. Until then, its lane handed out nothing else.
+      select t.lease_id into v_lease_id from (
+        select n.lease_id from trunq_data._lanespecimen_turn n
+        where n.subscription_id = p_subscription_id and n.priority = v_row.priority and n.lane = v_row.lane and n.seq >= v_low
+        order by n.seq limit 1000) t
+      cross join lateral (
+        select l.* from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = t.lease_id offset 0) l
+      where l.txids[array_position(l.ids, v_row.id)] = v_row.txid limit 1;
+    end if;
     -- By the row, not the id alone: another lease may have held the same message before. Else it went out as it was found.
     select l.lease_id into lease_id from trunq_data._lanespecimen_lease l
     where l.subscription_id = p_subscription_id and l.lease_id = v_lease_id and l.txids[array_position(l.ids, v_row.id)] = v_row.txid;
@@ -258,10 +278,10 @@ create or replace function trunq_queue._lanespecimen_carry_cursor(
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 begin
   insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
-    jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment)
+    jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment, tokens, tokens_at)
   select nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), 'rotate', p_lo, p_hi, p_last_txid, p_last_id,
     coalesce(c.epoch, 0) + (p_hi::text is distinct from c.hi::text)::integer, coalesce(c.turn_no, 0), coalesce(c.looked, 0),
-    c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, coalesce(c.classes, '{}'), coalesce(c.heads, '{}'), trunq.clock(), p_segment
+    c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, coalesce(c.classes, '{}'), coalesce(c.heads, '{}'), trunq.clock(), p_segment, c.tokens, c.tokens_at
   from (select 1) one left join (
     select l.* from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1) c on true;
 end $$;
@@ -281,28 +301,32 @@ begin
   with old as materialized (
     select t.seq from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t where t.segment = p_segment
     union all
-    -- Idle ones count while they hold messages or tokens, or are ahead of discovery.
+    -- Idle ones count while they hold messages or tokens, are ahead of discovery, or stand before an older turn of their lane.
     select t.seq from trunq_data._lanespecimen_turn t
     where t.segment = p_segment and t.subscription_id = p_subscription_id and t.state = 'i'
-      and (c.is_watched or c.is_looking)
-      and (t.open_ids is not null and t.open_ids <> '{}' or t.tokens is not null or c.is_looking and t.epoch >= c.epoch)
+      and (t.open_ids is not null and t.open_ids <> '{}' or t.tokens is not null or c.is_looking and t.epoch >= c.epoch
+        -- Segments are not always emptied in order: an older turn that outlived this one would be taken for the lane.
+        or exists (
+          select from trunq_data._lanespecimen_turn o
+          where o.subscription_id = p_subscription_id and o.priority = t.priority and o.lane = t.lane and o.seq < t.seq and o.segment <> p_segment))
       and t.seq = (
         select n.seq from trunq_data._lanespecimen_turn n
         where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1)
     limit p_limit),
   made as (
     insert into trunq_data._lanespecimen_turn (seq, subscription_id, segment, priority, lane, class, state, lo, hi, epoch, last_txid, last_id, left_over,
-      lease_id, due_at, open_leases, open_ids, tokens, tokens_at)
+      lease_id, due_at, open_leases, open_ids, tokens, tokens_at, again_txids, again_ids)
     select nextval('trunq_data._lanespecimen_turn_id'), t.subscription_id, p_into, t.priority, t.lane, t.class, t.state, t.lo, t.hi, t.epoch, t.last_txid,
-      t.last_id, t.left_over, t.lease_id, t.due_at, t.open_leases, t.open_ids, t.tokens, t.tokens_at
+      t.last_id, t.left_over, t.lease_id, t.due_at, t.open_leases, t.open_ids, t.tokens, t.tokens_at, t.again_txids, t.again_ids
     from (select t.* from old o join trunq_data._lanespecimen_turn t on t.subscription_id = p_subscription_id and t.seq = o.seq and t.segment = p_segment order by t.seq) t
     returning seq)
   select count(*), max(m.seq) into v_count, v_last from made m;
   if v_count > 0 then
     insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
-      jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment)
+      jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment, tokens, tokens_at)
     values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), 'rotate', c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no,
-      c.looked, c.jump_priority, c.jump_lane, v_last, c.wake_lo, c.timer_at, c.classes, c.heads, trunq.clock(), p_into);
+      c.looked, c.jump_priority, c.jump_lane, v_last, c.wake_lo, c.timer_at, c.classes, c.heads, trunq.clock(), p_into,
+      c.tokens, c.tokens_at);
   end if;
   return v_count;
 end $$;

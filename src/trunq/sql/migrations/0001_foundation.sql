@@ -29,14 +29,20 @@ create domain trunq.kind as text
   constraint kind_at_most_1000_bytes check (octet_length(value) <= 1000);
 create domain trunq.key as text
   constraint key_at_most_1000_bytes check (octet_length(value) <= 1000);
+create domain trunq.unique_key as text collate "C"
+  constraint unique_key_at_most_1000_bytes check (octet_length(value) <= 1000)
+  constraint unique_key_is_not_empty check (value <> '');
 -- What a lease reads must be readable: an option that is not would fail a lease, or the answers of one, for good.
 create domain trunq.options as jsonb
   constraint options_are_known_and_readable check (value is null or case
-    when jsonb_typeof(value) <> 'object' or value - '{max_attempts,expires_at}'::text[] <> '{}' then false
+    when jsonb_typeof(value) <> 'object' or value - '{max_attempts,expires_at,time_out}'::text[] <> '{}' then false
     when coalesce(value->>'max_attempts', '1') !~ '^[1-9][0-9]{0,3}$' then false
+    when coalesce(value->>'time_out', '1') !~ '^(?=.*[1-9])\d{1,7}(\.\d{1,6})?$' then false
     when value->>'expires_at' is null then true
     when value->>'expires_at' !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$' then false
     else (value->>'expires_at')::timestamptz is not null end);
+-- What may go before a subscription's policy; null: as the subscription says. max_attempts 0: for ever.
+create type trunq.policy as (max_attempts integer, backoff text, backoff_base interval, backoff_cap interval, jitter real);
 create domain trunq.no_priority as smallint
   constraint plain_queue_has_no_priority check (value = 0);
 
@@ -93,6 +99,8 @@ create table trunq.queue (
   announces boolean not null default false,
   lanes text
     constraint lanes_are_known check (lanes in ('priority', 'key', 'kind', 'priority,key', 'priority,kind')),
+  unique_policy text
+    constraint unique_policy_is_known check (unique_policy in ('refuse', 'replace')),
   paused_until timestamptz,
   created_at timestamptz not null default clock_timestamp(),
   -- A ring shorter than the retention would never be emptied.
@@ -104,6 +112,8 @@ comment on column trunq.queue.lease_table is 'In the schema trunq_data, like rec
 
 comment on column trunq.queue.lanes is
   'What its lanes are made of; null: a plain queue. Chosen when it is made (functions/lane.sql).';
+comment on column trunq.queue.unique_policy is
+  'What becomes of a message whose unique key another holds; null: a queue without unique keys. Chosen when it is made (functions/unique.sql).';
 comment on column trunq.queue.reachable_tick_id is
   'The first tick after which every message is still in the log: rotation emptied messages after those before it.';
 
@@ -131,6 +141,9 @@ create table trunq.subscription (
     constraint backoff_cap_is_not_negative check (backoff_cap >= '0'),
   jitter real not null default 0.1
     constraint jitter_is_a_share check (jitter between 0 and 1),
+  -- Null: a handler may take as long as it takes.
+  time_out interval
+    constraint time_out_is_positive check (time_out > '0'),
   keep_results boolean not null default true,
   dead_retention interval
     constraint dead_retention_is_positive check (dead_retention > '0'),
@@ -145,16 +158,20 @@ create table trunq.subscription (
     constraint burst_is_positive check (burst > 0),
   max_running integer
     constraint max_running_is_positive check (max_running > 0),
+  in_order boolean not null default false,
   paused_until timestamptz,
   queue_paused_until timestamptz,
-  -- The one column of these that every lease reads.
+  -- The one column of these that every lease reads, with has_cancelled.
   is_limited boolean not null generated always as (num_nonnulls(paused_until, queue_paused_until, rate, max_running) > 0) stored,
+  has_cancelled boolean not null default false,
   created_at timestamptz not null default clock_timestamp(),
   unique (queue_id, name)
 );
 comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
+comment on column trunq.subscription.in_order is 'Of each lane one message runs at a time, and a message that is retried holds its lane (functions/lane.sql).';
 comment on column trunq.subscription.paused_until is 'No message is handed out before; infinity: until somebody resumes it. queue_paused_until repeats that of the queue.';
 comment on column trunq.subscription.is_limited is 'Whether a lease must ask what it may hand out (trunq_queue.<queue>_allowance).';
+comment on column trunq.subscription.has_cancelled is 'Whether a lease must look for its messages in trunq.cancelled.';
 
 -- Where a duty goes on: the last due time promoted, the last expiry reaped. One row a duty and subscription; only duties, and
 -- an extension that shortens a lease, update it.
@@ -210,7 +227,7 @@ create table trunq.dead (
   subscription_id integer not null,
   id bigint not null,
   reason text not null
-    constraint reason_is_known check (reason in ('rejected', 'max_attempts', 'lease_expired', 'expired')),
+    constraint reason_is_known check (reason in ('rejected', 'max_attempts', 'lease_expired', 'expired', 'cancelled')),
   created_at timestamptz not null,
   died_at timestamptz not null,
   attempt smallint not null,
@@ -228,6 +245,19 @@ create index dead_message on trunq.dead (queue_id, subscription_id, id);
 create index dead_newest on trunq.dead (queue_id, subscription_id, dead_id);
 create index dead_subscription on trunq.dead (subscription_id);
 comment on table trunq.dead is 'Messages that finished badly, with every error, until requeued or purged.';
+
+create table trunq.cancelled (
+  queue_id integer not null,
+  subscription_id integer not null,
+  id bigint not null,
+  cancelled_at timestamptz not null,
+  look_at timestamptz not null,
+  primary key (subscription_id, id)
+);
+create index cancelled_look on trunq.cancelled (subscription_id, look_at);
+comment on table trunq.cancelled is
+  'Messages that somebody cancelled while they waited or ran: a lease that meets one does not hand it out, and one that fails is not retried.';
+comment on column trunq.cancelled.look_at is 'When trunq.forget looks whether its message is over.';
 
 create table trunq.tick (
   queue_id integer not null references trunq.queue on delete cascade,
@@ -285,7 +315,7 @@ create index on trunq_log._specimen (txid, id);
 -- A retry has its old id among new ones: plain minmax would widen every range it lands in.
 create index on trunq_log._specimen using brin (id int8_minmax_multi_ops) with (pages_per_range = 32, autosummarize = on);
 comment on column trunq_log._specimen.expiries is
-  'How many leases of it in a row ran out; null: none. From the second on it is a suspect and leased alone.';
+  'How many leases of it in a row ran out; null: none. From the second on it is a suspect and leased alone. 0: none, and it came back to a subscription that is in order.';
 comment on table trunq_log._specimen is
   'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers, options, due_at); the other columns are trunq''s.';
 comment on column trunq_log._specimen.due_at is
@@ -333,7 +363,7 @@ create table trunq_data._specimen_receipt (
   segment smallint not null default 0,
   number smallint not null default 0,
   outcome "char" not null
-    constraint outcome_is_known check (outcome in ('a', 'r', 'j', 'l', 'x', 'b', 'e')),
+    constraint outcome_is_known check (outcome in ('a', 'r', 't', 'j', 'l', 'x', 'b', 'e', 'c', 'p')),
   ids bigint[] not null,
   took real[],
   errors text[],
@@ -348,101 +378,3 @@ comment on table trunq_data._specimen_receipt is 'Receipts of the queue: what be
 alter table trunq_data._specimen_lease alter ids set storage external;
 alter table trunq_data._specimen_receipt alter ids set storage external;
 alter table trunq_data._specimen_receipt alter took set storage external;
-
--- Lanes (functions/lane.sql): what a queue with lanes has besides. Its log has one more index; its leases have more columns.
-
-create table trunq.lane_policy (
-  subscription_id integer primary key references trunq.subscription on delete cascade,
-  policy text not null default 'fair'
-    constraint policy_is_known check (policy in ('fair', 'priority')),
-  max_running integer
-    constraint max_running_fits_a_turn check (max_running between 1 and 1000),
-  rate double precision
-    constraint rate_is_positive check (rate > 0),
-  burst integer
-    constraint burst_is_positive check (burst > 0),
-  is_watched boolean not null default false
-);
-comment on table trunq.lane_policy is 'In which order a subscription serves its lanes, and the limits of those that have none of their own.';
-comment on column trunq.lane_policy.is_watched is 'A lane of it had a setting once: each turn is checked from then on.';
-
-create table trunq.lane (
-  subscription_id integer not null references trunq.subscription on delete cascade,
-  priority smallint not null,
-  lane text collate "C" not null,
-  paused_until timestamptz,
-  max_running integer
-    constraint max_running_fits_a_turn check (max_running between 1 and 1000),
-  rate double precision
-    constraint rate_is_positive check (rate > 0),
-  burst integer
-    constraint burst_is_positive check (burst > 0),
-  weight integer
-    constraint weight_is_small check (weight between 1 and 100),
-  rank integer
-    constraint rank_is_small check (rank between -100 and 100),
-  primary key (subscription_id, priority, lane)
-);
-comment on table trunq.lane is 'What people and schedulers said about single lanes; null: as the others.';
-
-create table trunq_data._lanespecimen_lease (
-  like trunq_data._specimen_lease including all,
-  epoch bigint not null default 0,
-  turn_no bigint not null default 0,
-  looked integer not null default 0,
-  jump_priority integer,
-  jump_lane text collate "C",
-  carried_to bigint,
-  wake_lo pg_snapshot,
-  timer_at timestamptz,
-  classes integer[] not null default '{}',
-  heads bigint[] not null default '{}',
-  priorities smallint[],
-  lanes text[],
-  constraint records_what_it_hands_out check (coalesce(cardinality(ids), 0) = coalesce(size, 0))
-) partition by list (segment);
-comment on column trunq_data._lanespecimen_lease.carried_to is
-  'Rotation copied turns up to here: the old ones among them are not to be taken, until the heads are behind it.';
-comment on table trunq_data._lanespecimen_lease is
-  'Leases of the queue: which worker holds which messages until when; how far the subscription has looked for lanes, and the head of its run queue.';
-
-create table trunq_data._lanespecimen_turn (
-  seq bigint not null,
-  subscription_id integer not null,
-  segment smallint not null default 0,
-  priority smallint not null,
-  class integer not null,
-  left_over integer,
-  state "char" not null
-    constraint state_is_known check (state in ('r', 'i', 'b', 'p')),
-  lane text collate "C" not null,
-  epoch bigint not null,
-  last_txid xid8 not null,
-  last_id bigint not null,
-  lease_id bigint,
-  due_at timestamptz,
-  tokens double precision,
-  tokens_at timestamptz,
-  lo pg_snapshot not null,
-  hi pg_snapshot not null,
-  open_leases bigint[],
-  open_ids bigint[]
-) partition by list (segment);
-create index on trunq_data._lanespecimen_turn (subscription_id, priority, lane, seq);
-create index on trunq_data._lanespecimen_turn (subscription_id, class, seq) where state = 'r';
-create index on trunq_data._lanespecimen_turn (subscription_id, due_at) where state = 'p';
-create index on trunq_data._lanespecimen_turn (subscription_id, seq) where state in ('b', 'p');
-comment on table trunq_data._lanespecimen_turn is
-  'Turns of lanes: the newest of a lane is its state and position. r: ready, in the run queue; i: nothing left of what was found; b: as many run as may; p: parked until due_at.';
-
-create table trunq_data._lanespecimen_wake (
-  subscription_id integer not null,
-  txid xid8 not null default pg_current_xact_id(),
-  priority smallint,
-  segment smallint not null default 0,
-  lane text collate "C"
-) partition by list (segment);
-create index on trunq_data._lanespecimen_wake (subscription_id, txid);
-comment on table trunq_data._lanespecimen_wake is 'Lanes to be looked at again: a message of theirs was answered, or their setting changed. priority null: all of them.';
-
-create sequence trunq_data._lanespecimen_turn_id;

@@ -4,12 +4,16 @@ create or replace function trunq_queue._specimen_next_batch(
   p_subscription text,
   p_worker text,
   p_max_ticks integer default 1,
-  p_lease_time interval default null
+  p_lease_time interval default null,
+  p_min_lag interval default null,
+  p_min_count bigint default null,
+  p_min_interval interval default null,
+  p_cut boolean default true
 ) returns table (
   batch_id bigint, token bigint, from_tick_id bigint, to_tick_id bigint, from_snapshot pg_snapshot, to_snapshot pg_snapshot,
-  expires_at timestamptz
+  expires_at timestamptz, attempt integer, is_part boolean
 )
-language plpgsql volatile
+language plpgsql security definer volatile
 set search_path = pg_catalog, pg_temp
 -- Leases, receipts and ticks are found by index.
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -17,108 +21,174 @@ as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription;
+  v_newest record;
   v_open record;
   v_from_tick_id bigint; v_from_snapshot pg_snapshot;
-  v_to_tick_id bigint; v_to_snapshot pg_snapshot;
+  v_to record;
+  v_last trunq.tick;
+  v_seen pg_snapshot;
   v_now timestamptz;
-  v_token bigint;
+  v_failures integer;
+  v_is_mine boolean;
+  v_has_minimum constant boolean := num_nonnulls(p_min_lag, p_min_count, p_min_interval) > 0;
 begin
   perform trunq._require_read_committed('next_batch');
   v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');
-  if p_max_ticks is null or p_max_ticks < 1 then
-    perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', p_max_ticks));
-  end if;
-  perform trunq._check_interval('the time of a lease', p_lease_time);
+  perform trunq._check_next_batch(p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
   perform trunq._check_cluster();
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   v_now := trunq.clock();
-  select b.* into v_open from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
-  if v_open.lease_id is not null and not v_open.finished then
-    if v_open.expires_at > v_now then
-      if v_open.worker = p_worker then
-        perform trunq._check_reachable(0 /*queue_id*/, v_open.from_tick_id);
-        -- Perhaps another process of this name has it open: a new token fences that one, which can finish nothing any more.
-        update trunq_data._specimen_lease l set token = trunq._token()
+  select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+  while v_newest.lease_id is not null and (not v_newest.finished or v_newest.open_leases is not null) loop
+    -- The one this worker has in hand, or the first in order.
+    select o.*, bool_or(o.expires_at > v_now) over () is_held, array_agg(o.lease_id) over () open into v_open
+    from trunq_queue._specimen_open_batches(v_sub.subscription_id) o
+    order by (o.worker = p_worker and o.expires_at > v_now) is true desc, o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
+    exit when not found;
+    v_is_mine := coalesce(v_open.worker = p_worker and v_open.expires_at > v_now, false);
+    if not v_is_mine and (v_open.is_held or trunq._is_paused(v_sub, v_now)) then
+      return;
+    end if;
+    perform trunq._check_reachable(0 /*queue_id*/, v_open.from_tick_id);
+    v_failures := coalesce(v_open.failures, 0) + case when v_open.worker is null then 0 else 1 end;
+    if v_open.worker is not null and v_failures >= v_sub.max_attempts then
+      perform trunq._put_back(trunq._find_queue(0 /*queue_id*/), v_sub, v_open.lease_id, v_failures,
+        format('batch %s of worker %s was not finished', v_open.lease_id, v_open.worker), null);
+      select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+      continue;
+    end if;
+    if v_is_mine or v_open.worker is null then
+      -- Perhaps another process of this name has it open: a new token fences that one, which can finish nothing any more.
+      return query
+        update trunq_data._specimen_lease l set token = trunq._token(), worker = p_worker, failures = nullif(v_failures, 0)::smallint,
+          leased_at = case when v_is_mine then l.leased_at else v_now end,
+          expires_at = case when v_is_mine then l.expires_at else v_now + coalesce(p_lease_time, v_sub.lease_time) end
         where l.lease_id = v_open.lease_id and l.segment = v_open.segment and l.subscription_id = v_sub.subscription_id
-        returning l.token into v_token;
-        return query select v_open.lease_id, v_token, v_open.from_tick_id, v_open.to_tick_id, v_open.lo, v_open.hi, v_open.expires_at;
-      end if;
-      return;
+        returning l.lease_id, l.token, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.expires_at, v_failures + 1,
+          l.after_txid is not null or l.last_txid < pg_snapshot_xmax(l.hi);
+    else
+      return query
+        select o.lease_id, o.token, v_open.from_tick_id, v_open.to_tick_id, v_open.lo, v_open.hi, o.expires_at, v_failures + 1,
+          v_open.after_txid is not null or v_open.last_txid < pg_snapshot_xmax(v_open.hi)
+        from trunq_queue._specimen_open_batch(v_sub.subscription_id, p_worker, v_open.lo, v_open.hi, v_open.from_tick_id, v_open.to_tick_id,
+          v_now, v_now + coalesce(p_lease_time, v_sub.lease_time), nullif(array_remove(v_open.open, v_open.lease_id), '{}'),
+          v_open.after_txid, v_open.after_id, v_open.last_txid, v_open.last_id, v_failures, v_open.error) o;
     end if;
-    if trunq._is_paused(v_sub, v_now) then
-      return;
-    end if;
-    v_from_tick_id := v_open.from_tick_id; v_from_snapshot := v_open.lo;
-    v_to_tick_id := v_open.to_tick_id; v_to_snapshot := v_open.hi;
-  elsif trunq._is_paused(v_sub, v_now) then
     return;
+  end loop;
+  if trunq._is_paused(v_sub, v_now) then
+    return;
+  end if;
+  v_from_tick_id := coalesce(v_newest.to_tick_id, v_sub.start_tick_id); v_from_snapshot := coalesce(v_newest.hi, v_sub.start);
+  if v_has_minimum then
+    select t.* into v_to from trunq._find_tick(0 /*queue_id*/, v_from_tick_id, v_now, p_max_ticks, p_min_lag, p_min_count, p_min_interval) t;
   else
-    v_from_tick_id := coalesce(v_open.to_tick_id, v_sub.start_tick_id); v_from_snapshot := coalesce(v_open.hi, v_sub.start);
-    select n.tick_id, n.snapshot into v_to_tick_id, v_to_snapshot from (
+    select n.tick_id, n.snapshot into v_to from (
       select t.tick_id, t.snapshot from trunq.tick t
       where t.queue_id = 0 /*queue_id*/ and t.tick_id > v_from_tick_id order by t.tick_id limit p_max_ticks) n
     order by n.tick_id desc limit 1;
-    if not found then
-      return;
-    end if;
-    perform trunq._check_position(v_to_snapshot, trunq.snapshot());
   end if;
+  if v_to.tick_id is null and p_cut then
+    select t.* into v_last from trunq.tick t where t.queue_id = 0 /*queue_id*/ order by t.tick_id desc limit 1;
+    v_seen := trunq.snapshot();
+    -- By a later statement: whatever v_seen sees is there for it.
+    if exists (select from trunq_queue._specimen_window(v_last.snapshot, v_seen))
+        and trunq._cut_for_reader(0 /*queue_id*/, v_last, v_from_tick_id, p_min_lag, p_min_count, p_min_interval) then
+      v_now := trunq.clock();
+      select t.* into v_to from trunq._find_tick(0 /*queue_id*/, v_from_tick_id, v_now, p_max_ticks, p_min_lag, p_min_count, p_min_interval) t;
+    end if;
+  end if;
+  if v_to.tick_id is null then
+    return;
+  end if;
+  perform trunq._check_position(v_to.snapshot, trunq.snapshot());
   perform trunq._check_reachable(0 /*queue_id*/, v_from_tick_id);
   return query
     insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, expires_at)
-    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_from_snapshot, v_to_snapshot,
-      pg_snapshot_xmax(v_to_snapshot), 0, v_from_tick_id, v_to_tick_id, v_now, v_now + coalesce(p_lease_time, v_sub.lease_time))
-    returning made.lease_id, made.token, made.from_tick_id, made.to_tick_id, made.lo, made.hi, made.expires_at;
+    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_from_snapshot, v_to.snapshot,
+      pg_snapshot_xmax(v_to.snapshot), 0, v_from_tick_id, v_to.tick_id, v_now, v_now + coalesce(p_lease_time, v_sub.lease_time))
+    returning made.lease_id, made.token, made.from_tick_id, made.to_tick_id, made.lo, made.hi, made.expires_at, 1, false;
 end $$;
-comment on function trunq_queue._specimen_next_batch(text, text, integer, interval) is
-  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open,
-with a new token: of two readers of one name, only the one that asked last can finish it.
-Returns: no row when there is no newer tick, another worker holds the batch, or the subscription is paused.
+revoke execute on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) from public;
+comment on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) is
+  'Opens the next batch of an exclusive subscription, or returns the one this worker has open, with a new token: of two readers of one name,
+only the one that asked last can finish it. Arguments as trunq.next_batch.
+Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
 Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
-Locks: the subscription.';
+Locks: the subscription; the queue''s ticks when it cuts one.';
 
-create or replace function trunq_queue._specimen_finish_batch(p_subscription text, p_batch_id bigint, p_token bigint) returns boolean
-language plpgsql volatile
+create or replace function trunq_queue._specimen_open_batch(
+  p_subscription_id integer, p_worker text, p_lo pg_snapshot, p_hi pg_snapshot, p_from_tick_id bigint, p_to_tick_id bigint,
+  p_now timestamptz, p_expires_at timestamptz, p_open bigint[],
+  p_after_txid xid8 default null, p_after_id bigint default null, p_last_txid xid8 default null, p_last_id bigint default 0,
+  p_failures integer default null, p_error text default null,
+  out lease_id bigint, out token bigint, out expires_at timestamptz
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+  insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id,
+    leased_at, expires_at, open_leases, after_txid, after_id, failures, error)
+  values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), p_worker, p_lo, p_hi,
+    coalesce(p_last_txid, pg_snapshot_xmax(p_hi)), p_last_id, p_from_tick_id, p_to_tick_id,
+    p_now, p_expires_at, p_open, p_after_txid, p_after_id, nullif(least(coalesce(p_failures, 0), 32767), 0)::smallint, p_error)
+  returning made.lease_id, made.token, made.expires_at into lease_id, token, expires_at;
+end $$;
+comment on function trunq_queue._specimen_open_batch(integer, text, pg_snapshot, pg_snapshot, bigint, bigint, timestamptz, timestamptz, bigint[], xid8, bigint, xid8, bigint, integer, text) is
+  'Writes an open batch over a window, or over a part of one; p_open: those that stay open beside it; p_worker null: nobody has it, and from p_expires_at on (null: at once) anybody may. The caller holds the subscription''s lock.';
+
+create or replace function trunq_queue._specimen_finish_batch(
+  p_subscription text, p_batch_id bigint, p_token bigint, p_upto_txid bigint default null, p_upto_id bigint default null
+) returns boolean
+language plpgsql security definer volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_sub trunq.subscription;
   v_newest record;
-  v_finished boolean;
+  v_batch record;
 begin
   perform trunq._require_read_committed('finish_batch');
   v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
-  if v_newest.lease_id is distinct from p_batch_id or v_newest.finished then
-    v_finished := exists (
-      select from trunq_data._specimen_receipt r
-      where r.lease_id = p_batch_id and r.subscription_id = v_sub.subscription_id and r.outcome = 'b');
-    -- Who finished it may ask again. Another reader of this batch must not take it for its own success.
-    if v_finished and p_token = (
-      select l.token from trunq_data._specimen_lease l
-      where l.lease_id = p_batch_id and l.subscription_id = v_sub.subscription_id limit 1) then
-      return false;
-    end if;
+  if v_newest.lease_id = p_batch_id and not v_newest.finished then
+    v_batch := v_newest;
+  else
+    -- One that was open before the newest; lease_id null: it is open no more.
+    select o.* into v_batch from trunq_queue._specimen_open_batches(v_sub.subscription_id) o
+    where o.lease_id = p_batch_id and v_newest.open_leases is not null;
   end if;
-  if v_finished or v_newest.lease_id is distinct from p_batch_id or v_newest.token is distinct from p_token then
+  if v_batch.lease_id is null and p_token = (
+      select l.token from trunq_data._specimen_lease l
+      where l.lease_id = p_batch_id and l.subscription_id = v_sub.subscription_id limit 1) and exists (
+      select from trunq_data._specimen_receipt r
+      where r.lease_id = p_batch_id and r.subscription_id = v_sub.subscription_id and r.outcome = 'b') then
+    -- Who finished it may ask again. Another reader of this batch must not take it for its own success.
+    return false;
+  end if;
+  if v_batch.lease_id is null or v_batch.token is distinct from p_token then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_batch_id);
   end if;
+  if num_nonnulls(p_upto_txid, p_upto_id) > 0 then
+    perform trunq._keep_rest(trunq._find_queue(0 /*queue_id*/), v_sub, p_batch_id, p_upto_txid, p_upto_id);
+  end if;
   insert into trunq_data._specimen_receipt (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
-  values (p_batch_id, v_newest.segment, v_sub.subscription_id, 'b', 0, '{}', trunq.clock());
+  values (p_batch_id, v_batch.segment, v_sub.subscription_id, 'b', 0, '{}', trunq.clock());
   return true;
 end $$;
-comment on function trunq_queue._specimen_finish_batch(text, bigint, bigint) is
-  'Finishes the open batch: the position moves to its last tick.
+revoke execute on function trunq_queue._specimen_finish_batch(text, bigint, bigint, bigint, bigint) from public;
+comment on function trunq_queue._specimen_finish_batch(text, bigint, bigint, bigint, bigint) is
+  'Finishes an open batch: the position moves to its last tick; with p_upto_txid and p_upto_id, behind that message, and the next batch is the rest.
 Returns: false when it was finished before, with this token.
-Raises: TQ002, TQ007, TQ008, TQ011; TQ003 when another reader has it or finished it.
+Raises: TQ002, TQ007, TQ008, TQ011; TQ003 when another reader has it or finished it; TQ005 for a place outside of it.
 Locks: the subscription.';
 
 create or replace function trunq_queue._specimen_newest_batch(
   p_subscription_id integer,
   out lease_id bigint, out token bigint, out worker text, out from_tick_id bigint, out to_tick_id bigint,
-  out lo pg_snapshot, out hi pg_snapshot, out expires_at timestamptz, out segment smallint, out finished boolean
+  out lo pg_snapshot, out hi pg_snapshot, out expires_at timestamptz, out segment smallint, out open_leases bigint[], out finished boolean
 )
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -128,14 +198,44 @@ declare
   v record;
 begin
   -- The newest lease first, then its receipt: in one statement, Postgres would hash every receipt of the queue.
-  select l.lease_id, l.token, l.worker, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.expires_at, l.segment into v
+  select l.lease_id, l.token, l.worker, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.expires_at, l.segment, l.open_leases into v
   from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
   if found then
     lease_id := v.lease_id; token := v.token; worker := v.worker; from_tick_id := v.from_tick_id; to_tick_id := v.to_tick_id;
-    lo := v.lo; hi := v.hi; expires_at := v.expires_at; segment := v.segment;
+    lo := v.lo; hi := v.hi; expires_at := v.expires_at; segment := v.segment; open_leases := v.open_leases;
     finished := exists (
       select from trunq_data._specimen_receipt r where r.lease_id = v.lease_id and r.segment = v.segment and r.outcome = 'b');
   end if;
 end $$;
 comment on function trunq_queue._specimen_newest_batch(integer) is
-  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none.';
+  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. open_leases: those that were open before it; null: none.';
+
+create or replace function trunq_queue._specimen_open_batches(p_subscription_id integer)
+returns table (
+  lease_id bigint, token bigint, worker text, from_tick_id bigint, to_tick_id bigint, lo pg_snapshot, hi pg_snapshot,
+  after_txid xid8, after_id bigint, last_txid xid8, last_id bigint, leased_at timestamptz, expires_at timestamptz,
+  failures smallint, error text, segment smallint
+)
+language plpgsql stable rows 1
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v record;
+begin
+  select l.lease_id, l.open_leases into v from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
+  if v.lease_id is null then
+    return;
+  end if;
+  return query
+    select l.lease_id, l.token, l.worker, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.after_txid, l.after_id, l.last_txid, l.last_id,
+      l.leased_at, l.expires_at, l.failures, l.error, l.segment
+    from unnest(v.open_leases || v.lease_id) o(lease_id) cross join lateral (
+      select l.* from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = o.lease_id offset 0) l
+    -- One look for each: as a join, Postgres would read every receipt of the queue.
+    where (select true from trunq_data._specimen_receipt r where r.lease_id = l.lease_id and r.segment = l.segment and r.outcome = 'b' limit 1) is null
+    order by l.from_tick_id, l.after_txid nulls first, l.after_id;
+end $$;
+comment on function trunq_queue._specimen_open_batches(integer) is
+  'The open batches of an exclusive subscription, in order: the newest and those open before it, less those that have a receipt. In one state of the database, as it is stable: a batch finished in part and its rest are seen together.';

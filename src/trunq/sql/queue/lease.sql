@@ -15,7 +15,7 @@ create or replace function trunq_queue._specimen_lease(
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
   payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
 )
-language plpgsql volatile rows 100
+language plpgsql security definer volatile rows 100
 set search_path = pg_catalog, pg_temp
 -- Without statistics, only a walk of the index (txid, id) that stops early costs the same whatever the backlog; one plan serves all calls.
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -32,8 +32,9 @@ declare
   v_opened boolean := false; v_walked integer := 0; v_moved boolean := false; v_count integer;
   v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
   v_all boolean; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
-  v_expired bigint[]; v_buried integer := 0;
-  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[];
+  v_expired bigint[]; v_cancelled bigint[]; v_buried integer := 0;
+  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[];/*replace
+  v_by bigint; v_replaced integer;*/
 begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
@@ -41,7 +42,7 @@ begin
       or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
-  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time, s.is_limited, s.filter into v_sub
+  select s.subscription_id, s.mode, s.start, s.max_attempts, coalesce(p_lease_time, s.lease_time) lease_time, s.is_limited, s.filter, s.has_cancelled into v_sub
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -100,24 +101,50 @@ begin
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
         insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases)
+          min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
         values (lease_id, v_sub.subscription_id, token, p_worker, v_lo, v_hi, v_row.txid, v_row.id,
           v_row.txid::text::bigint, v_row.txid::text::bigint, 1, array[v_row.id], array[v_row.txid], v_now, v_expires_at,
-          nullif(v_row.expiries > 1, false), v_tokens - 1, v_tokens_at, case when v_open is not null then v_open || lease_id end);
+          nullif(v_row.expiries > 1, false), v_tokens - 1, v_tokens_at, case when v_open is not null then v_open || lease_id end,
+          case when v_row.options->>'awaited' is not null then array[v_row.id] end/*unique ,
+          case when v_row.unique_until = 'd' or v_row.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace' then array[v_row.id] end*/);
+/*unique         if v_row.unique_until = 'l' and v_row.attempt = 1 then
+          insert into trunq_data._uniquespecimen_freed (id) values (v_row.id);
+        end if;
+*/        if v_sub.has_cancelled and trunq._is_cancelled(v_sub.subscription_id, v_row.id) then
+          select b.last_txid, b.last_id into v_last_txid, v_last_id
+          from trunq_queue._specimen_bury(v_sub.subscription_id, lease_id, array[v_row.id], v_now, 'c') b;
+          v_buried := v_buried + 1;
+          if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
+            return;
+          end if;
+          continue;
+        end if;
         max_attempts := v_sub.max_attempts;
         if v_row.options is not null then
           if (v_row.options->>'expires_at')::timestamptz <= v_now then
             select b.last_txid, b.last_id into v_last_txid, v_last_id
             from trunq_queue._specimen_bury(v_sub.subscription_id, lease_id, array[v_row.id], v_now) b;
             v_buried := v_buried + 1;
-            if v_buried >= c_walk then
+            if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
               return;
             end if;
             continue;
           end if;
           max_attempts := coalesce((v_row.options->>'max_attempts')::integer, max_attempts);
         end if;
-        options := v_row.options;
+/*replace         v_by := case when v_row.unique_key is not null then
+          trunq_queue._uniquespecimen_replaced_by(v_row.unique_key, v_row.unique_turn, v_row.attempt) end;
+        if v_by is not null then
+          perform trunq._note_replaced(v_row.id, v_by);
+          select p.last_txid, p.last_id into v_last_txid, v_last_id
+          from trunq_queue._uniquespecimen_pass_over(v_sub.subscription_id, lease_id, v_now) p;
+          v_buried := v_buried + 1;
+          if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
+            return;
+          end if;
+          continue;
+        end if;
+*/        options := v_row.options;
         id := v_row.id; attempt := v_row.attempt; kind := v_row.kind; key := v_row.key;
         payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
         created_at := v_row.created_at; expires_at := v_expires_at;
@@ -130,7 +157,7 @@ begin
       return query
         with batch as materialized (
           -- 1. Late ones, each transaction by itself. No sort: the snapshot lists them in order, and a sort would read all.
-          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at, m.expiries, m.options
+          (select m.id, m.txid, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority, m.created_at, m.expiries, m.options/*unique , m.unique_key, m.unique_turn, m.unique_until*/
            from unnest(v_late) late(txid) cross join lateral (
              select g.* from trunq_log._specimen g
              where g.txid = late.txid and g.id > case when late.txid = v_last_txid then v_last_id else 0 end
@@ -140,7 +167,7 @@ begin
            limit p_max_messages)
           union all
           -- 2. The range. One row comparison is one start key; the walk ends after c_walk index rows, for this reader or not.
-          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at, w.expiries, w.options
+          (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at, w.expiries, w.options/*unique , w.unique_key, w.unique_turn, w.unique_until*/
            from (
              select g.* from trunq_log._specimen g
              where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
@@ -150,7 +177,7 @@ begin
            limit p_max_messages)
           union all
           -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease.
-          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint, null::jsonb
+          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint, null::jsonb/*unique , null::trunq.unique_key, null::bigint, null::"char"*/
            from trunq_log._specimen g
            where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
            order by g.txid, g.id offset c_walk - 1 limit 1)
@@ -159,7 +186,8 @@ begin
         total as (
           select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
             sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
-            max(b.expiries) expiries
+            max(b.expiries) expiries, count(b.options) optioned/*unique ,
+            array_agg(b.id) filter (where b.unique_until = 'd' or b.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace') keyed, coalesce(bool_or(b.unique_until = 'l' and b.attempt = 1), false) frees*/
           from batch b
         ),
         suspected as (
@@ -167,7 +195,7 @@ begin
           select t.*, case when t.expiries > 1 then array_position(array(select b.expiries > 1 from batch b), true) end suspect_at from total t
         ),
         taken as materialized (
-          select t.ids, t.txids, t.ended, t.n, nullif(t.suspect_at = 1, false) is_suspect, least(t.suspect_at - (t.suspect_at > 1)::integer, case
+          select t.ids, t.txids, t.ended, t.n, case when t.optioned > 0 then (select array_agg(b.id) from batch b where b.options->>'awaited' is not null) end awaited, /*unique t.keyed, t.frees, */nullif(t.suspect_at = 1, false) is_suspect, least(t.suspect_at - (t.suspect_at > 1)::integer, case
             when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
             else greatest(1, (
               select count(*)::integer from (
@@ -178,30 +206,52 @@ begin
         ),
         made as (
           insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases)
+            min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
           select v_lease_id, v_sub.subscription_id, v_token, p_worker, v_lo, v_hi,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
               when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
               when t.size = t.n - t.ended::integer then t.ids[t.n] else t.ids[t.size] end,
             t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
-            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect, v_tokens - t.size, v_tokens_at, case when v_open is not null then v_open || v_lease_id end
+            t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect, v_tokens - t.size, v_tokens_at, case when v_open is not null then v_open || v_lease_id end, t.awaited/*unique ,
+            t.keyed*/
           from taken t where t.n - t.ended::integer > 0
-        )
+        )/*unique ,
+        freed as (
+          insert into trunq_data._uniquespecimen_freed (id)
+          select b.id from (select b.* from batch b limit (select t.size from taken t)) b
+          where (select t.frees from taken t) and b.unique_until = 'l' and b.attempt = 1
+        )*/
         select v_lease_id, v_token, b.id, b.attempt, coalesce((b.options->>'max_attempts')::integer, v_sub.max_attempts), b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
           b.priority::smallint, b.created_at, v_expires_at, b.options::jsonb
-        from (select b.* from batch b where b.attempt > 0 limit (select t.size from taken t)) b
-        where b.options is null or (b.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(b.id);
+        from (select b.* from batch b where b.attempt > 0 limit (select t.size from taken t)) b/*replace
+          left join lateral (
+            select n.id by from (
+              select x.* from trunq_data._uniquespecimen_unique x where x.unique_key = b.unique_key order by x.turn desc limit 1) n
+            where n.turn > b.unique_turn and (n.from_turn <= b.unique_turn or b.attempt = 1 and n.until not in ('t', 'q'))) n on true*/
+        where (b.options is null or (b.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(b.id))
+          and (not v_sub.has_cancelled or trunq._note_cancelled(v_sub.subscription_id, b.id))/*replace
+          and (n.by is null or trunq._note_replaced(b.id, n.by))*/;
       get diagnostics v_count = row_count;
-      if v_count < p_max_messages and current_setting('trunq.expired', true) <> '' then
-        v_expired := string_to_array(current_setting('trunq.expired'), ',')::bigint[];
-        perform set_config('trunq.expired', '', true);
-        select b.last_txid, b.last_id into v_place_txid, v_place_id
-        from trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_expired, v_now) b;
-        if v_count = 0 then
+      if v_count < p_max_messages and (current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
+          or current_setting('trunq.replaced', true) <> ''*/) then
+        v_expired := trunq._noted('trunq.expired');
+        v_cancelled := trunq._noted('trunq.cancelled');
+        if v_expired <> '{}' then
+          select b.last_txid, b.last_id into v_place_txid, v_place_id
+          from trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_expired, v_now) b;
+        end if;
+        if v_cancelled <> '{}' then
+          select b.last_txid, b.last_id into v_place_txid, v_place_id
+          from trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_cancelled, v_now, 'c') b;
+        end if;
+/*replace         select coalesce(p.last_txid, v_place_txid), coalesce(p.last_id, v_place_id), p.count into v_place_txid, v_place_id, v_replaced
+        from trunq_queue._uniquespecimen_pass_over(v_sub.subscription_id, v_lease_id, v_now) p;
+        v_buried := v_buried + v_replaced;
+*/        if v_count = 0 then
           -- On behind it. Taken for an empty look, what follows in the window would be passed over.
-          v_last_txid := v_place_txid; v_last_id := v_place_id; v_buried := v_buried + cardinality(v_expired);
-          if v_buried >= c_walk then
+          v_last_txid := v_place_txid; v_last_id := v_place_id; v_buried := v_buried + cardinality(v_expired) + cardinality(v_cancelled);
+          if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
             return;
           end if;
           continue;
@@ -230,14 +280,16 @@ begin
       v_tokens, v_tokens_at, v_open);
   end if;
 end $$;
+revoke execute on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) from public;
 comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired are dead instead.
-Returns: one row a message, all of one lease; none when there is nothing.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
+Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq_queue._specimen_bury(
-  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_now timestamptz, out last_txid xid8, out last_id bigint
+  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_now timestamptz, p_outcome "char" default 'e',
+  out last_txid xid8, out last_id bigint
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
@@ -245,16 +297,17 @@ declare
 begin
   select l.worker, l.ids, l.txids, l.segment, l.last_txid, l.last_id, l.tokens into v_lease
   from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
-  insert into trunq_data._specimen_receipt (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
-  values (p_lease_id, v_lease.segment, p_subscription_id, 'e', cardinality(p_ids), p_ids, p_now);
-  perform trunq_queue._specimen_give_back(p_subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids, 'e', null, null, p_now);
+  insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+  select p_lease_id, coalesce(max(r.number) + 1, 0), v_lease.segment, p_subscription_id, p_outcome, cardinality(p_ids), p_ids, p_now
+  from trunq_data._specimen_receipt r where r.lease_id = p_lease_id and r.segment = v_lease.segment and r.subscription_id = p_subscription_id;
+  perform trunq_queue._specimen_give_back(p_subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids, p_outcome, null, null, p_now);
   if v_lease.tokens is not null then
     update trunq_data._specimen_lease l set tokens = l.tokens + cardinality(p_ids) where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
   end if;
   last_txid := v_lease.last_txid; last_id := v_lease.last_id;
 end $$;
-comment on function trunq_queue._specimen_bury(integer, bigint, bigint[], timestamptz) is
-  'Answers messages of a lease that were not handed out, in its own transaction: dead, reason expired. So lease and receipt stay the whole history, and its position moves.
+comment on function trunq_queue._specimen_bury(integer, bigint, bigint[], timestamptz, "char") is
+  'Answers messages of a lease that were not handed out, in its own transaction: dead, reason expired (e) or cancelled (c). So lease and receipt stay the whole history, and its position moves.
 Returns: that position.';
 
 create or replace function trunq_queue._specimen_extend(
@@ -262,8 +315,9 @@ create or replace function trunq_queue._specimen_extend(
   p_lease_id bigint,
   p_token bigint,
   p_lease_time interval default null
-) returns timestamptz
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+) returns table (expires_at timestamptz, cancelled bigint[])
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
 declare
   v_sub trunq.subscription := trunq._subscription('_specimen', p_subscription);
   v_lease record;
@@ -283,22 +337,25 @@ begin
   perform pg_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(v_sub.queue_id, p_lease_id));
   if v_sub.mode = 'exclusive' then
     -- A batch that ran out is not reaped but taken over, under the subscription's lock, by a newer lease.
-    select b.lease_id, b.finished into v_lease from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
-    if v_lease.finished or v_lease.lease_id <> p_lease_id then
+    if not exists (select from trunq_queue._specimen_open_batches(v_sub.subscription_id) b where b.lease_id = p_lease_id and b.worker is not null) then
       perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
     end if;
   end if;
   -- By a later statement than the lock: it sees what the reaper did.
-  select l.token, l.expires_at, l.reaped_at into v_lease
+  select l.token, l.expires_at, l.reaped_at, case when v_sub.has_cancelled then l.ids end ids into v_lease
   from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
   if (v_lease.token = p_token) is not true or v_lease.reaped_at is not null then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
   end if;
+  cancelled := case when v_sub.has_cancelled
+    then array(select c.id from trunq.cancelled c where c.subscription_id = v_sub.subscription_id and c.id = any (v_lease.ids) order by c.id) else '{}' end;
   v_until := trunq.clock() + v_lease_time;
   if v_until < v_lease.expires_at and v_sub.mode = 'shared' then
     if not v_is_ordered then
       -- Another call extended it further meanwhile: as if that one had come after this.
-      return v_lease.expires_at;
+      expires_at := v_lease.expires_at;
+      return next;
+      return;
     end if;
     -- The reaper goes by expiry and never looks behind its mark. An earlier expiry may appear only as a new lease does, and,
     -- since the clock may have gone back, not behind the mark.
@@ -306,11 +363,13 @@ begin
     on conflict (queue_id, subscription_id, duty) do update set at = least(mark.at, v_until - interval '1 microsecond');
   end if;
   update trunq_data._specimen_lease set expires_at = v_until where subscription_id = v_sub.subscription_id and lease_id = p_lease_id;
-  return v_until;
+  expires_at := v_until;
+  return next;
 end $$;
+revoke execute on function trunq_queue._specimen_extend(text, bigint, bigint, interval) from public;
 comment on function trunq_queue._specimen_extend(text, bigint, bigint, interval) is
   'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
-Returns: the new end.
+Returns: the new end, and those of its messages that somebody cancelled: whoever handles one should stop.
 Raises: TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
 Locks: the lease; before it the subscription, when the lease gets shorter or is a batch.';
 

@@ -30,7 +30,7 @@ begin
   return v_id;
 end $$;
 comment on function trunq_queue._specimen_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
-  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out.
+  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out.
 Returns: its id.
 Raises: TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
@@ -69,8 +69,7 @@ begin
     perform trunq._check_arrays('_specimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   end if;
   if p_options is not null or p_max_age is not null then
-    perform trunq._check_plain('_specimen', 'options of a message');
-    p_options := trunq._options(p_options, p_max_age);
+    p_options := trunq._options(p_options, p_max_age, case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end);
   end if;
   if p_delay is not null or p_due_at is not null then
     return trunq._publish_many_delayed('_specimen', p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_options);

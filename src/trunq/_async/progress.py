@@ -1,0 +1,109 @@
+"""Progress: how far what runs is, and checkpoints from which the next attempt goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, overload
+
+from trunq._async.access import AsyncAccess
+from trunq.call import Call
+from trunq.connection.given import AsyncGiven
+from trunq.errors import InvalidArgument
+from trunq.held import Held
+from trunq.message import Message
+from trunq.progress import Progress
+from trunq.record import ProgressState
+from trunq.wire.array import bigint_array
+
+
+class AsyncReporting(AsyncAccess):
+    """Progress."""
+
+    @overload
+    async def set_progress(
+        self,
+        message: Message,
+        /,
+        *,
+        percent: float | None = None,
+        note: str | None = None,
+        checkpoint: Any = None,
+        connection: AsyncGiven | None = None,
+    ) -> None: ...
+
+    @overload
+    async def set_progress(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        id: int,
+        percent: float | None = None,
+        note: str | None = None,
+        checkpoint: Any = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> None: ...
+
+    async def set_progress(
+        self,
+        queue: str | Message,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        id: int | None = None,
+        percent: float | None = None,
+        note: str | None = None,
+        checkpoint: Any = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> None:
+        """Say how far a message is that was leased: 0 to 100 `percent`, a `note` of up to 500 characters, and
+        a `checkpoint`, up to 1 MB of JSON, that the next attempt is given.
+
+        What is left out stays as this attempt said it. Raises LeaseLost when the lease has ended,
+        MessageTooLarge for a larger checkpoint, InvalidArgument also when the message was answered. A handler
+        that a worker runs calls `message.set_progress`, which writes seldom.
+        """
+        held = Held.of(queue, subscription, lease_id, token, None if id is None else [id])
+        given = Progress.of(percent, note, checkpoint)
+        arguments = {**held.lease, "id": held.ids[0], **given.arguments}
+        ((is_said,),) = await self._execute(connection, Call("set_progress", arguments))
+        if not is_said:
+            raise InvalidArgument(
+                f"message {held.ids[0]} was answered: it makes no progress any more", "report while it runs"
+            )
+
+    async def show_checkpoint(
+        self,
+        queue: str,
+        id: int,
+        subscription: str | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> Any:
+        """The checkpoint of a message that runs, waits for its next attempt or is dead; None: it has none."""
+        return await self._value(connection, "show_checkpoint", queue=queue, id=id, subscription=subscription)
+
+    async def list_progress(
+        self,
+        queue: str,
+        subscription: str | None = None,
+        ids: Iterable[int] | None = None,
+        limit: int | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[ProgressState]:
+        """What handlers last reported, the newest first, at most `limit` (100): of messages that run, and of
+        those that wait for their next attempt or are dead. All, or those with these `ids`.
+        """
+        return await self._records(
+            connection,
+            ProgressState,
+            "list_progress",
+            queue=queue,
+            subscription=subscription,
+            ids=None if ids is None else bigint_array(ids),
+            limit=limit,
+        )

@@ -1,0 +1,145 @@
+"""Arrow in pipelines: types of Postgres and of lakes, and batches of whatever a function gave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trunq.errors import InvalidPipeline
+from trunq.stage.arrow import TYPE, WIDER, is_endless, plain
+
+PLAIN: Final = {
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "text": pa.string(),
+    "varchar": pa.string(),
+    "bool": pa.bool_(),
+    "date": pa.date32(),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "timestamp": pa.timestamp("us"),
+    "bytea": pa.binary(),
+}
+"""Types of Postgres that travel as they are; others as text."""
+
+
+def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows in types that every reader of a lake has: exact numbers of Postgres are decimals."""
+    columns, fields = [], []
+    for column, field in zip(batch.columns, batch.schema, strict=True):
+        kind = _lake_type(field)
+        if is_endless(column) is not None:
+            raise InvalidPipeline(
+                f'column "{field.name}" has a time without end (infinity), which a lake has no value for',
+                "put null in its place by sql or function, or keep such rows out by a check",
+            )
+        columns.append(column if column.type == kind else _cast(column, kind))
+        fields.append(pa.field(field.name, kind))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _lake_type(field: pa.Field) -> pa.DataType:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if (found := _DIGITS.fullmatch((field.metadata or {}).get(TYPE, b"").decode())) is not None:
+        return pa.decimal128(int(found[1]), int(found[2]))
+    if pa.types.is_null(kind) or pa.types.is_time(kind):
+        return pa.string()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    return WIDER.get(kind, kind)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(kind)
+
+
+_DIGITS: Final = re.compile(r"numeric\((3[0-8]|[12]?\d),(\d+)\)")
+
+
+def plain_rows(rows: Iterable[Any]) -> list[Any]:
+    """Rows as values that JSON has."""
+    return [plain(row) for row in rows]
+
+
+def batches_of(rows: Any, what: str, size: int = 20_000) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of whatever a user's function gave: a table, a batch, a reader, or an iterable of these
+    and of dicts; `what` names the function.
+
+    Raises InvalidPipeline for anything else.
+    """
+    if isinstance(rows, pa.Table):
+        yield from rows.to_batches(max_chunksize=size)
+        return
+    if isinstance(rows, pa.RecordBatch):
+        yield rows
+        return
+    if isinstance(rows, dict | str | bytes) or not isinstance(rows, Iterable):
+        raise InvalidPipeline(f"{what} gave {type(rows).__name__}, not an Arrow table or rows")
+    waiting: list[dict[str, Any]] = []
+    for each in rows:
+        if isinstance(each, dict):
+            waiting.append(each)
+            if len(waiting) == size:
+                yield from pa.Table.from_pylist(waiting).to_batches()
+                waiting = []
+            continue
+        if not isinstance(each, pa.Table | pa.RecordBatch):
+            raise InvalidPipeline(
+                f"{what} gave a {type(each).__name__} among its rows, not a dict or an Arrow table"
+            )
+        if waiting:
+            yield from pa.Table.from_pylist(waiting).to_batches()
+            waiting = []
+        yield from batches_of(each, what, size)
+    if waiting:
+        yield from pa.Table.from_pylist(waiting).to_batches()
+
+
+def like(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with the columns and types of an earlier one: what it lacks is null.
+
+    Raises InvalidPipeline for a column that the earlier one had not, or that is of another type.
+    """
+    if batch.schema.equals(schema, check_metadata=False):
+        return batch
+    if extra := [name for name in batch.schema.names if name not in schema.names]:
+        raise InvalidPipeline(f'column "{extra[0]}" comes in the middle of a run: rows before it had none')
+    columns = []
+    for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(field.name)
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidPipeline(
+                f'column "{field.name}" is {field.type} in the first rows of a run and {column.type} later'
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def unified(pipeline: str, schemas: Sequence[pa.Schema]) -> pa.Schema | None:
+    """The columns of all of them, each in a type that holds all; None: there is none.
+
+    Raises InvalidPipeline for a column that is of types that have none in common.
+    """
+    if not schemas:
+        return None
+    distinct: list[pa.Schema] = []
+    for schema in schemas:
+        if not distinct or not schema.equals(distinct[-1]):
+            distinct.append(schema)
+    try:
+        return pa.unify_schemas(distinct, promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise InvalidPipeline(
+            f"pipeline {pipeline}: rows do not go together: {error}", "give the column one type in the source"
+        ) from error

@@ -1,0 +1,206 @@
+"""What the database knows of a run, by the functions of sql/functions/run.sql; each call is a transaction."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from trunq import Client
+
+HOLD: Final = 30.0
+"""Seconds for which whoever is at a run keeps others from it; told again every few seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a message asks for."""
+
+    pipeline: str
+    message_id: int
+    payload: Any = None
+    is_backfill: bool = False
+    is_resend: bool = False
+    chain: UUID | None = None
+    started_by: str | None = None
+
+    @property
+    def noted(self) -> Any:
+        """The payload as the run notes it: that of a resend is like no other."""
+        return {"resend": self.payload, "of": "quarantine"} if self.is_resend else self.payload
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that is open, as its sink and source see it."""
+
+    pipeline: str
+    identity: str
+    run_id: int
+    number: int
+    message_id: int
+    slice: dict[str, Any]
+    payload: Any = None
+    backfill: int = 0
+    attempt: int = 0
+    is_cancelled: bool = False
+    progress: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def mark(self) -> str:
+        """Under which a sink keeps the number of the newest run: a backfill is a series of its own."""
+        return f"{self.identity}/{self.backfill}" if self.backfill else self.identity
+
+
+class Control:
+    """The functions, through a client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def open(self, asked: Asked) -> dict[str, Any]:
+        """What is to be done for a message: answer, take, wait or plan."""
+        opened: dict[str, Any] = self._call(
+            "_open_run",
+            pipeline=asked.pipeline,
+            message_id=asked.message_id,
+            payload=_json(asked.noted),
+            backfill=asked.is_backfill,
+            hold_for=f"{HOLD} seconds",
+        )
+        return opened
+
+    def begin(self, asked: Asked, planned: dict[str, Any], slice: dict[str, Any]) -> dict[str, Any] | None:
+        """The run over a slice that was planned; None when another began meanwhile, or state, source or sink
+        were set.
+        """
+        begun: dict[str, Any] | None = self._call(
+            "_begin_run",
+            pipeline=asked.pipeline,
+            message_id=asked.message_id,
+            slice=_json(slice),
+            snapshot=planned["snapshot"],
+            done=planned["done"],
+            plan_hash=planned["plan_hash"],
+            payload=_json(asked.noted),
+            backfill=asked.is_backfill,
+            chain=asked.chain,
+            started_by=asked.started_by,
+            hold_for=f"{HOLD} seconds",
+        )
+        return begun
+
+    def note_nothing(self, pipeline: str, planned: dict[str, Any], state: dict[str, Any]) -> None:
+        """There is nothing new up to this state."""
+        self._call(
+            "_note_nothing",
+            pipeline=pipeline,
+            done=planned["done"],
+            state=_json(state),
+            plan_hash=planned["plan_hash"],
+        )
+
+    def attempt(self, run: Run) -> int | None:
+        """Begin an attempt; None when the run is over."""
+        attempt: int | None = self._call("_try_run", run_id=run.run_id)
+        return attempt
+
+    def hold(self, run: Run, holder: int) -> str | None:
+        """Say that we are at it: `over` or `cancelled` when we should not be any more."""
+        told: str | None = self._call(
+            "_hold_run",
+            run_id=run.run_id,
+            holder=holder,
+            progress=_json(run.progress),
+            hold_for=f"{HOLD} seconds",
+        )
+        return told
+
+    def let_go(self, run: Run, holder: int, error: str | None = None) -> None:
+        """We failed: others need not wait."""
+        self._call("_let_go", run_id=run.run_id, holder=holder, error=error)
+
+    def note_crash(self, run: Run, holder: int, error: str) -> int:
+        """The process that was at it crashed; how often that has happened to the run."""
+        crashes: int | None = self._call("_note_crash", pipeline=run.pipeline, message_id=holder, error=error)
+        return crashes or 1
+
+    def is_cancelled(self, run: Run) -> bool:
+        """Whether somebody cancelled it."""
+        query = b"select is_cancelled from trunq.pipeline_run where run_id = %s and ended_at is null"
+        with self._client.transaction() as connection:
+            row = connection.execute(query, [run.run_id]).fetchone()
+        return bool(row and row[0])
+
+    def stage(self, run: Run, parts: list[str], state: dict[str, Any] | None, out: int, bad: int) -> None:
+        """All is staged."""
+        self._call(
+            "_stage_run",
+            attempt=run.attempt,
+            parts=parts,
+            state_after=None if state is None else _json(state),
+            rows_in=run.progress.get("rows_in", 0),
+            rows_out=out,
+            rows_bad=bad,
+        )
+
+    def finish(self, run: Run, attempt: int) -> dict[str, Any]:
+        """The run ends with the attempt that its sink holds; 0: with none."""
+        finished: dict[str, Any] = self._call("_finish_run", run_id=run.run_id, attempt=attempt)
+        return finished
+
+    def quarantine(
+        self, run: Run, reasons: list[list[str]], rows: list[Any], part: str | None = None
+    ) -> None:
+        """Keep rows that broke a rule; those of a part count when the attempt has it among its parts."""
+        self._call(
+            "_quarantine", attempt=run.attempt, reasons=_json(reasons), contents=_json(rows), part=part
+        )
+
+    def quarantined(self, pipeline: str, reason: str | None) -> list[int]:
+        """Ids of rows in the quarantine."""
+        ids: list[int] = self._call("_find_quarantined", pipeline=pipeline, reason=reason)
+        return ids
+
+    def read_quarantine(self, pipeline: str, ids: list[int]) -> list[Any]:
+        """The rows themselves."""
+        rows: list[Any] = self._call("_read_quarantine", pipeline=pipeline, ids=_json(ids))
+        return rows
+
+    def new_files(self, pipeline: str, files: list[list[Any]], limit: int | None) -> list[list[Any]]:
+        """Of files those that no run has read."""
+        new: list[list[Any]] = self._call(
+            "_find_new_files", pipeline=pipeline, files=_json(files), limit=limit
+        )
+        return new
+
+    def _call(self, function: str, /, **arguments: Any) -> Any:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        names = ", ".join(f"p_{name} => %({name})s{_CASTS.get(name, '')}" for name in given)
+        with self._client.transaction() as connection:
+            row = connection.execute(f"select trunq.{function}({names})".encode(), given).fetchone()
+        return row and row[0]
+
+
+_CASTS: Final = {
+    **dict.fromkeys(
+        ("payload", "slice", "state", "state_after", "progress", "reasons", "contents", "ids", "files"),
+        "::jsonb",
+    ),
+    **dict.fromkeys(("message_id", "done", "run_id", "attempt", "holder", "plan_hash"), "::bigint"),
+    **dict.fromkeys(("rows_in", "rows_out", "rows_bad"), "::bigint"),
+    "hold_for": "::interval",
+    "parts": "::text[]",
+    "chain": "::uuid",
+    "limit": "::integer",
+}
+
+
+def _json(value: Any) -> str | None:
+    # jsonb holds no NUL; a backslash before u0000 that is itself escaped stands for text.
+    return None if value is None else _NUL.sub(r"\1", json.dumps(value, default=str))
+
+
+_NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")

@@ -1,0 +1,200 @@
+"""The engine: one Spark session for all runs of a process, started when the first run needs it.
+
+A run that has `sql`, `transform` or `checks` does its work here; others touch no Spark. `stage` blocks the
+thread that calls it, and all that Spark does for it is in a job group of that attempt: another thread can
+follow it (`statusTracker`) and end it (`cancelJobGroup`) by the name of the group.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from trunq.pipeline.control import Run
+from trunq.pipeline.errors import EngineDied
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.sink import Sink
+from trunq.pipeline.source import Context, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("trunq.pipeline")
+
+_SETTINGS: Final = {"spark.scheduler.mode": "FAIR"}
+_GROUP: Final = (
+    "spark.jobGroup.id",
+    "spark.job.description",
+    "spark.job.interruptOnCancel",
+    "spark.scheduler.pool",
+)
+
+
+@dataclass(slots=True)
+class Staged:
+    """What an attempt has staged."""
+
+    parts: list[str]
+    """What the sink is to take."""
+    rows: int
+    bad: int = 0
+    kept: list[str] = field(default_factory=list)
+    """Further parts, of the quarantine alone."""
+
+
+def group_of(run: Run) -> str:
+    """The job group of an attempt."""
+    return f"trunq {run.pipeline} {run.run_id} {run.attempt}"
+
+
+class Engine:
+    """Spark for runs. `master` and `memory` are those of `trunq.spark.session`, else of the settings."""
+
+    def __init__(self, master: str | None = None, memory: str | None = None) -> None:
+        self._master, self._memory = master, memory
+        self._starting = threading.Lock()
+        self._session: SparkSession | None = None
+        self._is_own = False
+
+    def session(self) -> SparkSession:
+        """The session, started at the first call. Raises SparkError where there is no Spark, or no Java."""
+        with self._starting:
+            if self._session is not None and self._is_dead():
+                log.warning("the Java process of Spark has ended; a new one is started")
+                self._forget()
+            if self._session is None:
+                from trunq import spark  # noqa: PLC0415  # slow to import
+
+                self._is_own = not _is_running()
+                self._session = spark.session("trunq pipelines", self._master, self._memory, _SETTINGS)
+                _share_path(self._session)
+                # What is wrong with a statement is told by the run that has it.
+                logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+            return self._session
+
+    def check(self, pipeline: Pipeline) -> None:
+        """Refuse statements that Spark cannot read. Raises InvalidPipeline."""
+        session = self.session()
+        from trunq.pipeline.work.statement import require_queries  # noqa: PLC0415  # needs pyspark
+
+        require_queries(session, pipeline)
+
+    def stage(
+        self,
+        pipeline: Pipeline,
+        run: Run,
+        source: Source | None,
+        sink: Sink,
+        context: Context,
+        check: Callable[[], None],
+        dsn: str,
+    ) -> Staged:
+        """Read, transform, check and stage all rows of a run. source None: those of its quarantine.
+
+        `check` raises when the run is to stop.
+        """
+        session = self.session()
+        from trunq.pipeline.work.staging import Staging  # noqa: PLC0415  # needs pyspark
+
+        try:
+            with self.grouped(run):
+                return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
+        except Exception as error:
+            check()
+            if self._is_dead():
+                raise EngineDied(
+                    f"the Java process of Spark ended during run {run.number} of pipeline {run.pipeline};"
+                    " the next attempt starts another"
+                ) from error
+            raise
+
+    @contextmanager
+    def grouped(self, run: Run) -> Iterator[str]:
+        """What this thread asks of Spark belongs to the job group of an attempt."""
+        spark = self.session().sparkContext
+        group = group_of(run)
+        spark.setJobGroup(group, f"run {run.number} of pipeline {run.pipeline}", interruptOnCancel=True)
+        # Runs beside each other have a pool each, and so a fair share of the cores.
+        spark.setLocalProperty("spark.scheduler.pool", f"trunq {run.pipeline}")
+        try:
+            yield group
+        finally:
+            # A session that died has no properties.
+            with suppress(Exception):
+                for name in _GROUP:
+                    spark.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    def warm(self) -> None:
+        """Start the session, and have it do an empty job in which Python has a part: the first is slow."""
+        spark = self.session()
+        from trunq.pipeline.work.hop import map_batches  # noqa: PLC0415  # needs pyspark
+
+        one = spark.range(1)
+        map_batches(one, lambda batches: batches, one.schema).collect()
+
+    def follow(self, run: Run) -> dict[str, int]:
+        """How many tasks the jobs of an attempt have, and how many of them are done; {}: no jobs yet."""
+        if (session := self._session) is None:
+            return {}
+        tracker = session.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(id) for id in tracker.getJobIdsForGroup(group_of(run))]
+        stages = [tracker.getStageInfo(id) for job in jobs if job is not None for id in job.stageIds]
+        known = [stage for stage in stages if stage is not None]
+        if not known:
+            return {}
+        return {
+            "tasks": sum(stage.numTasks for stage in known),
+            "done": sum(stage.numCompletedTasks for stage in known),
+        }
+
+    def end(self, run: Run) -> None:
+        """End the jobs of an attempt, tasks that sleep too."""
+        if (session := self._session) is not None:
+            session.sparkContext.cancelJobGroup(group_of(run))
+
+    def close(self) -> None:
+        """End the session, if it was started here."""
+        with self._starting:
+            if self._is_dead():
+                self._forget()
+            session, self._session = self._session, None
+        if session is not None and self._is_own:
+            session.stop()
+
+    def _is_dead(self) -> bool:
+        gateway: Any = self._session and self._session.sparkContext._gateway
+        return gateway is not None and gateway.proc.poll() is not None
+
+    def _forget(self) -> None:
+        """Let the session go whose Java process is no more: stopping it would ask that process."""
+        from pyspark import SparkContext  # noqa: PLC0415  # needs only what the extra spark has
+        from pyspark.sql import SparkSession as Session  # noqa: PLC0415
+
+        self._session = None
+        with suppress(Exception):
+            SparkContext._gateway.shutdown()  # type: ignore[union-attr]
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        Session._instantiatedSession = None
+        Session._activeSession = None
+
+
+def _is_running() -> bool:
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+
+
+def _share_path(session: SparkSession) -> None:
+    """What this process can import, its tasks can: functions of users stand beside their runner."""
+    if os.name != "posix" or not str(session.sparkContext.master).startswith("local"):
+        return
+    own = [each or os.getcwd() for each in sys.path if not each.endswith((".zip", "site-packages"))]
+    stdlib = os.path.dirname(os.__file__)
+    paths = dict.fromkeys(each for each in own if not each.startswith(stdlib))
+    environment: dict[str, Any] = session.sparkContext.environment
+    environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -1,0 +1,89 @@
+"""What can go wrong in a run, beside a pipeline that cannot be.
+
+trunq.errors.TrunqError
+├── StageLost      rows that were staged are gone: the run is tried again
+├── SourceChanged  a table was rewritten while it was read in shares: the run is tried again
+├── SinkUnwritable a disk is full, a right or a table is gone: the run is tried again
+├── Outrun         another run was first to replace partitions: the run is tried again
+├── RunCancelled   somebody cancelled the run
+├── RunOver        somebody else ended the run, or is at it
+├── TooManyBad     more rows broke a rule than the pipeline allows
+├── CheckFailed    a row broke a rule that fails the run
+├── WorkFailed     Spark ended the work
+├── EngineDied     the Java process of Spark ended
+├── RunFailed      what a run in a process of its own has raised there
+├── RunCrashed     the process of such a run ended before the run
+└── ApiFailed      an HTTP API does not answer, or refuses
+
+Wait is no error: the message is to come again after a while.
+"""
+
+from __future__ import annotations
+
+from trunq.errors import TrunqError
+
+
+class StageLost(TrunqError):
+    """A stage has fewer rows than were written into it."""
+
+
+class SourceChanged(TrunqError):
+    """A table was rewritten while it was read."""
+
+
+class SinkUnwritable(TrunqError):
+    """The sink cannot be written to."""
+
+
+class Outrun(TrunqError):
+    """Another run replaced partitions after this one had begun to read."""
+
+
+class RunCancelled(TrunqError):
+    """The run was cancelled while we were at it."""
+
+
+class RunOver(TrunqError):
+    """The run is not ours any more."""
+
+
+class TooManyBad(TrunqError):
+    """A larger share of rows broke a rule than `max_bad`."""
+
+
+class CheckFailed(TrunqError):
+    """A row broke a check of which `otherwise` is fail."""
+
+
+class WorkFailed(TrunqError):
+    """Spark could not do what the pipeline says."""
+
+
+class EngineDied(TrunqError):
+    """The Java process of Spark is no more; the next run starts another."""
+
+
+class RunFailed(TrunqError):
+    """A run in a process of its own failed; the text has the name of its error."""
+
+
+class RunCrashed(TrunqError):
+    """The process of a run ended before the run; `crashes`: how often that has happened to it."""
+
+    def __init__(self, message: str, crashes: int) -> None:
+        super().__init__(message)
+        self.crashes = crashes
+
+
+class ApiFailed(TrunqError):
+    """An API did not give, or take, what it was asked to."""
+
+
+class Wait(Exception):  # no error: it is to come again
+    """The message is to come again after some seconds: somebody else is at it, the pipeline is paused, or an
+    API asks for it.
+    """
+
+    def __init__(self, seconds: float, why: str = "") -> None:
+        super().__init__(why or f"{seconds} s")
+        self.seconds = seconds

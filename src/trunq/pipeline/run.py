@@ -1,0 +1,313 @@
+"""One run: opened or taken up, read, staged, committed, finished. Killed at any line, it loses and doubles
+nothing.
+
+The order is all: the slice is fixed before anything is read; the attempt with the state after it is written
+down before the sink commits; the sink commits data and mark in one step; the run ends with the attempt that
+the sink's mark names. sql/functions/run.sql has the other half.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trunq import Client
+from trunq.errors import InvalidPipeline
+from trunq.pipeline import sink as sinks
+from trunq.pipeline import source as sources
+from trunq.pipeline.arrow import batches_of, like
+from trunq.pipeline.control import Asked, Control, Run
+from trunq.pipeline.engine import Engine, Staged
+from trunq.pipeline.errors import RunCancelled, RunOver, TooManyBad, Wait
+from trunq.pipeline.isolated import Isolation
+from trunq.pipeline.model import Pipeline, read_definition
+from trunq.pipeline.redact import redact, redacted
+from trunq.pipeline.sink import Mark, Sink
+from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source.function import find_function, wants_context
+from trunq.pipeline.watch import Watch
+
+_TELL: Final = ("number", "backfill", "outcome", "rows_in", "rows_out", "rows_bad", "chain")
+
+
+@dataclass
+class Executor:
+    """Executes what messages ask for, on a client of the database of trunq."""
+
+    client: Client
+    dsn: str
+    engine: Engine = field(default_factory=Engine)
+    isolation: Isolation | None = None
+    """Does the runs of isolated pipelines; None: they are done here."""
+    running: dict[int, Run] = field(default_factory=dict)
+    """What is being done, by its message."""
+    control: Control = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.control = Control(self.client)
+
+    def execute(self, asked: Asked, lost: threading.Event | None = None) -> dict[str, Any]:
+        """What became of the run that a message asks for. Raises Wait, RunOver when `lost` was set."""
+        while True:
+            opened = self.control.open(asked)
+            if opened["action"] == "answer":
+                return _told(opened["run"])
+            if opened["action"] == "wait":
+                raise Wait(float(opened["seconds"]))
+            written = read_definition(asked.pipeline, opened["definition"])
+            pipeline = written.expanded()
+            with redacted(pipeline):
+                if opened["action"] == "take":
+                    told = opened["run"]
+                elif (told := self._plan(pipeline, asked, opened)) is None:
+                    return {"outcome": "nothing new"}
+                elif not told:
+                    continue
+                result = self._take(pipeline, _run(pipeline, opened, told), asked, lost or threading.Event())
+            if told["message_id"] == asked.message_id:
+                return result
+
+    def _plan(self, pipeline: Pipeline, asked: Asked, opened: dict[str, Any]) -> dict[str, Any] | None:
+        """The run over what is new; None: nothing is; empty: another run began meanwhile, or the
+        state was set.
+        """
+        sinks.make(pipeline, self.dsn).check()
+        if asked.is_resend:
+            reason = (asked.payload or {}).get("reason")
+            ids = self.control.quarantined(pipeline.name, reason)
+            return self._begin(pipeline, asked, opened, Plan({"quarantine": ids} if ids else None, None))
+        source = sources.make(pipeline, self.dsn, self.control)
+        if asked.is_backfill:
+            return self._begin(pipeline, asked, opened, Plan(source.plan_range(asked.payload), None))
+        plan = source.plan(opened["state"])
+        if plan.slice is None and plan.state is not None:
+            self.control.note_nothing(pipeline.name, opened, plan.state)
+            source.release(plan.state)
+        return self._begin(pipeline, asked, opened, plan)
+
+    def _begin(
+        self, pipeline: Pipeline, asked: Asked, opened: dict[str, Any], plan: Plan
+    ) -> dict[str, Any] | None:
+        if plan.slice is None:
+            return None
+        if pipeline.needs_spark and not self._is_elsewhere(pipeline):
+            self.engine.check(pipeline)
+        after = {} if plan.state is None else {"after": plan.state}
+        return self.control.begin(asked, opened, {**plan.slice, **after}) or {}
+
+    def _take(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
+        self.running[asked.message_id] = run
+        try:
+            if self.isolation is not None and self._is_elsewhere(pipeline):
+                done = self.isolation.take(run, asked, lost, self.control)
+                if done is not None:
+                    return done
+                run.is_cancelled = True
+            return self._apply(pipeline, run, asked, lost)
+        except Exception as error:
+            # Others need not wait until our hold is over.
+            with suppress(Exception):
+                # Given up for another runner, it has not failed.
+                is_over = isinstance(error, RunOver)
+                why = None if is_over else redact(pipeline, f"{type(error).__name__}: {error}")
+                self.control.let_go(run, asked.message_id, why)
+            raise
+        finally:
+            self.running.pop(asked.message_id, None)
+
+    def _is_elsewhere(self, pipeline: Pipeline) -> bool:
+        """Whether its runs are done in processes of their own."""
+        return pipeline.isolate and self.isolation is not None
+
+    def _apply(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
+        sink = sinks.make(pipeline, self.dsn)
+        source = None if "quarantine" in run.slice else sources.make(pipeline, self.dsn, self.control)
+        mark = sink.applied(run)
+        if mark is None or mark.number < run.number:
+            own = 0
+            try:
+                if run.is_cancelled:
+                    raise RunCancelled("cancelled")
+                own = self._attempt(pipeline, source, sink, run, asked, lost)
+            except RunCancelled:
+                run.attempt = 0
+                sink.commit(run, [], 0)
+            mark = sink.applied(run) or Mark(run.number, own)
+        # One who was slow finds that others have ended this run, and taken the next.
+        if mark.number > run.number and self.control.attempt(run) is not None:
+            raise InvalidPipeline(
+                f"the sink of pipeline {run.pipeline} holds run {mark.number}, and run {run.number}"
+                f" is the newest that this"
+                " database knows: it was set back",
+                "make the pipeline anew under another name, with a state that fits what is in the sink",
+            )
+        finished = self.control.finish(run, mark.attempt)
+        if source is not None and not run.backfill and finished["outcome"] == "done":
+            source.release(run.slice.get("after", {}))
+        return _told(finished)
+
+    def _attempt(
+        self,
+        pipeline: Pipeline,
+        source: Source | None,
+        sink: Sink,
+        run: Run,
+        asked: Asked,
+        lost: threading.Event,
+    ) -> int:
+        """Stage all rows and have the sink take them; the number of this attempt, or 0 if another ended the
+        run.
+        """
+        attempt = self.control.attempt(run)
+        if attempt is None:
+            return 0
+        run.attempt = attempt
+        try:
+            with self._watched(pipeline, run, asked.message_id, lost) as check:
+                flow = _Flow(pipeline, run, self.control, check)
+                if pipeline.needs_spark:
+                    staged = flow.stage_in(self.engine, source, sink, self.dsn)
+                    self.control.hold(run, asked.message_id)
+                else:
+                    staged = flow.stage(sink, flow.rows(source))
+                parts = [*staged.parts, *staged.kept]
+                self.control.stage(run, parts, flow.state_after(), staged.rows, flow.bad)
+                check()
+                sink.commit(run, staged.parts, staged.rows)
+        except BaseException:
+            with suppress(Exception):
+                sink.discard(run)
+            raise
+        return attempt
+
+    @contextmanager
+    def _watched(
+        self, pipeline: Pipeline, run: Run, holder: int, lost: threading.Event
+    ) -> Iterator[Callable[[], None]]:
+        """Says each second how far the run is; what it yields raises when the run is to stop."""
+        watch = Watch(self.control, self.engine if pipeline.needs_spark else None, run, holder, lost)
+        watch.start()
+        try:
+            yield watch.check
+        except Exception:
+            # Drivers make errors of their own of what is raised in the rows that they take.
+            watch.check()
+            raise
+        finally:
+            watch.end()
+
+
+class _Flow:
+    """The rows of one attempt on their way."""
+
+    def __init__(self, pipeline: Pipeline, run: Run, control: Control, check: Callable[[], None]) -> None:
+        self._pipeline, self._run, self._control, self._check = pipeline, run, control, check
+        self.bad = 0
+        run.progress = {"rows_in": 0, "rows_out": 0, "rows_bad": 0, "bytes": 0}
+        self._context = Context(
+            run.pipeline, run.number, message=run.payload, refuse=self._refuse, check=check
+        )
+
+    def rows(self, source: Source | None) -> Iterator[pa.RecordBatch]:
+        """What is to be written."""
+        name = self._pipeline.function
+        if name is None:
+            return self._counted(source)
+        function = find_function(self._pipeline.name, name)
+        what = f"pipeline {self._pipeline.name}: function {name}"
+        return batches_of(self._transformed(function, source), what)
+
+    def stage_in(self, engine: Engine, source: Source | None, sink: Sink, dsn: str) -> Staged:
+        """Read, transform, check and stage the rows in Spark."""
+        run = self._run
+        staged = engine.stage(self._pipeline, run, source, sink, self._context, self._check, dsn)
+        self.bad += staged.bad
+        run.progress["rows_bad"] = self.bad
+        self._require_good(staged.rows)
+        return staged
+
+    def stage(self, sink: Sink, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage them in one part."""
+        first = next(batches, None)
+        if first is None:
+            self._require_good(0)
+            return Staged([], 0)
+        schema = first.schema
+        sink.begin(self._run, schema)
+        part = str(uuid.uuid4())
+
+        def all_alike() -> Iterator[pa.RecordBatch]:
+            batch: pa.RecordBatch | None = first
+            while batch is not None:
+                self._check()
+                self._run.progress["rows_out"] += batch.num_rows
+                yield like(batch, schema)
+                batch = next(batches, None)
+
+        rows = sink.stage(self._run, part, all_alike())
+        self._require_good(rows)
+        return Staged([part], rows)
+
+    def state_after(self) -> State | None:
+        """Where the next slice begins, if the sink takes this attempt; None: where it began before."""
+        if "range" in self._run.slice or "quarantine" in self._run.slice:
+            return None
+        after: State = self._run.slice.get("after", self._context.state)
+        return after
+
+    def _counted(self, source: Source | None) -> Iterator[pa.RecordBatch]:
+        batches = self._again() if source is None else source.read(self._run.slice, self._context)
+        for batch in batches:
+            self._run.progress["rows_in"] += batch.num_rows
+            self._run.progress["bytes"] += batch.nbytes
+            yield batch
+
+    def _again(self) -> Iterator[pa.RecordBatch]:
+        rows = self._control.read_quarantine(self._run.pipeline, self._run.slice["quarantine"])
+        return batches_of(rows, "the quarantine")
+
+    def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
+        batches = list(self._counted(source))
+        if not batches:
+            return []
+        first = batches[0].schema
+        table = pa.Table.from_batches([like(batch, first) for batch in batches], first)
+        return function(table, self._context) if wants_context(function) else function(table)
+
+    def _refuse(self, rows: list[Any], reasons: list[list[str]]) -> None:
+        if rows:
+            self._control.quarantine(self._run, reasons, rows)
+            self.bad += len(rows)
+            self._run.progress["rows_bad"] = self.bad
+
+    def _require_good(self, good: int) -> None:
+        if self.bad > self._pipeline.max_bad * (good + self.bad):
+            raise TooManyBad(
+                f"{self.bad} of {good + self.bad} rows of run {self._run.number} of pipeline"
+                f" {self._run.pipeline} broke a"
+                f" rule, and max_bad is {self._pipeline.max_bad}"
+            )
+
+
+def _run(pipeline: Pipeline, opened: dict[str, Any], told: dict[str, Any]) -> Run:
+    return Run(
+        pipeline.name,
+        str(opened["identity"]),
+        told["run_id"],
+        told["number"],
+        told["message_id"],
+        told["slice"],
+        told["payload"],
+        told["backfill"],
+        is_cancelled=told["is_cancelled"],
+    )
+
+
+def _told(run: dict[str, Any]) -> dict[str, Any]:
+    return {name: run[name] for name in _TELL}

@@ -1,0 +1,72 @@
+"""Sinks: all that a run needs of one, and the one of each format.
+
+`stage` shows nobody anything; `commit` takes all that is staged and the mark, the run's number and the
+attempt's, in one step. `applied` reads the mark. A run that is not newer than the mark adds nothing: the sink
+alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from trunq.pipeline.control import Run
+from trunq.pipeline.model import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The newest run that a sink has taken, and the attempt of it; attempt 0: that run was cancelled."""
+
+    number: int = 0
+    attempt: int = 0
+
+
+class Sink(Protocol):
+    """What all sinks do."""
+
+    def check(self) -> None:
+        """Refuse what can be known to be wrong before anything is read."""
+
+    def applied(self, run: Run) -> Mark | None:
+        """The mark of this pipeline; None: the sink keeps none, and what is staged is written."""
+
+    def begin(self, run: Run, schema: pa.Schema) -> None:
+        """Make ready for rows of this schema; refuse those that do not fit."""
+
+    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write rows where nobody sees them, and say how many."""
+
+    def commit(self, run: Run, parts: list[str], rows: int) -> bool:
+        """Take what is staged in these parts, and the mark, in one step; False: another was first.
+
+        Without parts, only the mark. Raises StageLost when fewer rows are there than were staged.
+        """
+
+    def discard(self, run: Run) -> None:
+        """What this attempt staged is not wanted."""
+
+
+_CLASSES: Final = {
+    "table": ("trunq.pipeline.sink.table", "TableSink"),
+    "delta": ("trunq.pipeline.sink.delta", "DeltaSink"),
+    "parquet": ("trunq.pipeline.sink.parquet", "ParquetSink"),
+    "queue": ("trunq.pipeline.sink.queue", "QueueSink"),
+    "http": ("trunq.pipeline.sink.http", "HttpSink"),
+}
+
+
+def make(pipeline: Pipeline, dsn: str) -> Sink:
+    """The sink of a pipeline whose variables are expanded; `dsn`: where trunq is."""
+    module, name = _CLASSES[pipeline.sink.format]
+    made: Sink = getattr(import_module(module), name)(pipeline, dsn)
+    return made
+
+
+def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Without empty ones."""
+    return (batch for batch in batches if batch.num_rows)

@@ -1,0 +1,296 @@
+"""A Delta table: one entry of its log takes the rows and the mark, two application transactions.
+
+Delta refuses one of two commits at once that carry the same application id; the second then reads the mark.
+Commits that replace partitions have a third one in common, a counter: two at once would else both add to a
+partition in which neither found a file. A run whose counter has moved since it began to read may hold older
+rows than those that are there, and reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.arrow import for_lake
+from trunq.pipeline.control import Run
+from trunq.pipeline.errors import Outrun
+from trunq.pipeline.model import DeltaSink as Model
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.directory import StageDirectory, read, told
+from trunq.pipeline.sink.lake import (
+    added,
+    check_partitioning,
+    move_in,
+    move_out,
+    removed,
+    sync_log,
+    write_part,
+)
+from trunq.pipeline.sink.merge import one_a_key
+from trunq.spark.lake.parquet import DataFile
+
+_TRIES: Final = 20
+_BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])
+_REPLACED: Final = "trunq:partitions"
+_IN_MEMORY: Final = 64 << 20
+"""Bytes of Parquet: of so few rows Delta looks which files of the table they can meet."""
+
+
+class DeltaSink:
+    """A Delta table."""
+
+    def __init__(self, pipeline: Pipeline, dsn: str) -> None:  # noqa: ARG002  # as all sinks
+        assert isinstance(pipeline.sink, Model)
+        self._pipeline = pipeline
+        self._model = pipeline.sink
+        self._stage = StageDirectory(pipeline.name, pipeline.sink.path)
+        self._replaced: int | None = None
+
+    def check(self) -> None:
+        """The table is made when it is not there."""
+
+    def applied(self, run: Run) -> Mark | None:
+        table = self._open()
+        # Looked at before the source is read.
+        self._replaced = (table and table.transaction_version(_REPLACED)) or 0
+        mark = Mark() if table is None else _mark(table, run)
+        if table is not None and mark.number == run.number:
+            # The run ends by it.
+            sync_log(self._stage.root, table.version(), _of(run), run.number)
+        return mark
+
+    def begin(self, run: Run, schema: pa.Schema) -> None:
+        lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
+        needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
+        if missing := [name for name in [*needed, *self._model.partition_by] if name not in lake.names]:
+            self._refuse(f'there is no column "{missing[0]}" in the rows; there are {", ".join(lake.names)}')
+        check_partitioning(self._pipeline.name, lake, self._model.partition_by)
+        with told(self._pipeline.name, self._model.path):
+            self._make(lake)
+            self._stage.begin(run)
+
+    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+        table = self._open()
+        assert table is not None
+        there = pa.schema(table.schema().to_arrow()).names
+
+        def fitting() -> Iterator[pa.RecordBatch]:
+            for batch in map(for_lake, checked(batches)):
+                yield batch.select([name for name in batch.schema.names if name in there])
+
+        with told(self._pipeline.name, self._model.path):
+            if self._model.mode == "upsert":
+                return self._stage.write(run, part, fitting())
+            partition_by = list(table.metadata().partition_columns)
+            return write_part(run, self._stage.directory(run), part, fitting(), partition_by)
+
+    def commit(self, run: Run, parts: list[str], rows: int) -> bool:
+        with told(self._pipeline.name, self._model.path):
+            table = self._open()
+            if table is not None and _mark(table, run).number >= run.number:
+                self._stage.discard(run)
+                return False
+            is_taken = self._merge(run, parts, rows) if self._upserts(parts) else self._add(run, parts, rows)
+            self._stage.discard(run)
+        return is_taken
+
+    def discard(self, run: Run) -> None:
+        self._stage.discard(run)
+
+    def _upserts(self, parts: list[str]) -> bool:
+        return self._model.mode == "upsert" and bool(parts)
+
+    def _add(self, run: Run, parts: list[str], rows: int) -> bool:
+        """The files that are staged become the table's, and others go."""
+        if self._open() is None:
+            self._create(_BLANK, [])
+        files = move_in(self._stage.root, self._stage.directory(run), run, parts, rows)
+        mode = self._model.mode if run.attempt else "append"
+        if mode == "replace_partitions" and run.backfill:
+            self._require_whole(run, files)
+
+        def write(table: DeltaTable) -> None:
+            actions = added(files)
+            if mode != "append":
+                actions += removed(table, None if mode == "replace" else files)
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                partition_by=list(table.metadata().partition_columns),
+                commit_properties=self._properties(run, table),
+            )
+
+        try:
+            is_taken = self._try(run, write)
+        except BaseException:
+            # What was written before the error was told is in the log.
+            table = self._open()
+            if table is not None and _mark(table, run) != Mark(run.number, run.attempt):
+                move_out(self._stage.root, files)
+            raise
+        if not is_taken:
+            move_out(self._stage.root, files)
+        return is_taken
+
+    def _require_whole(self, run: Run, files: list[DataFile]) -> None:
+        """Of a range: an empty text is in the partition of null, which no range has."""
+        column = run.slice.get("range", {}).get("column")
+        if any(file.partition.get(column) is None for file in files):
+            move_out(self._stage.root, files)
+            self._refuse(
+                f'the range of "{column}" has empty texts, which Delta keeps in one partition with null',
+                "begin the range behind them",
+            )
+
+    def _merge(self, run: Run, parts: list[str], rows: int) -> bool:
+        files = self._stage.keep_only(run, parts, rows)
+        if not files:
+            return self._add(run, [], 0)
+        schema = next(read(files)).schema
+        size = sum(path.stat().st_size for path in files)
+        newest = self._model.newest
+
+        def write(table: DeltaTable) -> None:
+            batches = one_a_key(files, self._model.key, newest)
+            merging = table.merge(
+                pa.RecordBatchReader.from_batches(schema, batches),
+                " and ".join(f't."{name}" = s."{name}"' for name in self._model.key),
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=size > _IN_MEMORY,
+                commit_properties=self._properties(run, table),
+            )
+            newer = None if newest is None else f't."{newest}" is null or t."{newest}" <= s."{newest}"'
+            merging.when_matched_update_all(newer).when_not_matched_insert_all().execute()
+
+        return self._try(run, write)
+
+    def _try(self, run: Run, write: Callable[[DeltaTable], None]) -> bool:
+        """Until an entry of the log is ours, or another attempt's."""
+        for tried in range(_TRIES):
+            table = self._open()
+            assert table is not None
+            if (mark := _mark(table, run)).number >= run.number:
+                # Of a commit that failed, the entry may be there all the same.
+                return mark == Mark(run.number, run.attempt)
+            self._require_newest(run, table)
+            try:
+                write(table)
+            except CommitFailedError:
+                if tried == _TRIES - 1:
+                    raise
+                continue
+            return True
+        raise AssertionError("unreachable")
+
+    def _require_newest(self, run: Run, table: DeltaTable) -> None:
+        replaced = table.transaction_version(_REPLACED) or 0
+        if (
+            run.attempt
+            and self._model.mode == "replace_partitions"
+            and self._replaced is not None
+            and replaced != self._replaced
+        ):
+            raise Outrun(
+                f"partitions of {self._model.path} were replaced after run {run.number} of pipeline"
+                f" {run.pipeline} began to read: it may hold older rows",
+                "the run is tried again",
+            )
+
+    def _properties(self, run: Run, table: DeltaTable) -> CommitProperties:
+        marks = [Transaction(_of(run), run.number), Transaction(_by(run), run.attempt)]
+        if self._model.mode == "replace_partitions" and run.attempt:
+            marks.append(Transaction(_REPLACED, (table.transaction_version(_REPLACED) or 0) + 1))
+        return CommitProperties(app_transactions=marks)
+
+    def _open(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._model.path)
+        except TableNotFoundError:
+            return None
+
+    def _create(self, schema: pa.Schema, partition_by: list[str]) -> DeltaTable:
+        """A table of no rows."""
+        try:
+            return DeltaTable.create(self._model.path, schema, mode="error", partition_by=partition_by)
+        except DeltaError:
+            # Two at once: one writes the first entry of the log, the other finds it.
+            if (table := self._open()) is None:
+                raise
+            return table
+
+    def _make(self, lake: pa.Schema) -> None:
+        """See to it that the table is there and has the columns of the rows, or refuse them."""
+        partition_by = self._model.partition_by
+        for tried in range(_TRIES):
+            table = self._open() or self._create(lake, partition_by)
+            try:
+                if _is_blank(table):
+                    empty = lake.empty_table()
+                    write_deltalake(
+                        table,
+                        empty,
+                        mode="overwrite",
+                        schema_mode="overwrite",
+                        partition_by=partition_by or None,
+                    )
+                    continue
+                there = list(table.metadata().partition_columns)
+                if partition_by and partition_by != there:
+                    self._refuse(
+                        f"{self._model.path} is partitioned by ({', '.join(there)}), and partition_by is"
+                        f" ({', '.join(partition_by)})",
+                        "write to another path: a Delta table keeps its partitions",
+                    )
+                if self._model.mode == "replace_partitions" and not there:
+                    self._refuse(f"{self._model.path} has no partitions to be replaced", "give partition_by")
+                if missing := self._missing(pa.schema(table.schema().to_arrow()), lake):
+                    table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+            except CommitFailedError:
+                if tried == _TRIES - 1:
+                    raise
+                continue
+            return
+
+    def _missing(self, there: pa.Schema, given: pa.Schema) -> list[pa.Field]:
+        """Columns that the table is to have."""
+        missing = []
+        for field in given:
+            if field.name not in there.names:
+                if self._pipeline.evolve == "refuse":
+                    self._refuse(
+                        f'column "{field.name}" is new: {self._model.path} has none', 'evolve = "add" adds it'
+                    )
+                missing.append(field)
+            elif (kind := there.field(field.name).type) != field.type:
+                self._refuse(
+                    f'column "{field.name}" of {self._model.path} is {kind} and comes as {field.type}',
+                    "cast the column in sql or function",
+                )
+        return missing if self._pipeline.evolve == "add" else []
+
+    def _refuse(self, why: str, advice: str | None = None) -> None:
+        raise InvalidPipeline(f"pipeline {self._pipeline.name}: {why}", advice)
+
+
+def _is_blank(table: DeltaTable) -> bool:
+    return [str(field.name) for field in table.schema().fields] == list(_BLANK.names)
+
+
+def _of(run: Run) -> str:
+    return f"trunq:{run.mark}"
+
+
+def _by(run: Run) -> str:
+    return f"trunq:{run.mark}:attempt"
+
+
+def _mark(table: DeltaTable, run: Run) -> Mark:
+    return Mark(table.transaction_version(_of(run)) or 0, table.transaction_version(_by(run)) or 0)

@@ -1,0 +1,141 @@
+"""What sinks in a directory have in common: each attempt stages Parquet files in a directory of its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from pyarrow import parquet
+
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.arrow import for_lake
+from trunq.pipeline.control import Run
+from trunq.pipeline.errors import SinkUnwritable, StageLost
+from trunq.pipeline.sink import checked
+
+STAGE: Final = "_trunq_stage"
+"""Readers of a lake pass over names that begin so."""
+
+
+class StageDirectory:
+    """Where attempts stage; what killed ones left goes when a newer run begins."""
+
+    def __init__(self, pipeline: str, path: str) -> None:
+        if "://" in path:
+            raise InvalidPipeline(f"pipeline {pipeline}: {path} is no directory of this machine")
+        self.root = Path(path)
+
+    def directory(self, run: Run) -> Path:
+        """That of an attempt."""
+        return self.root / STAGE / f"{prefix(run)}{run.number:08d}-{run.attempt}"
+
+    def begin(self, run: Run) -> Path:
+        """Make it."""
+        for path in (self.root / STAGE).glob(f"{prefix(run)}*"):
+            if int(path.name.removeprefix(prefix(run)).split("-")[0]) < run.number:
+                shutil.rmtree(path, ignore_errors=True)
+        directory = self.directory(run)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def write(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write a part, to the disk, and say how many rows it has."""
+        rows, writer = 0, None
+        path = self.directory(run) / f"{part}.parquet"
+        try:
+            for batch in map(for_lake, checked(batches)):
+                writer = writer or parquet.ParquetWriter(path, batch.schema, compression="zstd")
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is not None:
+            sync(path)
+        return rows
+
+    def keep_only(self, run: Run, parts: list[str], rows: int) -> list[Path]:
+        """The files of these parts, which have so many rows; others, of writers that were killed, go.
+
+        Raises StageLost.
+        """
+        directory = self.directory(run)
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in directory.glob("*.parquet"):
+            if path.stem not in parts:
+                path.unlink()
+        files = sorted(directory.glob("*.parquet"))
+        there = sum(parquet.read_metadata(path).num_rows for path in files)
+        if there != rows:
+            raise StageLost(
+                f"{rows} rows of run {run.number} of pipeline {run.pipeline} were staged in {directory}, and"
+                f" {there} are there"
+            )
+        return files
+
+    def discard(self, run: Run) -> None:
+        """Remove what this attempt staged."""
+        shutil.rmtree(self.directory(run), ignore_errors=True)
+
+
+_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+@contextmanager
+def told(pipeline: str, path: str) -> Iterator[None]:
+    """Says of a disk that is full, or closed to us, that it is.
+
+    Raises SinkUnwritable.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        raise _unwritable(pipeline, path, error) from error
+    except DeltaError as error:
+        # Of a full disk, deltalake has words of its own.
+        try:
+            with tempfile.TemporaryFile(dir=path) as file:
+                file.write(bytes(1 << 16))
+                file.flush()
+        except OSError as reason:
+            raise _unwritable(pipeline, path, reason) from error
+        raise
+
+
+def _unwritable(pipeline: str, path: str, error: OSError) -> SinkUnwritable:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return SinkUnwritable(
+        f"pipeline {pipeline} cannot write to {path}: {reason}",
+        "nothing of this run is in the sink; free space, or allow writing, and the run is tried again",
+    )
+
+
+def prefix(run: Run) -> str:
+    """How names of a series of runs begin. No backfill's begins as those of the other runs do."""
+    return f"{run.mark.replace('/', '_')}-"
+
+
+def read(files: list[Path]) -> Iterator[pa.RecordBatch]:
+    """The rows of staged files."""
+    for path in files:
+        with parquet.ParquetFile(path) as file:
+            yield from file.iter_batches()
+
+
+def sync(path: Path) -> None:
+    """See to it that a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,169 @@
+"""Files of a Delta table on their way into it.
+
+Each part stages them below the stage's directory, with a list of what is in them. The commit moves them to
+where the table has its files, and names them in an entry of its log. A process that is killed in between
+leaves files that no reader sees, which Delta's vacuum removes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import Run
+from trunq.pipeline.errors import StageLost
+from trunq.pipeline.sink.directory import sync
+from trunq.spark.lake.parquet import DataFile, FileSet, encode
+
+_LIST: Final = "files.json"
+
+
+def write_part(
+    run: Run,
+    directory: Path,
+    part: str,
+    batches: Iterator[pa.RecordBatch],
+    partition_by: Sequence[str],
+) -> int:
+    """Write the files of a part, to the disk, and their list; how many rows they have."""
+    first = next(batches, None)
+    if first is None:
+        return 0
+    stem = f"run-{run.number:08d}-{run.attempt}-{part}"
+    files = FileSet(directory / part, stem, first.schema, partition_by)
+    batch: pa.RecordBatch | None = first
+    try:
+        while batch is not None:
+            files.write(batch)
+            batch = next(batches, None)
+        made = files.close()
+    except BaseException:
+        files.discard()
+        raise
+    for file in made:
+        sync(directory / part / file.path)
+    (directory / part / _LIST).write_text(json.dumps([asdict(file) for file in made]))
+    return sum(file.rows for file in made)
+
+
+def move_in(root: Path, directory: Path, run: Run, parts: list[str], rows: int) -> list[DataFile]:
+    """Move the files of these parts to the table's; raises StageLost when they have fewer rows."""
+    found: list[tuple[Path, DataFile]] = []
+    for part in parts:
+        try:
+            listed = json.loads((directory / part / _LIST).read_text())
+        except FileNotFoundError:
+            continue
+        found += [(directory / part, DataFile(**each)) for each in listed]
+    there = sum(
+        file.rows
+        for base, file in found
+        if (base / file.path).exists() and (base / file.path).stat().st_size == file.size
+    )
+    if there != rows:
+        raise StageLost(
+            f"{rows} rows of run {run.number} of pipeline {run.pipeline} were staged in {directory}, and"
+            f" {there} are there"
+        )
+    changed = {root}
+    for base, file in found:
+        target = root / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (base / file.path).rename(target)
+        changed.update(each for each in target.parents if each.is_relative_to(root))
+    for each in changed:
+        sync(each)
+    return [file for _, file in found]
+
+
+def move_out(root: Path, files: Iterable[DataFile]) -> None:
+    """Remove files that are in no entry of the log."""
+    for file in files:
+        (root / file.path).unlink(missing_ok=True)
+
+
+def sync_log(root: Path, version: int, series: str, number: int) -> None:
+    """See to it that the log is on the disk up to this version, with the files of entry `number` of a series:
+    who writes Delta leaves that to the kernel.
+    """
+    log = root / "_delta_log"
+    for at in range(version, -1, -1):
+        entry = log / f"{at:020}.json"
+        if not entry.exists():
+            # A checkpoint stands for it, and it is long ago.
+            break
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        marks = [action["txn"]["version"] for action in actions if _is_of(series, action)]
+        if marks and marks[0] < number:
+            # From there on it was seen to before.
+            break
+        files = [root / unquote(action["add"]["path"]) for action in actions if marks and "add" in action]
+        for path in (*files, *{each.parent for each in files}):
+            # Others may have replaced and removed it since.
+            if path.exists():
+                sync(path)
+        sync(entry)
+    sync(log)
+
+
+def _is_of(series: str, action: dict[str, Any]) -> bool:
+    return bool(action.get("txn", {}).get("appId") == series)
+
+
+def added(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:
+    """What an entry of the log says of new files."""
+    return [
+        AddAction(
+            file.path, file.size, file.partition, file.modified_at, data_change=True, stats=file.statistics
+        )
+        for file in files
+    ]
+
+
+def removed(table: DeltaTable, files: Iterable[DataFile] | None) -> list[AddAction | RemoveAction]:
+    """That the files of a table go: all, or those of the partitions that these files are in."""
+    columns = table.metadata().partition_columns
+    touched = None if files is None else {tuple(file.partition[name] for name in columns) for file in files}
+    now = int(time.time() * 1000)
+    gone: list[AddAction | RemoveAction] = []
+    for file in pa.table(table.get_add_actions()).to_pylist():
+        values: dict[str, Any] = file.get("partition") or {}
+        partition = {name: encode(values.get(name)) for name in columns}
+        if touched is None or tuple(partition.values()) in touched:
+            gone.append(
+                RemoveAction(
+                    unquote(file["path"]), True, now, size=file["size_bytes"], partition_values=partition
+                )
+            )
+    return gone
+
+
+def check_partitioning(pipeline: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Refuse columns by which a table cannot be partitioned."""
+    for name in partition_by:
+        kind = schema.field(name).type
+        if not (
+            pa.types.is_string(kind)
+            or pa.types.is_integer(kind)
+            or pa.types.is_date(kind)
+            or pa.types.is_timestamp(kind)
+            or pa.types.is_boolean(kind)
+        ):
+            raise InvalidPipeline(
+                f'pipeline {pipeline}: column "{name}" is {kind}, by which a Delta table is not partitioned',
+                "partition by texts, whole numbers, dates, times or booleans",
+            )
+    if partition_by and len(set(partition_by)) >= len(schema.names):
+        raise InvalidPipeline(
+            f"pipeline {pipeline}: partition_by names every column, and nothing would be left to write"
+        )

@@ -1,0 +1,113 @@
+"""Sources: all that a run needs of one, and the one of each format.
+
+`plan` fixes a slice; `read` reads it, as often as the run is tried. For Spark, `shares` splits it, and each
+task makes the source anew and reads its share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import Control
+from trunq.pipeline.model import Pipeline
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A slice, and the state after it. slice None: there is nothing new up to that state."""
+
+    slice: dict[str, Any] | None
+    state: State | None
+
+
+@dataclass(slots=True)
+class Context:
+    """What a user's function may know of its run, and do.
+
+    `message` is the payload of the message that asked for the run. `state` is where the source stood before;
+    a source function may assign the next one. `range` is that of a backfill. `lookups` are DataFrames by
+    their names.
+    """
+
+    pipeline: str
+    number: int
+    message: Any = None
+    state: State = field(default_factory=dict)
+    range: Any = None
+    lookups: Mapping[str, Any] = field(default_factory=dict)
+    refuse: Callable[[list[Any], list[list[str]]], None] = lambda _rows, _reasons: None
+    """Keep rows, with the reasons of each, in the quarantine."""
+    check: Callable[[], None] = lambda: None
+    """Raises when the run is to stop."""
+
+    def quarantine(self, rows: Any, *reasons: str) -> None:
+        """Keep rows (dicts, or an Arrow table or batch) in the quarantine for these reasons, not in the
+        sink.
+        """
+        from trunq.pipeline.arrow import plain_rows  # noqa: PLC0415
+
+        if not reasons:
+            raise InvalidPipeline(
+                "rows are quarantined for a reason", "context.quarantine(rows, 'no tail number')"
+            )
+        given = rows.to_pylist() if isinstance(rows, pa.Table | pa.RecordBatch) else rows
+        kept = plain_rows(given)
+        self.refuse(kept, [list(reasons)] * len(kept))
+
+
+class Source(Protocol):
+    """What all sources do."""
+
+    def plan(self, state: State) -> Plan:
+        """The next slice after a state ({}: the first), of what is there now."""
+
+    def has_new(self, state: State) -> bool:
+        """Whether there is a slice after a state; asked again and again, and to leave nothing behind."""
+        return self.plan(state).slice is not None
+
+    def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
+        """The slice of a backfill; refuses a range that it cannot read."""
+
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice."""
+
+    def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Slices that are this one together, to be read beside each other."""
+        return [slice]
+
+    def schema(self, slice: dict[str, Any]) -> pa.Schema | None:  # noqa: ARG002
+        """The columns of a slice, or of the quarantine's rows; None: only reading tells.
+
+        Where only reading tells, one process reads all of it into files, which tasks read.
+        """
+        return None
+
+    def release(self, state: State) -> None:
+        """All before this state was written: what was kept for it may go."""
+
+
+_CLASSES: Final = {
+    "table": ("trunq.pipeline.source.table", "TableSource"),
+    "queue": ("trunq.pipeline.source.queue", "QueueSource"),
+    "history": ("trunq.pipeline.source.history", "HistorySource"),
+    "csv": ("trunq.pipeline.source.file", "FileSource"),
+    "json": ("trunq.pipeline.source.file", "FileSource"),
+    "parquet": ("trunq.pipeline.source.file", "FileSource"),
+    "python": ("trunq.pipeline.source.function", "FunctionSource"),
+    "http": ("trunq.pipeline.source.http", "HttpSource"),
+}
+
+
+def make(pipeline: Pipeline, dsn: str, control: Control) -> Source:
+    """The source of a pipeline whose variables are expanded; `dsn`: where trunq is."""
+    module, name = _CLASSES[pipeline.source.format]
+    made: Source = getattr(import_module(module), name)(pipeline, dsn, control)
+    return made

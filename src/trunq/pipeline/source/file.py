@@ -1,0 +1,179 @@
+"""Files that no run has read yet: CSV, JSON (an object a line) and Parquet.
+
+A file is known by its path, size and time. One that changed lately may still be being written, and waits.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.arrow import unified
+from trunq.pipeline.control import Control
+from trunq.pipeline.model import FileSource as Model
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source.typed import read_types, typed
+
+_ROWS: Final = 20_000
+_SHOWN: Final = 10_000
+"""Characters of a line that cannot be read."""
+
+File = list[Any]
+"""Path, size, time in nanoseconds."""
+
+
+class FileSource(Source):
+    """Files of one format."""
+
+    def __init__(self, pipeline: Pipeline, dsn: str, control: Control) -> None:  # noqa: ARG002  # as all sources
+        assert isinstance(pipeline.source, Model)
+        self._name = pipeline.name
+        self._model = pipeline.source
+        self._control = control
+        self._types = read_types(pipeline.name, self._model.types)
+
+    def plan(self, state: State) -> Plan:
+        new = self._control.new_files(self._name, self._listed(self._model.path), self._model.max_files)
+        return Plan({"files": new} if new else None, state)
+
+    def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
+        if set(range) != {"path"} or not isinstance(range["path"], str):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: a range of files is a path",
+                '{"path": "/data/incoming/2030-01-*.csv"}',
+            )
+        files = self._listed(range["path"])
+        if not files:
+            raise InvalidPipeline(f"pipeline {self._name}: there is no file {range['path']}")
+        return {"files": files, "range": range}
+
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        for path, size, modified_at in slice["files"]:
+            context.check()
+            self._require(path, size, modified_at)
+            with self._readable(path):
+                yield from self._reader(path, context)
+            self._require(path, size, modified_at)
+
+    def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
+        """Files in lists of about as many bytes."""
+        lists: list[list[File]] = [[] for _ in range(max(1, min(at_most, len(slice["files"]))))]
+        sizes = [0] * len(lists)
+        for file in sorted(slice["files"], key=lambda file: -file[1]):
+            least = sizes.index(min(sizes))
+            lists[least].append(file)
+            sizes[least] += file[1]
+        return [{"files": files} for files in lists]
+
+    def schema(self, slice: dict[str, Any]) -> pa.Schema | None:
+        """What the beginning of each file tells."""
+        schemas = (self._peek(path) for path, *_ in slice.get("files", []))
+        return unified(self._name, [schema for schema in schemas if schema is not None])
+
+    def release(self, state: State) -> None:
+        """Files are their owner's."""
+
+    def _reader(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
+        reading: dict[str, Callable[[str, Context], Iterator[pa.RecordBatch]]] = {
+            "csv": self._read_csv,
+            "json": self._read_json,
+            "parquet": self._read_parquet,
+        }
+        return reading[self._model.format](path, context)
+
+    @contextmanager
+    def _readable(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            raise InvalidPipeline(
+                f"pipeline {self._name}: {path} cannot be read as {self._model.format}: {error}",
+                f"types = {{...}} says of which type a column is; without the file: trunq"
+                f" pipeline cancel {self._name}",
+            ) from error
+
+    def _peek(self, path: str) -> pa.Schema | None:
+        """The columns of a file; None: it has no rows."""
+        with self._readable(path):
+            if self._model.format == "parquet":
+                return parquet.read_schema(path)
+            # What cannot be read is kept by whoever reads the rows.
+            batches = self._reader(path, Context(self._name, 0))
+            return next((batch.schema for batch in batches), None)
+
+    def _listed(self, pattern: str) -> list[File]:
+        latest = time.time_ns() - int(self._model.settled.total_seconds() * 1e9)
+        found = []
+        for path in glob.glob(pattern, recursive=True):
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                continue
+            if os.path.isfile(path) and status.st_mtime_ns <= latest:
+                found.append([os.path.abspath(path), status.st_size, status.st_mtime_ns])
+        return sorted(found, key=lambda file: (file[2], file[0]))
+
+    def _require(self, path: str, size: int, modified_at: int) -> None:
+        """Before and after it is read, so that a file that changed under the run is no half of two."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            status = None
+        if status is None or (status.st_size, status.st_mtime_ns) != (size, modified_at):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: {path} {'changed' if status else 'went'} after the run began",
+                f"trunq pipeline cancel {self._name} gives the run up; the next one reads what is there then",
+            )
+
+    def _read_csv(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
+        bad: list[dict[str, Any]] = []
+
+        def keep(row: Any) -> str:
+            bad.append({"file": path, "line": row.text[:_SHOWN]})
+            return "skip"
+
+        with csv.open_csv(
+            path,
+            parse_options=csv.ParseOptions(delimiter=self._model.delimiter, invalid_row_handler=keep),
+            convert_options=csv.ConvertOptions(
+                column_types=self._types, null_values=self._model.nulls, strings_can_be_null=True
+            ),
+        ) as reader:
+            yield from reader
+        context.refuse(bad, [["another number of columns"]] * len(bad))
+
+    def _read_json(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
+        with open(path, encoding="utf-8") as lines:
+            while some := list(islice(lines, _ROWS)):
+                rows, bad = [], []
+                for line in some:
+                    if not line.strip():
+                        continue
+                    try:
+                        row = json.loads(line)
+                    except ValueError:
+                        row = None
+                    if isinstance(row, dict):
+                        rows.append(row)
+                    else:
+                        bad.append({"file": path, "line": line[:_SHOWN]})
+                context.refuse(bad, [["no JSON object"]] * len(bad))
+                if rows:
+                    yield from typed(rows, self._types).to_batches()
+
+    def _read_parquet(self, path: str, context: Context) -> Iterator[pa.RecordBatch]:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(_ROWS):
+                context.check()
+                yield batch

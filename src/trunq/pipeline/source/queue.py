@@ -1,0 +1,176 @@
+"""A queue of trunq, tick by tick; an exclusive subscription keeps the messages until they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from psycopg import sql
+
+from trunq import Client
+from trunq.errors import InvalidPipeline, TickNotFound
+from trunq.pipeline.control import Control
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.model import QueueSource as Model
+from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source.fetch import fetch
+from trunq.spark.connection import Database
+from trunq.spark.source.log import QueueLog, Tick
+from trunq.spark.source.range import BEGINNING, Interval, Part, Position, Snapshot, Split, split
+
+_SCHEMA: Final = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        pa.field("payload", pa.string(), metadata={b"trunq.type": b"jsonb"}),
+        ("created_at", pa.timestamp("us", "UTC")),
+    ]
+)
+_START: Final = Tick(0, "0:0:", 0)
+"""Before all messages."""
+_WORTH_A_SHARE: Final = 20_000
+"""Messages: another reader takes longer to start than to read so many."""
+
+
+class QueueSource(Source):
+    """A queue."""
+
+    def __init__(self, pipeline: Pipeline, dsn: str, control: Control) -> None:  # noqa: ARG002  # as all sources
+        assert isinstance(pipeline.source, Model)
+        self._name = pipeline.name
+        self._model = pipeline.source
+        self._subscription = self._model.subscription or f"pipeline_{pipeline.name}"[:48]
+        self._dsn = self._model.dsn or dsn
+
+    def plan(self, state: State) -> Plan:
+        queue = self._model.queue
+        with Client(self._dsn, max_connections=1) as client:
+            if "tick" not in state:
+                client.subscribe(queue, self._subscription, mode="exclusive", start="earliest")
+            lo = state.get("tick")
+            if lo is None:
+                lo = client.position(queue, self._subscription)
+            client.tick(queue, force=True)
+            hi = max((tick.tick_id for tick in client.list_ticks(queue, lo)), default=lo)
+            has_some = hi > lo and self._has_some(client, lo, hi)
+        return Plan({"lo": lo, "hi": hi} if has_some else None, {"tick": hi})
+
+    def has_new(self, state: State) -> bool:
+        """As `plan`, without a tick of its own: whatever is committed and was not seen by the last one."""
+        if (tick_id := state.get("tick")) is None:
+            return True
+        with Client(self._dsn, max_connections=1) as client:
+            ticks = client.list_ticks(self._model.queue, tick_id, tick_id)
+            if tick_id and not ticks:
+                # A run says what is wrong.
+                return True
+            seen = Snapshot.parse(ticks[0].snapshot) if ticks else BEGINNING
+            new = sql.SQL(
+                "select exists (select from {0} where subscription_id is null and txid = any({1}::xid8[]))"
+                " or exists (select from {0} where subscription_id is null and (txid, id) >= ({2}::xid8, 0))"
+            ).format(
+                sql.Identifier("trunq_log", self._model.queue),
+                sql.Literal("{" + ",".join(map(str, seen.running)) + "}"),
+                sql.Literal(str(seen.xmax)),
+            )
+            with client.transaction() as connection:
+                row = connection.execute(new).fetchone()
+        return bool(row and row[0])
+
+    def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  # as all sources
+        raise InvalidPipeline(
+            f"pipeline {self._name} reads a queue, which keeps no messages to be read again",
+            "a new pipeline with a subscription of its own begins with what the queue still has",
+        )
+
+    def schema(self, slice: dict[str, Any]) -> pa.Schema:  # noqa: ARG002  # as all sources
+        """That of the batches which `read` gives."""
+        return _SCHEMA
+
+    def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
+        """Parts of a slice, which `read` takes in its place; each message is in one of them."""
+        if at_most <= 1:
+            return [slice]
+        database = Database(lambda: self._dsn)
+        try:
+            log = QueueLog(database, self._model.queue)
+            lo, hi = self._ticks(slice)
+            first = log.first_id(Snapshot.parse(lo.snapshot).xmax, Snapshot.parse(hi.snapshot).xmax) or 1
+            ids = (max(lo.last_message_id, first - 1), hi.last_message_id)
+            wanted = min(at_most, (ids[1] - ids[0]) // _WORTH_A_SHARE)
+            if wanted <= 1:
+                return [slice]
+            parts = split(lo.between(hi), log, ids, Split(max_rows=2**62, min_parts=wanted))
+        finally:
+            database.close()
+        return [{**slice, "part": dataclasses.asdict(part)} for part in parts] or [slice]
+
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        lo, hi = self._ticks(slice)
+        part = _part(slice["part"]) if "part" in slice else lo.between(hi).whole(0)
+        if conditions := part.conditions():
+            settings = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
+            query = _statement(self._model.queue, conditions)
+            yield from fetch(self._dsn, query, _SCHEMA, settings=settings, check=context.check)
+        with Client(self._dsn, max_connections=1) as client:
+            # Asked after reading: what was emptied meanwhile was not read.
+            self._require(client, slice["lo"])
+
+    def release(self, state: State) -> None:
+        if "tick" in state:
+            with Client(self._dsn, max_connections=1) as client:
+                client.advance(self._model.queue, self._subscription, state["tick"])
+
+    def _require(self, client: Client, tick_id: int) -> None:
+        ticks = client.list_ticks(self._model.queue, tick_id, tick_id)
+        if tick_id and not (ticks and ticks[0].reachable):
+            raise TickNotFound(
+                f"messages of queue {self._model.queue} that pipeline {self._name} has still to"
+                f" read are gone:"
+                f" subscription {self._subscription} was dropped, or moved by somebody else",
+                f"trunq pipeline state {self._name} --reset begins with what the queue still has",
+            )
+
+    def _ticks(self, slice: dict[str, Any]) -> tuple[Tick, Tick]:
+        with Client(self._dsn, max_connections=1) as client:
+            return self._find(client, slice["lo"], slice["hi"])
+
+    def _find(self, client: Client, lo: int, hi: int) -> tuple[Tick, Tick]:
+        """The ticks of a slice; the one before it may be that before all messages."""
+        found = {
+            tick.tick_id: Tick(tick.tick_id, tick.snapshot, tick.last_message_id)
+            for tick in client.list_ticks(self._model.queue, lo, hi)
+        }
+        if hi not in found:
+            self._require(client, hi)
+        return found.get(lo, _START), found[hi]
+
+    def _has_some(self, client: Client, lo: int, hi: int) -> bool:
+        before, after = self._find(client, lo, hi)
+        log = sql.Identifier("trunq_log", self._model.queue)
+        query = sql.SQL("select exists (select from {} where subscription_id is null and {})")
+        with client.transaction() as connection:
+            for condition in before.between(after).whole(0).conditions():
+                row = connection.execute(query.format(log, sql.SQL(condition))).fetchone()
+                if row and row[0]:
+                    return True
+        return False
+
+
+def _statement(queue: str, conditions: list[str]) -> str:
+    """In the order in which they were published, as far as each condition goes."""
+    select = sql.SQL(
+        "(select id, kind, key, payload::text, created_at from {} where subscription_id is null and {}"
+        " order by txid, id)"
+    )
+    log = sql.Identifier("trunq_log", queue)
+    selects = [select.format(log, sql.SQL(condition)) for condition in conditions]
+    return sql.SQL(" union all ").join(selects).as_string(None)
+
+
+def _part(given: dict[str, Any]) -> Part:
+    intervals = tuple(Interval(Position(*start), Position(*stop)) for start, stop in given["intervals"])
+    return Part(tuple(given["whole"]), intervals, tuple(given["running"]), given["rows"])

@@ -1,0 +1,285 @@
+"""A table of Postgres: the rows that are visible in one snapshot and not in an older one.
+
+The state is a snapshot of the source, taken before it is read. The next slice has what was inserted or
+updated by whatever committed in between, in whatever order: a column's maximum would lose what commits late.
+Deletes are not seen.
+
+A slice is read in one query, or in shares of the table's blocks, at the same time. Rows stay where they are
+unless the table is rewritten; then the shares are cut anew.
+
+Of a partitioned table (or one that others inherit from) the state also lists the tables below it. One that
+is new is read whole: its rows may be older than their table is part of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from trunq.connection.address import complete
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.arrow import PLAIN
+from trunq.pipeline.control import Control
+from trunq.pipeline.errors import SourceChanged
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.model import TableSource as Model
+from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.source.fetch import fetch
+from trunq.pipeline.source.share import Piece, cut
+from trunq.pipeline.source.window import Clock, Connection, between
+from trunq.stage.arrow import TYPE
+
+_COLUMNS: Final = """select a.attname, t.typname, t.typnamespace = 'pg_catalog'::regnamespace,
+format_type(a.atttypid, a.atttypmod)
+from pg_attribute a join pg_type t on t.oid = a.atttypid
+where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped order by a.attnum"""
+
+# The table itself, where it holds rows, and those below it.
+_TABLES: Final = """with recursive below(oid) as (
+  select %s::regclass::oid union select i.inhrelid from below b join pg_inherits i on i.inhparent = b.oid)
+select c.oid::bigint, c.relkind::text, c.oid::regclass::text from below b join pg_class c on c.oid = b.oid
+where c.relkind <> 'p' order by c.oid"""
+
+_SIZES: Final = """select c.oid::bigint, pg_relation_size(c.oid) / current_setting('block_size')::bigint,
+coalesce(pg_relation_filenode(c.oid)::bigint, 0), has_table_privilege(c.oid, 'select') and not
+(row_security_active(c.oid) and c.oid <> %(table)s::regclass) and not
+(row_security_active(%(table)s::regclass) and c.oid <> %(table)s::regclass)
+from pg_class c where c.oid = any(%(oids)s::oid[]) order by c.oid"""
+
+_KINDS: Final = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+}
+
+
+class TableSource(Source):
+    """A table."""
+
+    def __init__(self, pipeline: Pipeline, dsn: str, control: Control | None) -> None:  # noqa: ARG002
+        assert isinstance(pipeline.source, Model)
+        self._name = pipeline.name
+        self._model = pipeline.source
+        self._dsn = complete(self._model.dsn or dsn, f"trunq pipeline {pipeline.name}")
+        self._clock = Clock(pipeline.name)
+        parts = self._model.table.split(".")
+        if len(parts) > 2 or not all(parts):
+            raise InvalidPipeline(
+                f'"{self._model.table}" is not the name of a table', "write table, or schema.table"
+            )
+        self._table = sql.Identifier(*parts)
+
+    def plan(self, state: State) -> Plan:
+        with self._connected() as connection:
+            self._check_table(connection)
+            if self._model.changes == "all":
+                return Plan({"all": True}, {})
+            after = self._clock.take(connection, state)
+            slice = {"lo": state.get("snapshot"), "hi": after["snapshot"]}
+            if (tables := self._tables(connection)) is not None:
+                slice["tables"], slice["new"] = _known(tables, state)
+                after["tables"] = self._remembered(connection, tables, state)
+            self._look_back(connection, state, slice, after)
+            query = sql.SQL("select exists (select from {} where {})").format(self._table, self._where(slice))
+            row = connection.execute(query).fetchone()
+        return Plan(slice if row and row[0] else None, after)
+
+    def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
+        if set(range) != {"column", "from", "to"} or not all(
+            isinstance(each, str) for each in range.values()
+        ):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: a range of a table has column, from and to (which is not"
+                f" in it), as text",
+                '{"column": "day", "from": "2030-01-01", "to": "2030-02-01"}',
+            )
+        with self._connected() as connection:
+            self._check_table(connection)
+            names = [name for name, *_ in connection.execute(_COLUMNS, (self._quoted,)).fetchall()]
+        if range["column"] not in names:
+            raise InvalidPipeline(
+                f'pipeline {self._name}: {self._model.table} has no column "{range["column"]}"'
+            )
+        return {"range": range}
+
+    def schema(self, slice: dict[str, Any]) -> pa.Schema:  # noqa: ARG002  # as all sources
+        """That of the batches which `read` gives now."""
+        with self._connected() as connection:
+            return self._columns(connection)[1]
+
+    def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
+        """Parts of a slice, which `read` takes in its place; each row is in one of them.
+
+        Only a window is cut: what is told by an index, or is to be as of one moment, is one query.
+        """
+        if at_most <= 1 or "hi" not in slice or "from" in slice:
+            return [slice]
+        with self._connected() as connection:
+            self._check_table(connection)
+            found = _TABLES if "tables" in slice else "select %s::regclass::oid::bigint"
+            oids = [row[0] for row in connection.execute(found.encode(), (self._quoted,)).fetchall()]
+            if "tables" in slice:
+                oids = [oid for oid in oids if oid in slice["tables"] or oid in slice["new"]]
+            sizes = connection.execute(_SIZES, {"table": self._quoted, "oids": oids}).fetchall()
+        if not all(may_read for *_, may_read in sizes):
+            return [slice]
+        shares = cut([(oid, blocks, file) for oid, blocks, file, _ in sizes], at_most)
+        return [{**slice, "pieces": pieces} for pieces in shares] if len(shares) > 1 else [slice]
+
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice, or of a share of one.
+
+        Raises SourceChanged when the table was rewritten after it was cut into shares.
+        """
+        with self._connected() as connection:
+            if "hi" in slice:
+                self._clock.check(connection, slice)
+            columns, schema = self._columns(connection)
+            pieces = [Piece(*each) for each in slice.get("pieces", [])]
+            if pieces:
+                selects = list(self._selects(connection, slice, pieces, columns))
+            else:
+                where = self._where(slice)
+                selects = [sql.SQL("select {} from {} where {}").format(columns, self._table, where)]
+            query = sql.SQL(" union all ").join(selects).as_string(connection)
+
+        def verify(cursor: Any) -> None:
+            for piece in pieces:
+                cursor.execute(f"select pg_relation_filenode({piece.table})::bigint")
+                if cursor.fetchone() != (piece.file,):
+                    raise self._changed()
+
+        yield from fetch(self._dsn, query, schema, verify=verify, check=context.check)
+
+    def release(self, state: State) -> None:
+        """Nothing is kept for a reader of snapshots."""
+
+    @property
+    def _quoted(self) -> str:
+        return self._table.as_string(None)
+
+    def _connected(self) -> Connection:
+        return psycopg.connect(self._dsn, autocommit=True)
+
+    def _changed(self) -> SourceChanged:
+        return SourceChanged(
+            f"pipeline {self._name}: {self._model.table} was rewritten or dropped while it was read",
+            "the run is tried again, with shares of what is there then",
+        )
+
+    def _check_table(self, connection: Connection) -> None:
+        row = connection.execute(
+            "select relkind::text from pg_class where oid = to_regclass(%s)", (self._quoted,)
+        ).fetchone()
+        if row is None:
+            raise InvalidPipeline(
+                f"pipeline {self._name}: there is no table {self._model.table} in its source"
+            )
+        if row[0] not in ("r", "p") and not (self._model.changes == "all" and row[0] in ("v", "m", "f")):
+            self._refuse_kind(self._model.table, row[0])
+
+    def _refuse_kind(self, table: str, kind: str) -> None:
+        raise InvalidPipeline(
+            f"pipeline {self._name}: {table} is {_KINDS.get(kind, 'no table')}, whose rows do not say when"
+            " they were written",
+            'changes = "all" reads all of it each time',
+        )
+
+    def _tables(self, connection: Connection) -> list[int] | None:
+        """The tables that hold the rows; None: the table alone does."""
+        found = connection.execute(_TABLES, (self._quoted,)).fetchall()
+        for _, kind, name in found:
+            if kind != "r":
+                self._refuse_kind(name, kind)
+        query = "select relhassubclass or relkind = 'p' from pg_class where oid = %s::regclass"
+        row = connection.execute(query, (self._quoted,)).fetchone()
+        return [oid for oid, *_ in found] if row and row[0] else None
+
+    def _remembered(self, connection: Connection, tables: list[int], state: State) -> list[int]:
+        """With those that were detached: they may come back."""
+        query = "select oid::bigint from pg_class where oid = any(%s::oid[]) order by oid"
+        known = {*tables, *state.get("tables", ())}
+        return [row[0] for row in connection.execute(query, (list(known),)).fetchall()]
+
+    def _look_back(self, connection: Connection, state: State, slice: dict[str, Any], after: State) -> None:
+        """With a cursor: from where the last run saw it on."""
+        if (cursor := self._model.cursor) is None:
+            return
+        if "cursor" in state:
+            slice["from"] = state["cursor"]
+        query = sql.SQL("select max({})::text from {}").format(sql.Identifier(cursor), self._table)
+        row = connection.execute(query).fetchone()
+        newest = row and row[0]
+        if newest is not None or "cursor" in state:
+            after["cursor"] = newest if newest is not None else state["cursor"]
+
+    def _selects(
+        self, connection: Connection, slice: dict[str, Any], pieces: list[Piece], columns: sql.Composed
+    ) -> Iterator[sql.Composed]:
+        for piece in pieces:
+            row = connection.execute(
+                "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+                " where c.oid = %s",
+                (piece.table,),
+            ).fetchone()
+            if row is None:
+                raise self._changed()
+            lo = None if piece.table in slice.get("new", ()) else slice["lo"]
+            where = sql.SQL("{} and {}").format(sql.SQL(piece.condition), between(lo, slice["hi"]))
+            yield sql.SQL("select {} from only {} where {}").format(columns, sql.Identifier(*row), where)
+
+    def _where(self, slice: dict[str, Any]) -> sql.Composable:
+        if "range" in slice:
+            column = sql.Identifier(slice["range"]["column"])
+            return sql.SQL("{0} >= {1} and {0} < {2}").format(
+                column, sql.Literal(slice["range"]["from"]), sql.Literal(slice["range"]["to"])
+            )
+        if slice.get("all"):
+            return sql.SQL("true")
+        where: sql.Composable = between(slice.get("lo"), slice["hi"])
+        if "from" in slice:
+            lag = self._model.lag or timedelta(0)
+            where = sql.SQL("{} >= {}::timestamptz - {}::interval and {}").format(
+                sql.Identifier(self._model.cursor or ""), sql.Literal(slice["from"]),
+                sql.Literal(f"{lag.total_seconds()} seconds"), where,
+            )  # fmt: skip
+        if "tables" in slice:
+            where = sql.SQL("({} and {})").format(_of(slice["tables"]), where)
+            if slice["new"]:
+                whole = between(None, slice["hi"])
+                where = sql.SQL("({} or ({} and {}))").format(where, _of(slice["new"]), whole)
+        return where
+
+    def _columns(self, connection: Connection) -> tuple[sql.Composed, pa.Schema]:
+        selected: list[sql.Composable] = []
+        fields: list[pa.Field] = []
+        for name, kind, is_builtin, full in connection.execute(_COLUMNS, (self._quoted,)).fetchall():
+            column = sql.Identifier(name)
+            if is_builtin and kind in PLAIN:
+                selected.append(column)
+                fields.append(pa.field(name, PLAIN[kind]))
+            else:
+                selected.append(sql.SQL("{0}::text as {0}").format(column))
+                # Of a type that only this database has, the text.
+                metadata = {TYPE: full.encode()} if is_builtin else None
+                fields.append(pa.field(name, pa.string(), metadata=metadata))
+        return sql.SQL(", ").join(selected), pa.schema(fields)
+
+
+def _known(tables: list[int], state: State) -> tuple[list[int], list[int]]:
+    """Those that were read before, and new ones. A state without them is of a table that was one."""
+    before = state.get("tables")
+    if before is None or "snapshot" not in state:
+        return tables, []
+    return [oid for oid in tables if oid in before], [oid for oid in tables if oid not in before]
+
+
+def _of(tables: Iterable[int]) -> sql.Composed:
+    return sql.SQL("tableoid = any({}::oid[])").format(sql.Literal(f"{{{','.join(map(str, tables))}}}"))

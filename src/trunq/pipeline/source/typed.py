@@ -1,0 +1,53 @@
+"""Rows of JSON as Arrow: types that the user names, and others as they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from trunq.errors import InvalidPipeline
+
+
+def read_types(pipeline: str, types: dict[str, str]) -> dict[str, pa.DataType]:
+    """Types by their names in Arrow. Raises InvalidPipeline."""
+    try:
+        return {name: pa.type_for_alias(kind) for name, kind in types.items()}
+    except ValueError as error:
+        raise InvalidPipeline(f"pipeline {pipeline}: types: {error}", 'as in {id = "int64"}') from error
+
+
+def typed(
+    rows: list[dict[str, Any]], types: dict[str, pa.DataType], names: Iterable[str] | None = None
+) -> pa.Table:
+    """Rows as a table, with these columns, or with those that there are.
+
+    Raises ArrowInvalid for values of one column that are of several types.
+    """
+    names = dict.fromkeys(name for row in rows for name in row) if names is None else names
+    columns = {}
+    for name in names:
+        try:
+            columns[name] = _column([row.get(name) for row in rows], types.get(name))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise pa.ArrowInvalid(f'column "{name}": {error}') from error
+    return pa.table(columns)
+
+
+def _column(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+    if kind is None:
+        return pa.array(values)
+    try:
+        return pa.array(values, kind)
+    except pa.ArrowTypeError:
+        # JSON has no times: text becomes one.
+        found = pa.array(values)
+        if not pa.types.is_timestamp(kind):
+            return found.cast(kind)
+        other = pa.timestamp(kind.unit, None if kind.tz else "UTC")
+        try:
+            return found.cast(kind)
+        except pa.ArrowInvalid:
+            # With a zone where the type has none, or without where it has one.
+            return found.cast(other).cast(kind)

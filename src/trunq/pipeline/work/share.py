@@ -1,0 +1,229 @@
+"""How tasks read: each makes the source anew and reads its share of the slice."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from trunq import Client
+from trunq.errors import InvalidPipeline
+from trunq.pipeline import source as sources
+from trunq.pipeline.arrow import batches_of, like, unified
+from trunq.pipeline.control import Control, Run
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.redact import redacted
+from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.work.schema import for_frame
+
+_FILE_ROWS: Final = 100_000
+
+
+@dataclass(slots=True)
+class Refusal:
+    """Keeps rows in the quarantine under a part, over a connection that is opened at the first of them."""
+
+    dsn: str
+    run: Run
+    part: str = field(default_factory=lambda: str(uuid.uuid4()))
+    count: int = 0
+    _client: Client | None = None
+
+    def __call__(self, rows: list[Any], reasons: list[list[str]]) -> None:
+        if rows:
+            self._client = self._client or Client(self.dsn, max_connections=1)
+            Control(self._client).quarantine(self.run, reasons, rows, self.part)
+            self.count += len(rows)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+
+
+@contextmanager
+def refusing(dsn: str, run: Run) -> Iterator[Refusal]:
+    """A Refusal that is closed at the end."""
+    refusal = Refusal(dsn, run)
+    try:
+        yield refusal
+    finally:
+        refusal.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What became of a share: rows, bytes, and those kept out, under a part."""
+
+    rows: int
+    bytes: int
+    bad: int
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that a task needs to read one of the shares."""
+
+    pipeline: Pipeline
+    dsn: str
+    run: Run
+    shares: list[dict[str, Any]]
+    schema: pa.Schema
+    """The columns as Spark has them."""
+    lookup: str | None = None
+    """Its name, where it is no source: what cannot be read of it fails the run."""
+
+    def read(self, number: int, seen: Callable[[int, Read], None] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a share; `seen` is told when it was read to its end."""
+        run = self.run
+        with redacted(self.pipeline, self.dsn), refusing(self.dsn, run) as refusal:
+            refuse = self._refuse if self.lookup else refusal
+            context = Context(run.pipeline, run.number, message=run.payload, refuse=refuse)
+            rows = size = 0
+            with self._source(self.shares[number]) as source:
+                for batch in source.read(self.shares[number], context):
+                    rows += batch.num_rows
+                    size += batch.nbytes
+                    yield like(for_frame(self._again(batch)), self.schema)
+            if seen is not None:
+                seen(number, Read(rows, size, refusal.count, refusal.part))
+
+    @contextmanager
+    def _source(self, share: dict[str, Any]) -> Iterator[Source]:
+        if "landed" in share:
+            yield Landed([])
+            return
+        client = Client(self.dsn, max_connections=1)
+        try:
+            control = Control(client)
+            if "quarantine" in share:
+                yield Quarantined(self.pipeline.name, control, None)
+            else:
+                yield sources.make(self.pipeline, self.dsn, control)
+        finally:
+            client.close()
+
+    def _again(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the quarantine have what sql added, and bytes as text; others are what they are."""
+        if "quarantine" not in self.shares[0]:
+            return batch
+        names = [name for name in batch.schema.names if name in self.schema.names]
+        columns = [_decoded(batch.column(name), self.schema.field(name).type) for name in names]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _refuse(self, rows: list[Any], reasons: list[list[str]]) -> None:
+        if rows:
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name}: lookup {self.lookup} has a row that cannot be read"
+                f" ({reasons[0][0]}): {str(rows[0])[:200]}"
+            )
+
+
+def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kind != pa.binary() or not pa.types.is_string(column.type):
+        return column
+    return pa.array([None if each is None else base64.b64decode(each) for each in column.to_pylist()], kind)
+
+
+def unsliced(run: Run) -> Run:
+    """A run as tasks need it: the slice, which may name many files, stays here."""
+    return replace(run, slice={}, progress={})
+
+
+class _Once(Source):
+    """A source that is no pipeline's: it has a slice, and no next one."""
+
+    def plan(self, state: State) -> Plan:
+        return Plan(None, state)
+
+    def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
+        return range
+
+    def release(self, state: State) -> None:
+        """It keeps nothing."""
+
+
+class Quarantined(_Once):
+    """Rows of the quarantine, as rows of the source that they came from."""
+
+    def __init__(self, pipeline: str, control: Control, source: Source | None) -> None:
+        self._pipeline, self._control, self._source = pipeline, control, source
+
+    def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
+        ids = slice["quarantine"]
+        return [{"quarantine": some} for some in dealt(ids, at_most if len(ids) > 1000 else 1)]
+
+    def schema(self, slice: dict[str, Any]) -> pa.Schema | None:
+        if self._source is not None and (known := self._source.schema(slice)) is not None:
+            return known
+        return unified(self._pipeline, [batch.schema for batch in self._batches(slice)])
+
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        return self._batches(slice)
+
+    def _batches(self, slice: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        return batches_of(
+            self._control.read_quarantine(self._pipeline, slice["quarantine"]), "the quarantine"
+        )
+
+
+class Landed(_Once):
+    """Rows that one process has read into files; `schemas` are theirs."""
+
+    def __init__(self, schemas: list[pa.Schema]) -> None:
+        self._schemas = schemas
+
+    def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
+        return [{"landed": some} for some in dealt(slice["landed"], at_most)]
+
+    def schema(self, slice: dict[str, Any]) -> pa.Schema | None:
+        return unified(slice["pipeline"], self._schemas)
+
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        for path in slice["landed"]:
+            with pa.memory_map(path) as file, ipc.open_stream(file) as reader:
+                for batch in reader:
+                    context.check()
+                    yield batch
+
+
+def land(pipeline: str, batches: Iterator[pa.RecordBatch], directory: Path) -> tuple[Landed, dict[str, Any]]:
+    """Write rows into files of a directory: a source, and its slice."""
+    paths: list[str] = []
+    schemas: list[pa.Schema] = []
+    writer: ipc.RecordBatchStreamWriter | None = None
+    rows = 0
+    try:
+        for batch in batches:
+            if writer is None or rows >= _FILE_ROWS or not batch.schema.equals(schemas[-1]):
+                if writer is not None:
+                    writer.close()
+                paths.append(str(directory / f"{len(paths)}.arrows"))
+                schemas.append(batch.schema)
+                writer, rows = ipc.new_stream(paths[-1], batch.schema), 0
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    return Landed(schemas), {"landed": paths, "pipeline": pipeline}
+
+
+def dealt(items: list[Any], at_most: int) -> list[list[Any]]:
+    """Items in lists of about the same length, in their order."""
+    count = max(1, min(at_most, len(items)))
+    each, more = divmod(len(items), count)
+    lists, at = [], 0
+    for number in range(count):
+        end = at + each + (number < more)
+        lists.append(items[at:end])
+        at = end
+    return [some for some in lists if some]

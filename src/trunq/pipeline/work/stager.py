@@ -1,0 +1,57 @@
+"""What each task does with its rows: it keeps broken ones out, and stages the others under its own part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from trunq.pipeline import sink as sinks
+from trunq.pipeline.arrow import like
+from trunq.pipeline.control import Run
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.redact import redacted
+from trunq.pipeline.work.rule import Sorter
+from trunq.pipeline.work.share import refusing
+
+
+@dataclass(frozen=True, slots=True)
+class Stager:
+    """All that a task needs to stage its rows."""
+
+    pipeline: Pipeline
+    dsn: str
+    run: Run
+    schema: pa.Schema
+    """The columns as the sink takes them."""
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
+        """What became of the rows: counts, and the part under which they are staged."""
+        sink = sinks.make(self.pipeline, self.dsn)
+        with redacted(self.pipeline, self.dsn), refusing(self.dsn, self.run) as refusal:
+            sorter = Sorter(self.pipeline.checks, refusal)
+            rows = sink.stage(self.run, refusal.part, self._written(batches, sorter))
+        return {
+            "part": refusal.part,
+            "rows": rows,
+            "bad": refusal.count,
+            "broken": dict(sorter.broken),
+            "failed": sorter.failed,
+        }
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same, as a function of Spark's: one row of JSON text."""
+        yield pa.RecordBatch.from_pydict({"told": [json.dumps(self.stage(batches))]})
+
+    def _written(self, batches: Iterable[pa.RecordBatch], sorter: Sorter) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = sorter.sort(batch) if self.pipeline.checks else batch
+            if sorter.failed is not None:
+                # It fails whenever it is tried: no reason for Spark to repeat the task.
+                return
+            if rows.num_rows:
+                fitting = like(rows, self.schema)
+                yield pa.RecordBatch.from_arrays(fitting.columns, schema=self.schema)

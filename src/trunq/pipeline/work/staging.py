@@ -1,0 +1,162 @@
+"""One attempt at a run in Spark: its rows read, transformed, checked and staged, in one pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql.types import StringType, StructType
+
+from trunq import Client
+from trunq.pipeline import source as sources
+from trunq.pipeline.control import Control, Run
+from trunq.pipeline.engine import Staged
+from trunq.pipeline.errors import CheckFailed
+from trunq.pipeline.model import Pipeline
+from trunq.pipeline.sink import Sink
+from trunq.pipeline.source import Context, Source
+from trunq.pipeline.work.frame import frame_of, lookups
+from trunq.pipeline.work.hop import map_batches
+from trunq.pipeline.work.reason import told
+from trunq.pipeline.work.rule import marked
+from trunq.pipeline.work.schema import sink_schema
+from trunq.pipeline.work.share import Quarantined, Read, Reading, land, unsliced
+from trunq.pipeline.work.stager import Stager
+from trunq.pipeline.work.statement import require_queries, transformed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TOLD: Final = StructType().add("told", StringType())
+
+
+class _Firsts(AccumulatorParam[dict[int, Read]]):
+    """Of each share the first task that read it to its end: a share that Spark reads twice counts once."""
+
+    def zero(self, value: dict[int, Read]) -> dict[int, Read]:  # noqa: ARG002  # as Spark calls it
+        return {}
+
+    def addInPlace(self, value1: dict[int, Read], value2: dict[int, Read]) -> dict[int, Read]:  # noqa: N802
+        return {**value2, **value1}
+
+
+@dataclass(slots=True)
+class Staging:
+    """All that it needs; `check` raises when the run is to stop."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    run: Run
+    source: Source | None
+    sink: Sink
+    context: Context
+    check: Callable[[], None]
+    dsn: str
+
+    def stage(self) -> Staged:
+        """Do it. Raises InvalidPipeline for what cannot be, CheckFailed, and WorkFailed."""
+        # Views, and settings that a transform makes, are this run's alone.
+        session = self.spark.newSession()
+        require_queries(session, self.pipeline)
+        with self._client() as control, self._found(control) as (source, slice, schema):
+            self.check()
+            if schema is None:
+                return Staged([], 0)
+            shares = source.shares(slice, self.spark.sparkContext.defaultParallelism)
+            reading = Reading(self._rooted(), self.dsn, unsliced(self.run), shares, schema)
+            firsts = self.spark.sparkContext.accumulator({}, _Firsts())
+
+            def seen(number: int, read: Read) -> None:
+                firsts.add({number: read})
+
+            with told(self.pipeline.name):
+                self.context.lookups = lookups(session, self.pipeline, self.run, control, self.dsn)
+                frame = transformed(session, self.pipeline, frame_of(session, reading, seen), self.context)
+                results = self._executed(frame)
+        return self._staged(results, list(firsts.value.values()))
+
+    def _executed(self, frame: DataFrame) -> list[dict[str, Any]]:
+        schema = sink_schema(self.pipeline.name, frame.schema)
+        checked = marked(self.pipeline, frame)
+        self.check()
+        self.sink.begin(self.run, schema)
+        stager = Stager(self._rooted(), self.dsn, unsliced(self.run), schema)
+
+        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from stager(batches)
+
+        rows = map_batches(checked, stage, _TOLD).collect()
+        return [json.loads(row.told) for row in rows]
+
+    def _staged(self, results: list[dict[str, Any]], reads: list[Read]) -> Staged:
+        if failed := next((each["failed"] for each in results if each["failed"]), None):
+            raise CheckFailed(
+                f"pipeline {self.pipeline.name}: a row broke the check {failed['check']!r}: {failed['row']}"
+            )
+        progress = self.run.progress
+        # What one process has read into files was counted there.
+        if not progress["rows_in"]:
+            progress["rows_in"] = sum(read.rows for read in reads)
+            progress["bytes"] = sum(read.bytes for read in reads)
+        progress["rows_out"] = sum(each["rows"] for each in results)
+        bad = sum(each["bad"] for each in results) + sum(read.bad for read in reads)
+        broken: Counter[str] = Counter()
+        for each in results:
+            broken.update(each["broken"])
+        if broken:
+            progress["broken"] = dict(broken)
+        parts = [each["part"] for each in results if each["rows"]]
+        if not parts:
+            self.sink.discard(self.run)
+        kept = [each["part"] for each in results if each["bad"] and not each["rows"]]
+        kept += [read.part for read in reads if read.bad]
+        return Staged(parts, progress["rows_out"], bad, kept)
+
+    @contextmanager
+    def _client(self) -> Iterator[Control]:
+        with Client(self.dsn, max_connections=1) as client:
+            yield Control(client)
+
+    @contextmanager
+    def _found(self, control: Control) -> Iterator[tuple[Source, dict[str, Any], pa.Schema | None]]:
+        """The source with its slice and the columns of it: rows of the quarantine, or landed ones, are a
+        source of their own.
+        """
+        slice = self.run.slice
+        if "quarantine" in slice:
+            of_rows = sources.make(self.pipeline, self.dsn, control)
+            quarantined = Quarantined(self.pipeline.name, control, of_rows)
+            yield quarantined, slice, quarantined.schema(slice)
+            return
+        assert self.source is not None
+        # Asked once: of many files, each is opened for it.
+        if (schema := self.source.schema(slice)) is not None:
+            yield self.source, slice, schema
+            return
+        with tempfile.TemporaryDirectory(prefix="trunq_landing_") as directory:
+            landed, slice = land(self.pipeline.name, self._counted(self.source), Path(directory))
+            yield landed, slice, landed.schema(slice)
+
+    def _counted(self, source: Source) -> Iterator[pa.RecordBatch]:
+        for batch in source.read(self.run.slice, self.context):
+            self.check()
+            self.run.progress["rows_in"] += batch.num_rows
+            self.run.progress["bytes"] += batch.nbytes
+            yield batch
+
+    def _rooted(self) -> Pipeline:
+        """The pipeline as tasks know it, which may run in another directory."""
+        path = getattr(self.pipeline.sink, "path", None)
+        if path is None or "://" in path:
+            return self.pipeline
+        sink = self.pipeline.sink.model_copy(update={"path": os.path.abspath(path)})
+        return self.pipeline.model_copy(update={"sink": sink})

@@ -1,0 +1,238 @@
+"""Calling the functions that rank, and telling the database what they said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection
+
+from trunq._async.execute import execute, value
+from trunq.call import Call
+from trunq.connection.address import complete
+from trunq.connection.backoff import first_line
+from trunq.connection.link import Link
+from trunq.connection.outage import Outage
+from trunq.connection.session import PROBE, adapt
+from trunq.rank.order import BadOrder, Order, order
+from trunq.rank.registry import Ranked, Ranks
+from trunq.record import Fleet, Lane
+from trunq.thread import Thread
+from trunq.wire.array import integer_array, text_array
+
+log = logging.getLogger("trunq.rank")
+
+_EVERY: Final = 0.5
+"""Seconds between two calls of a function."""
+_LATER: Final = 0.3
+"""The server ends a statement at the time limit: we wait so much longer, to hear of it."""
+_LANES: Final = 10_000
+_SAY_AGAIN: Final = 60.0
+_STUBBORN: Final = 2.0
+
+_ASSIGNED: Final = ("subscription_id", "queue", "subscription", "function")
+
+
+class _Post:
+    """One subscription that this process ranks, or once did: its thread, and its connection in it."""
+
+    def __init__(self, subscription_id: int, queue: str, subscription: str, conninfo: str) -> None:
+        self.subscription_id = subscription_id
+        self.names = {"queue": queue, "subscription": subscription}
+        self.overdue: asyncio.Future[Order] | None = None
+        """A call that did not return in time."""
+        self.due = 0.0
+        self.failure = ("", 0.0)
+        self._conninfo = conninfo
+        self._thread = Thread(f"trunq-rank-{queue}")
+        self._connection: psycopg.Connection[Any] | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its thread is in a call that did not return in time."""
+        return self.overdue is not None and not self.overdue.done()
+
+    def call(self, ranked: Ranked, lanes: list[Lane], fleet: Fleet) -> asyncio.Future[Order]:
+        """Have the thread call a function."""
+        future = self._thread.run(partial(self._call, ranked, lanes, fleet))
+        # It may raise after its time, when nobody asks any more.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
+
+    def _call(self, ranked: Ranked, lanes: list[Lane], fleet: Fleet) -> Order:
+        if not ranked.wants_connection:
+            return order(ranked.function(lanes, fleet), lanes)
+        connection = self._open()
+        with connection.transaction():
+            # Then the server ends its statement, or the transaction, however stuck the thread is.
+            limit = f"{max(1, round(ranked.time_limit * 1000))}ms"
+            connection.execute(
+                "select set_config('statement_timeout', %s, true),"
+                " set_config('idle_in_transaction_session_timeout', %s, true)",
+                (limit, limit),
+            )
+            return order(ranked.function(lanes, fleet, connection=connection), lanes)
+
+    def _open(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            connection = psycopg.Connection.connect(self._conninfo, autocommit=True)
+            for statement in adapt(connection, connection.execute(PROBE).fetchone() or (0, "")):
+                connection.execute(statement)
+            self._connection = connection
+        return self._connection
+
+    def close(self) -> None:
+        """End the thread, after what it is doing."""
+        if not self.is_stuck and self._connection is not None:
+            self._connection.close()
+        self._thread.close()
+
+
+class Ranker:
+    """Ranks the lanes of every subscription whose function it has and that no other process ranks.
+
+    `name` must be one process' own. `outage` is that of the process it runs in.
+    """
+
+    def __init__(self, dsn: str, name: str, ranks: Ranks, outage: Outage | None = None) -> None:
+        self.name = name
+        self._ranks = ranks
+        title = f"trunq rank {name}"
+        self._conninfo = complete(dsn, title)
+        self._link = Link(dsn, title, outage=outage)
+        self._posts: dict[int, _Post] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._failure = ("", 0.0)
+
+    async def run(self) -> None:
+        """Rank until cancelled; a database that is away is waited for."""
+        try:
+            while True:
+                try:
+                    await self._round()
+                except psycopg.Error as error:
+                    self._failure = _say(self._failure, "no lanes are ranked: %s", first_line(error))
+                await asyncio.sleep(_EVERY)
+        finally:
+            await self._close()
+
+    async def _round(self) -> None:
+        """Begin to rank whatever is ours to rank and due."""
+        stuck = [number for number, post in self._posts.items() if post.is_stuck]
+        arguments = {
+            "ranker": self.name,
+            "functions": text_array("functions", list(self._ranks.functions)),
+            "without": integer_array(stuck),
+        }
+        call = Call("_start_ranking", arguments, _ASSIGNED)
+        assigned = await self._link.run(lambda connection: execute(connection, call))
+        self._forget({row[0] for row in assigned})
+        for number, queue, subscription, function in assigned:
+            post = self._posts.get(number)
+            if post is None:
+                post = self._posts[number] = _Post(number, queue, subscription, self._conninfo)
+            # Each by itself: one that takes long holds up no other.
+            if number not in self._tasks and monotonic() >= post.due:
+                self._tasks[number] = asyncio.create_task(self._rank(post, self._ranks.functions[function]))
+                self._tasks[number].add_done_callback(partial(self._ended, number))
+
+    def _forget(self, ours: set[int]) -> None:
+        for number in set(self._posts) - ours - set(self._tasks):
+            if not self._posts[number].is_stuck:
+                self._posts.pop(number).close()
+
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(number)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s", first_line(error), exc_info=error)
+
+    async def _rank(self, post: _Post, ranked: Ranked) -> None:
+        """Call a function once, and have the database go by what it says."""
+        begun = monotonic()
+        try:
+            lanes, fleet = await self._link.run(partial(_look, post.names))
+            # A look at many lanes takes long: then it rests as long.
+            post.due = 2 * monotonic() - begun
+            future = post.call(ranked, lanes, fleet)
+            await asyncio.wait({future}, timeout=ranked.time_limit + _LATER)
+            if not future.done():
+                post.overdue = future
+                await self._fail(post, ranked, f"it has been running for more than {ranked.time_limit:g} s")
+            elif (error := future.exception()) is None:
+                await self._tell(post, ranked, future.result())
+                post.failure = ("", 0.0)
+            else:
+                await self._fail(post, ranked, _why(error))
+        except psycopg.Error as error:
+            post.failure = _say(
+                post.failure,
+                "the lanes of queue %s are not ranked: %s",
+                post.names["queue"],
+                first_line(error),
+            )
+
+    async def _tell(self, post: _Post, ranked: Ranked, said: Order) -> None:
+        arguments = {
+            "ranker": self.name,
+            "subscription_id": post.subscription_id,
+            "function": ranked.name,
+            "lanes": text_array("lanes", said.lanes),
+            "ranks": integer_array(said.ranks),
+            "priorities": integer_array(said.priorities),
+            "max_running": integer_array(said.max_running),
+        }
+        call = Call("_rank", arguments)
+        await self._link.run(lambda connection: value(connection, call))
+
+    async def _fail(self, post: _Post, ranked: Ranked, why: str) -> None:
+        post.failure = _say(
+            post.failure,
+            "the function %s failed to rank the lanes of queue %s, the last ranks stay: %s",
+            ranked.name,
+            post.names["queue"],
+            why,
+        )
+        arguments = {"ranker": self.name, "subscription_id": post.subscription_id, "error": why}
+        call = Call("_fail_ranking", arguments)
+        await self._link.run(lambda connection: value(connection, call))
+
+    async def _close(self) -> None:
+        """Leave what we rank to others."""
+        self._link.hurry()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_STUBBORN)
+        for post in self._posts.values():
+            post.close()
+        try:
+            if (connection := self._link.connection) is not None and not connection.closed:
+                await value(connection, Call("_end_ranking", {"ranker": self.name}))
+        except psycopg.Error as error:
+            log.warning("others rank a few seconds later: %s", first_line(error))
+        await self._link.close()
+
+
+async def _look(names: dict[str, str], connection: AsyncConnection[Any]) -> tuple[list[Lane], Fleet]:
+    """The lanes of a subscription, and the fleet that serves it."""
+    lanes = await execute(connection, Call("list_lanes", {**names, "limit": _LANES}, Lane._fields))
+    ((*fleet,),) = await execute(connection, Call("fleet", dict(names), Fleet._fields))
+    return [Lane._make(row) for row in lanes], Fleet._make(fleet)
+
+
+def _why(error: BaseException) -> str:
+    return str(error) if isinstance(error, BadOrder) else f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _say(before: tuple[str, float], text: str, *values: str) -> tuple[str, float]:
+    """Log a failure when it is a new one, then once a minute. Returns what was said, and when."""
+    said = text % values
+    if said == before[0] and monotonic() < before[1] + _SAY_AGAIN:
+        return before
+    log.error("%s", said)
+    return said, monotonic()

@@ -1,0 +1,441 @@
+"""What the functions that list things return: a named tuple a row, its fields the columns of the function."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from trunq.record.pipeline import PipelineRun as PipelineRun
+from trunq.record.pipeline import PipelineState as PipelineState
+from trunq.record.pipeline import Quarantined as Quarantined
+from trunq.record.pipeline import QuarantineReason as QuarantineReason
+from trunq.record.schedule import ScheduleChange as ScheduleChange
+from trunq.record.schedule import ScheduleRun as ScheduleRun
+from trunq.record.schedule import ScheduleState as ScheduleState
+from trunq.record.stream import Batch as Batch
+from trunq.record.stream import BatchMessage as BatchMessage
+from trunq.record.stream import BatchState as BatchState
+from trunq.record.stream import Stream as Stream
+from trunq.record.stream import Tick as Tick
+from trunq.record.webhook import Webhook as Webhook
+
+
+class Queue(NamedTuple):
+    """A row of `list_queues`. `span` is how long one segment of the ring is written to.
+
+    `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit; `lanes` None: a plain queue;
+    `unique_policy` None: it has no unique keys. `paused_until` None: until it is resumed.
+    """
+
+    queue: str
+    queue_id: int
+    retention: timedelta
+    span: timedelta
+    tick_max_count: int
+    tick_max_lag: timedelta
+    tick_idle_period: timedelta | None
+    kinds: list[str] | None
+    unique_policy: str | None
+    max_waiting: int | None
+    max_per_transaction: int | None
+    lanes: str | None
+    announces: bool
+    is_closed: bool
+    subscriptions: int
+    paused: bool
+    paused_until: datetime | None
+    created_at: datetime
+
+
+class Role(NamedTuple):
+    """A row of `list_roles`. `payload`: whether a reader sees payloads; None for other roles."""
+
+    queue: str
+    role: str
+    grantee: str
+    payload: bool | None
+
+
+class Capture(NamedTuple):
+    """A row of `list_captures`.
+
+    `published_as` is what messages call the table: its name when it was captured. `key` None: messages have
+    none; `columns` None: all; `condition` is what was given as `where`. `warning` says what is wrong: the
+    table was dropped, a partition was attached since, a column is gone.
+    """
+
+    table_name: str
+    queue: str
+    kind: str
+    key: list[str] | None
+    columns: list[str] | None
+    ignore: list[str] | None
+    condition: dict[str, Any] | None
+    deny: list[str] | None
+    format: str
+    published_as: str
+    warning: str | None
+    created_at: datetime
+
+
+class Published(NamedTuple):
+    """What became of a message with a unique key: it `is_new`; or it was left out, and `id` is that of the
+    message that holds the key."""
+
+    id: int
+    is_new: bool
+
+
+class Reply(NamedTuple):
+    """A row of `list_replies`: the final answer to a message that was published with `awaited`.
+
+    `outcome`: success, rejected, failed, timed_out, lease_expired, expired, cancelled or replaced. `error`
+    with success: why the result is not here. `reference` and `public` are those of the error.
+    """
+
+    id: int
+    outcome: str
+    result: Any
+    error: str | None
+    reference: str | None
+    public: str | None
+    replied_at: datetime
+    expires_at: datetime
+
+
+class Memo(NamedTuple):
+    """A row of `list_memos`, and what `get_memo` finds. `expires_at` None: it stays."""
+
+    scope: str
+    name: str
+    value: Any
+    version: int
+    updated_at: datetime
+    expires_at: datetime | None
+
+
+class Announced(NamedTuple):
+    """The ids that one statement published: all of it lies between the first and the last."""
+
+    first: int
+    last: int
+
+
+class Lane(NamedTuple):
+    """A row of `list_lanes`. `depth` is exact up to 1,000; `is_more`: there are more than that.
+
+    `paused_until` is None also for a lane that is paused until somebody resumes it.
+    """
+
+    lane: str
+    priority: int
+    depth: int
+    is_more: bool
+    running: int
+    oldest_ready: timedelta | None
+    is_paused: bool
+    paused_until: datetime | None
+    max_running: int | None
+    rate: float | None
+    burst: int | None
+    weight: int
+    rank: int | None
+
+
+class Ranking(NamedTuple):
+    """A row of `list_rankings`: a subscription whose lanes a function ranks.
+
+    `ranker` is the process that calls it; None: no process does, and the last ranks stay. `error` is why the
+    function could not rank the last time.
+    """
+
+    queue: str
+    subscription: str
+    function: str
+    ranker: str | None
+    ranked_at: datetime | None
+    error: str | None
+    failed_at: datetime | None
+
+
+class Fleet(NamedTuple):
+    """What `fleet` returns: the workers of a subscription, how many messages they handle at a time, and how
+    many more they could begin at once.
+    """
+
+    queue: str
+    subscription: str
+    workers: int
+    slots: int
+    free_slots: int
+
+
+class Subscription(NamedTuple):
+    """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
+    `time_out`, `rate`, `max_running` None: no limit; `filter` None: it reads every message; `burst` None:
+    what the rate gives in a second, at least one.
+
+    `jitter` is a share of the delay. `paused`, by itself or with its queue; `paused_until` None: until it is
+    resumed.
+    """
+
+    queue: str
+    subscription: str
+    subscription_id: int
+    mode: str
+    max_attempts: int | None
+    lease_time: timedelta
+    backoff: str
+    backoff_base: timedelta
+    backoff_cap: timedelta
+    jitter: float
+    time_out: timedelta | None
+    keep_results: bool
+    dead_retention: timedelta | None
+    filter: Any
+    rate: float | None
+    rate_interval: timedelta
+    burst: int | None
+    max_running: int | None
+    in_order: bool
+    paused: bool
+    paused_until: datetime | None
+    created_at: datetime
+
+
+class Warned(NamedTuple):
+    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue."""
+
+    queue: str
+    subscription: str | None
+    warning: str
+    hint: str
+
+
+class Fate(NamedTuple):
+    """A row of `list_fates`: a message runs again after `wait`, or is dead for a `reason`."""
+
+    id: int
+    wait: timedelta | None
+    reason: str | None
+
+
+class Extension(NamedTuple):
+    """What `extend` says: when the lease ends now, and which of its messages somebody cancelled."""
+
+    expires_at: datetime
+    cancelled: list[int]
+
+
+class Cancelled(NamedTuple):
+    """A row of `cancel`: the `state` in which a message was when it was cancelled.
+
+    scheduled, retrying, ready: it will not run; leased: its worker is told; done, dead, purged: it was over.
+    `subscription` None: scheduled, and no shared subscription reads it.
+    """
+
+    subscription: str | None
+    id: int
+    state: str
+
+
+class ProgressState(NamedTuple):
+    """A row of `list_progress`: what the handler of a message last said, and which worker ran it.
+
+    `is_running` False: it waits for its next attempt, or is dead. `checkpoint_bytes` None: no checkpoint.
+    """
+
+    subscription: str
+    id: int
+    is_running: bool
+    percent: float | None
+    note: str | None
+    checkpoint_bytes: int | None
+    worker: str | None
+    reported_at: datetime
+
+
+class DeadPolicy(NamedTuple):
+    """What `set_dead` returns: how a subscription makes deaths known. `into_queue` None: no other queue."""
+
+    warns: bool
+    notifies: bool
+    into_queue: str | None
+    channel: str
+
+
+class DeadMessage(NamedTuple):
+    """A row of `list_dead`. `reason` is rejected, max_attempts, lease_expired, expired (the message: its
+    `expires_at` or `max_age`) or cancelled; `errors` has one entry an attempt,
+    {"attempt": 1, "at": "...", "worker": "...", "error": "..."}, and one with "times" for so many
+    times in a row that it was put off."""
+
+    dead_id: int
+    subscription: str
+    id: int
+    kind: str | None
+    key: str | None
+    payload: Any
+    headers: Any
+    attempts: int
+    reason: str
+    errors: Any
+    created_at: datetime
+    died_at: datetime
+
+
+class MessageState(NamedTuple):
+    """A row of `show_message` and `list_messages`: where a message stands for one subscription.
+
+    `state` is scheduled, ready, leased, retrying, done, dead, replaced or purged. `attempts` has one entry
+    an attempt:
+    {"attempt", "worker", "leased_at", "finished_at", "outcome", "error", "took"}.
+    """
+
+    subscription: str
+    state: str
+    id: int
+    kind: str | None
+    key: str | None
+    payload: Any
+    headers: Any
+    attempt: int
+    attempts: Any
+    published_at: datetime | None
+    due_at: datetime | None
+    worker: str | None
+    leased_at: datetime | None
+    expires_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    result: Any
+
+
+class Referred(NamedTuple):
+    """A row of `find_reference`: an attempt that failed, `error` as it is kept.
+
+    `kind`, `attempt` and `worker` None: no longer known, since the log has gone; `subscription` None: it has
+    ended.
+    """
+
+    reference: str
+    queue: str
+    subscription: str | None
+    id: int
+    kind: str | None
+    attempt: int | None
+    failed_at: datetime
+    worker: str | None
+    error: str
+    public: str | None
+
+
+class PublicState(NamedTuple):
+    """A row of `show_public`: what users may see. `state` is as in `show_message`."""
+
+    subscription: str
+    state: str
+    reference: str | None
+    public: str | None
+
+
+class Taker(NamedTuple):
+    """A row of `list_takers`: who takes the history of a queue elsewhere.
+
+    `behind`: how long ago the first attempt ended that is not taken yet; None: all are. `open`: leases that
+    were passed while they were open.
+    """
+
+    queue: str
+    taker: str
+    behind: timedelta | None
+    open: int
+    taken_at: datetime | None
+    created_at: datetime
+
+
+class Archive(NamedTuple):
+    """A row of `list_archives`. `archive_for` None: for ever; `is_filled` False: its queue is gone.
+
+    Months are those of `finished_at`, in UTC; None: it is empty.
+    """
+
+    queue: str
+    archive_for: timedelta | None
+    is_filled: bool
+    first_month: date | None
+    last_month: date | None
+    bytes: int
+
+
+class Status(NamedTuple):
+    """A row of `status`. `estimated` names the numbers that are estimates: those are exact up to 1,000.
+
+    `led`: whether somebody performs the duties.
+    """
+
+    queue: str
+    subscription: str
+    mode: str
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    oldest_ready: timedelta | None
+    workers: int
+    done_last_minute: int
+    oldest_dead: timedelta | None
+    estimated: list[str]
+    led: bool
+    paused: bool
+    paused_until: datetime | None
+
+
+class Statistic(NamedTuple):
+    """A row of `statistics`. Times are in seconds; None: nobody said them. Percentiles are right within 9 %.
+
+    `at` is the beginning of the interval; None: all together. `kind` None: messages without one, or all of
+    them; `(others)`: beyond the fifty most frequent of a minute. `is_sampled`: kinds and times come from a
+    part of the messages.
+    """
+
+    at: datetime | None
+    queue: str
+    subscription: str
+    kind: str | None
+    outcome: str
+    messages: int
+    is_sampled: bool
+    took_mean: float | None
+    took_median: float | None
+    took_p90: float | None
+    took_p99: float | None
+    waited_mean: float | None
+    waited_median: float | None
+    waited_p90: float | None
+    waited_p99: float | None
+
+
+class Duty(NamedTuple):
+    """A row of `list_duties`: a duty, and how often it is called.
+
+    One that is not `per_queue` is called once for all queues. One that did `again_from` or more is called
+    again at once; one that returned null, because somebody was in the way, `again_after`. It is called at
+    least `times_a_span` while one segment of a queue is written to.
+    """
+
+    duty: str
+    per_queue: bool
+    every: timedelta
+    again_from: int | None
+    times_a_span: int | None
+    again_after: timedelta | None
+
+
+class DutyDone(NamedTuple):
+    """A row of `perform_duties`; `done` is None when the duty failed with `error`."""
+
+    duty: str
+    queue: str | None
+    done: int | None
+    error: str | None

@@ -1,0 +1,94 @@
+"""Rows about ticks, batches and streams."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+
+class Tick(NamedTuple):
+    """A row of `list_ticks`. `snapshot` as Postgres writes it, xmin:xmax:list; the difference of two ticks'
+    `last_message_id` estimates how many messages lie between them. `reachable`: every message after it is
+    still kept."""
+
+    tick_id: int
+    snapshot: str
+    last_message_id: int
+    created_at: datetime
+    reachable: bool
+
+
+class Batch(NamedTuple):
+    """What `next_batch` hands out: the messages visible in `to_snapshot` and not in `from_snapshot`.
+
+    `attempt` is 1 at first; with `is_part`, it has only some of those messages, which `read_batch` knows.
+    `queue` and `subscription` are those it was asked for: `read` and `finish` need no more than the batch.
+    """
+
+    batch_id: int
+    token: int
+    from_tick_id: int
+    to_tick_id: int
+    from_snapshot: str
+    to_snapshot: str
+    expires_at: datetime
+    attempt: int
+    is_part: bool
+    queue: str
+    subscription: str
+
+
+class BatchMessage(NamedTuple):
+    """A row of `read_batch`. `txid` and `id` are its place: where to read on, how far a batch is finished."""
+
+    id: int
+    kind: str | None
+    key: str | None
+    payload: Any
+    body: bytes | None
+    headers: Any
+    priority: int
+    attempt: int
+    created_at: datetime
+    txid: int
+
+
+class BatchState(NamedTuple):
+    """A row of `show_batch`. `state` is open, overdue, waiting, finished or ended."""
+
+    batch_id: int
+    state: str
+    worker: str | None
+    from_tick_id: int
+    to_tick_id: int
+    from_snapshot: str
+    to_snapshot: str
+    is_part: bool
+    messages: int | None
+    attempt: int
+    error: str | None
+    opened_at: datetime
+    expires_at: datetime | None
+    finished_at: datetime | None
+
+
+class Stream(NamedTuple):
+    """A row of `list_streams`: where an exclusive subscription stands, and its open batch."""
+
+    queue: str
+    subscription: str
+    position_tick_id: int
+    newest_tick_id: int
+    first_tick_id: int
+    pending: int
+    is_estimate: bool
+    lag: timedelta
+    batch_id: int | None
+    worker: str | None
+    to_tick_id: int | None
+    expires_at: datetime | None
+    attempt: int | None
+    batches: int
+    error: str | None
+    seen_at: datetime | None
+    paused: bool

@@ -1,0 +1,283 @@
+-- A pipeline moves rows from a source into a sink. Its row holds what it is (definition, which Python reads: src/trunq/pipeline), where its
+-- next slice begins (state) and the number of the newest run that ended (done). A run is asked for by a message of the queue "pipelines"
+-- whose kind is the pipeline's name; run.sql has what happens then.
+--
+-- A definition is kept as it was written: ${NAME} stands for what a runner has in its environment, so no password lies here.
+--
+-- Locks: pipelines are made and dropped one at a time, or two that name each other as followers would make a circle. The row of a pipeline
+-- is held by whoever begins or ends a run of it, for that one statement.
+
+create or replace function trunq.create_pipeline(p_pipeline text, p_definition jsonb, p_due_times timestamptz[] default null) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_old trunq.pipeline;
+  v_new trunq.pipeline;
+  v_followers text[];
+begin
+  perform trunq._check_name('pipeline', p_pipeline);
+  v_followers := trunq._check_definition(p_pipeline, p_definition);
+  if not exists (select from trunq.queue q where q.name = 'pipelines') then
+    perform trunq.create_queue('pipelines');
+  end if;
+  perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
+  perform trunq._check_followers(p_pipeline, v_followers);
+  perform trunq._check_trigger(p_pipeline, p_definition);
+  perform trunq._check_sink_alone(p_pipeline, p_definition->'sink');
+  select p.* into v_old from trunq.pipeline p where p.name = p_pipeline for update;
+  if not found then
+    insert into trunq.pipeline (name, definition, followers) values (p_pipeline, p_definition, v_followers) returning * into v_new;
+    perform trunq._set_trigger(v_new, null, p_due_times);
+    return true;
+  end if;
+  if p_definition->'source' is distinct from v_old.definition->'source' or p_definition->'sink' is distinct from v_old.definition->'sink' then
+    if p_definition->'source'->>'format' is distinct from v_old.definition->'source'->>'format' then
+      perform trunq._fail('TQ031', format('pipeline "%s" reads from a %s: where it is would mean nothing to a %s',
+        p_pipeline, v_old.definition->'source'->>'format', p_definition->'source'->>'format'), 'make a pipeline of another name, or drop this one first');
+    end if;
+    if exists (select from trunq.pipeline_run r where r.pipeline_id = v_old.pipeline_id and r.ended_at is null) then
+      perform trunq._fail('TQ031', format('pipeline "%s" has an open run, whose slice is of the source and for the sink that it has now', p_pipeline),
+        format('let it end, or select trunq.cancel_pipeline(''%s''), and run it once more', p_pipeline));
+    end if;
+  end if;
+  perform trunq._leave_takers(p_pipeline, p_definition->'source');
+  update trunq.pipeline p set definition = p_definition, followers = v_followers where p.pipeline_id = v_old.pipeline_id returning * into v_new;
+  perform trunq._set_trigger(v_new, v_old.definition->'trigger', p_due_times);
+  return false;
+end $$;
+comment on function trunq.create_pipeline(text, jsonb, timestamptz[]) is
+  'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, computed by whoever calls. It makes the queue "pipelines" where there is none.
+Returns: true when it was made.
+Raises: TQ004, TQ031, also for another source or sink while a run is open, and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
+Locks: others who make or drop a pipeline; the pipeline.';
+
+create or replace function trunq.drop_pipeline(p_pipeline text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_before text;
+  v_pipeline trunq.pipeline;
+begin
+  perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
+  v_pipeline := trunq._find_pipeline(p_pipeline);
+  select p.name into v_before from trunq.pipeline p where p_pipeline = any(p.followers) order by p.name limit 1;
+  if found then
+    perform trunq._fail('TQ031', format('pipeline "%s" runs "%s" after itself', v_before, p_pipeline), format('take it out of then of "%s" first', v_before));
+  end if;
+  perform trunq._end_trigger(p_pipeline, v_pipeline.definition->'trigger');
+  perform trunq._leave_takers(p_pipeline, null);
+  delete from trunq.pipeline p where p.name = p_pipeline;
+  perform trunq._call_runners();
+end $$;
+comment on function trunq.drop_pipeline(text) is
+  'Drops a pipeline with its state, its trigger, its runs and its quarantine. What it wrote stays, and so do messages that ask for runs of it.
+Raises: TQ030; TQ031 while another runs it after itself.
+Locks: others who make or drop a pipeline; the pipeline.';
+
+create or replace function trunq.list_pipelines()
+returns table (
+  pipeline text, source text, sink text, followers text[], paused boolean, paused_until timestamptz, runs bigint, open_run bigint, open_since timestamptz,
+  last_outcome text, last_ended_at timestamptz, error text, quarantined bigint, state jsonb, definition jsonb, created_at timestamptz,
+  trigger jsonb, next_due timestamptz
+)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select p.name, p.definition->'source'->>'format', p.definition->'sink'->>'format', p.followers, coalesce(p.paused_until > trunq.clock(), false),
+    case when p.paused_until > trunq.clock() then nullif(p.paused_until, 'infinity') end, p.done, o.number, o.begun_at, l.outcome, l.ended_at,
+    coalesce(o.error, l.error), (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
+    p.definition->'trigger', s.next_due
+  from trunq.pipeline p
+  left join trunq.schedule s on s.pipeline_id = p.pipeline_id
+  left join trunq.pipeline_run o on o.pipeline_id = p.pipeline_id and o.backfill = 0 and o.ended_at is null
+  left join lateral (
+    select r.outcome, r.ended_at, r.error from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is not null
+    order by r.number desc limit 1
+  ) l on true
+  order by p.name
+$$;
+comment on function trunq.list_pipelines() is
+  'Pipelines by name. runs: how many of them ended; open_run: the number of the one that has not; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron.';
+
+create or replace function trunq.pause_pipeline(p_pipeline text, p_until timestamptz default 'infinity') returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+begin
+  perform trunq._check_pause(format('pipeline "%s"', p_pipeline), p_until);
+  update trunq.pipeline p set paused_until = p_until where p.pipeline_id = v_pipeline.pipeline_id;
+  perform trunq._pause_trigger(v_pipeline, p_until);
+end $$;
+comment on function trunq.pause_pipeline(text, timestamptz) is
+  'Begins no run of a pipeline before p_until (infinity: until it is resumed). Messages that ask for one wait, its trigger publishes none, and a run that is going on ends.
+Raises: TQ030; TQ005 for a time that is over.
+Locks: the pipeline.';
+
+create or replace function trunq.resume_pipeline(p_pipeline text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+begin
+  update trunq.pipeline p set paused_until = null where p.pipeline_id = v_pipeline.pipeline_id;
+  perform trunq._pause_trigger(v_pipeline, null);
+  return coalesce(v_pipeline.paused_until > trunq.clock(), false);
+end $$;
+comment on function trunq.resume_pipeline(text) is
+  'Ends the pause of a pipeline.
+Returns: false when it was not paused.
+Raises: TQ030.
+Locks: the pipeline.';
+
+create or replace function trunq.run_pipeline(p_pipeline text, p_payload jsonb default null) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._find_pipeline(p_pipeline);
+  return trunq.publish('pipelines', p_payload, p_pipeline);
+end $$;
+comment on function trunq.run_pipeline(text, jsonb) is
+  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. Messages with equal payloads, or none, that wait while a run goes on get one run.
+Returns: the id of the message.
+Raises: TQ001, TQ030, TQ006.';
+
+create or replace function trunq.backfill_pipeline(p_pipeline text, p_range jsonb) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_definition jsonb := (trunq._find_pipeline(p_pipeline)).definition;
+  v_sink jsonb := v_definition->'sink';
+  v_mode text := coalesce(v_sink->>'mode', 'append');
+begin
+  if jsonb_typeof(p_range) is distinct from 'object' or p_range = '{}' then
+    perform trunq._fail('TQ031', format('pipeline "%s": a range to fill is a JSON object, not %s', p_pipeline, left(coalesce(p_range::text, 'null'), 100)),
+      'of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}');
+  elsif v_mode = 'replace_partitions' then
+    -- A partition is replaced by what a range has of it, which has to be all of it.
+    if v_sink->'partition_by' ? (p_range->>'column') is not true then
+      perform trunq._fail('TQ031', format('pipeline "%s" replaces whole partitions, and a range of %s may have a part of one', p_pipeline,
+        coalesce(quote_ident(p_range->>'column'), 'no column')), format('of one of the columns in partition_by: %s', v_sink->'partition_by'));
+    elsif v_definition ?| array['function', 'sql'] then
+      perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function or sql: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
+        'a range can be filled with mode upsert');
+    end if;
+  elsif v_mode <> 'upsert' then
+    perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows of a range that are in its sink would be there %s', p_pipeline, v_mode,
+      case v_mode when 'replace' then 'alone, and all others gone' else 'twice' end), 'a range can be filled with mode upsert');
+  elsif v_sink->>'newest' is null then
+    perform trunq._fail('TQ031', format('pipeline "%s": runs go on beside a backfill, which must not put an older row over a newer one', p_pipeline),
+      'give its sink newest, a column that grows with each change of a row');
+  end if;
+  return trunq.publish('pipelines', p_range, p_pipeline, p_headers => '{"backfill": true}');
+end $$;
+comment on function trunq.backfill_pipeline(text, jsonb) is
+  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows.
+Returns: the id of the message.
+Raises: TQ001, TQ030, TQ031.';
+
+create or replace function trunq.set_pipeline_state(p_pipeline text, p_state jsonb) returns jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+begin
+  if jsonb_typeof(p_state) is distinct from 'object' then
+    perform trunq._fail('TQ031', format('the state of pipeline "%s" is a JSON object, not %s', p_pipeline, left(coalesce(p_state::text, 'null'), 100)), '{} begins at the beginning');
+  elsif exists (select from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = 0 and r.ended_at is null) then
+    perform trunq._fail('TQ031', format('pipeline "%s" has an open run, which will set its state', p_pipeline), 'let it end, or cancel it and run the pipeline once more');
+  end if;
+  update trunq.pipeline p set state = p_state where p.pipeline_id = v_pipeline.pipeline_id;
+  if p_state = '{}' then
+    delete from trunq.pipeline_file f where f.pipeline_id = v_pipeline.pipeline_id;
+  end if;
+  return v_pipeline.state;
+end $$;
+comment on function trunq.set_pipeline_state(text, jsonb) is
+  'Sets where the next slice of a pipeline begins; {}: at the beginning, with every file as if it were new. What is in the sink stays, so a pipeline that appends may double rows.
+Returns: the state before.
+Raises: TQ030, TQ031.
+Locks: the pipeline.';
+
+create or replace function trunq._find_pipeline(p_pipeline text) returns trunq.pipeline
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline;
+begin
+  select p.* into v_pipeline from trunq.pipeline p where p.name = p_pipeline;
+  if not found then
+    perform trunq._fail('TQ030', format('there is no pipeline "%s"', coalesce(p_pipeline, '')), 'select * from trunq.list_pipelines() shows those there are');
+  end if;
+  return v_pipeline;
+end $$;
+comment on function trunq._find_pipeline(text) is 'A pipeline by its name, or TQ030.';
+
+create or replace function trunq._hold_pipeline(p_pipeline text) returns trunq.pipeline
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline;
+begin
+  loop
+    select p.* into v_pipeline from trunq.pipeline p where p.name = p_pipeline for no key update;
+    exit when found;
+    -- Dropped while this waited: another of that name may be there by now.
+    perform trunq._find_pipeline(p_pipeline);
+  end loop;
+  return v_pipeline;
+end $$;
+comment on function trunq._hold_pipeline(text) is
+  'A pipeline by its name, or TQ030, as it is once whoever changes or drops it is done; locked to the end of the transaction.';
+
+create or replace function trunq._check_definition(p_pipeline text, p_definition jsonb) returns text[]
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  if jsonb_typeof(p_definition) is distinct from 'object' then
+    perform trunq._fail('TQ031', format('pipeline "%s": a definition is a JSON object, not %s', p_pipeline, left(coalesce(p_definition::text, 'null'), 100)));
+  elsif jsonb_typeof(p_definition->'source'->'format') is distinct from 'string' then
+    perform trunq._fail('TQ031', format('pipeline "%s" has no source with a format', p_pipeline), '"source": {"format": "table", ...}');
+  elsif jsonb_typeof(p_definition->'sink'->'format') is distinct from 'string' then
+    perform trunq._fail('TQ031', format('pipeline "%s" has no sink with a format', p_pipeline), '"sink": {"format": "table", ...}');
+  elsif p_definition ? 'then' and (jsonb_typeof(p_definition->'then') <> 'array' or jsonb_path_exists(p_definition, '$.then[*] ? (@.type() != "string")')) then
+    perform trunq._fail('TQ031', format('pipeline "%s": then is a list of names', p_pipeline));
+  end if;
+  return array(select distinct jsonb_array_elements_text(coalesce(p_definition->'then', '[]')) order by 1);
+end $$;
+comment on function trunq._check_definition(text, jsonb) is 'Refuses (TQ031) what cannot be a pipeline; the names of those that run after it.';
+
+create or replace function trunq._check_followers(p_pipeline text, p_followers text[]) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_way text[];
+begin
+  if p_pipeline = any(p_followers) then
+    perform trunq._fail('TQ031', format('pipeline "%s" cannot run after itself', p_pipeline));
+  end if;
+  perform trunq._find_pipeline(f) from unnest(p_followers) f;
+  with recursive way(names, last) as (
+    select array[f], f from unnest(p_followers) f
+    union all
+    -- One way to each is enough: all of them would be too many to count.
+    select distinct on (f) w.names || f, f from way w join trunq.pipeline p on p.name = w.last, unnest(p.followers) f where w.last <> p_pipeline
+  )
+  select w.names into v_way from way w where w.last = p_pipeline limit 1;
+  if found then
+    perform trunq._fail('TQ031', format('pipeline "%s" would run after itself: %s', p_pipeline, array_to_string(p_pipeline || v_way, ' -> ')),
+      'take one of them out of then');
+  end if;
+end $$;
+comment on function trunq._check_followers(text, text[]) is 'Refuses pipelines after one that are not there (TQ030), or that lead back to it (TQ031).';
+
+create or replace function trunq._check_sink_alone(p_pipeline text, p_sink jsonb) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_other record;
+begin
+  -- Known is what is written alike: two addresses may be of one database.
+  select p.name, p.definition->'sink'->>'mode' = 'replace' as replaces into v_other from trunq.pipeline p
+  where p.name <> p_pipeline and trunq._sink_place(p.definition->'sink') = trunq._sink_place(p_sink)
+    and 'replace' in (p_sink->>'mode', p.definition->'sink'->>'mode') limit 1;
+  if found then
+    perform trunq._fail('TQ031', format('pipelines "%s" and "%s" write into %s, and %s stands for all of it: what the other wrote would be gone',
+        p_pipeline, v_other.name, trunq._sink_place(p_sink)->>1, case when v_other.replaces then 'the second' else 'the first' end),
+      'give one of them another sink, or mode append or upsert to both');
+  end if;
+end $$;
+comment on function trunq._check_sink_alone(text, jsonb) is 'Refuses (TQ031) a sink that one of two pipelines replaces.';
+
+create or replace function trunq._sink_place(p_sink jsonb) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select case when p_sink ? 'table' then jsonb_build_array('table', regexp_replace(p_sink->>'table', '^public\.', ''), p_sink->>'dsn')
+    when p_sink->>'format' = 'delta' then jsonb_build_array('delta', rtrim(p_sink->>'path', '/')) end
+$$;
+comment on function trunq._sink_place(jsonb) is 'The table or directory that a sink writes into, as far as its definition tells; null for one to which nothing can be lost.';

@@ -1,0 +1,314 @@
+-- A stream is what an exclusive subscription reads. What goes wrong with it, where it stands, and how to move it; batches themselves are in
+-- batch.sql.
+--
+-- Seek moves a position anywhere in reach, also back. Rotation takes for granted that positions only move forward: so seek holds the
+-- queue's lock, shared, which rotation wants for itself alone, and looks what is in reach by a later statement. It writes a finished batch
+-- that ends at the tick: that is the cursor, and what was open before is open no more.
+
+create or replace function trunq.seek(
+  p_queue text, p_subscription text, p_tick_id bigint default null, p_at timestamptz default null, p_start text default null
+) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_sub trunq.subscription;
+  v_tick trunq.tick;
+begin
+  if trunq._goes_through(p_queue, 'seek') then
+    return trunq._pass(p_queue, 'seek', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text, 'p_start', p_start)::bigint;
+  end if;
+  perform trunq._require_read_committed('seek');
+  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  if num_nonnulls(p_tick_id, p_at, p_start) <> 1 then
+    perform trunq._fail('TQ005', 'seek goes to one place', 'give p_tick_id, p_at or p_start');
+  end if;
+  perform trunq._check_start(coalesce(p_start, 'latest'), p_tick_id, p_at);
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
+  v_queue := trunq._find_queue(p_queue);
+  perform trunq._check_cluster();
+  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');  -- it may have been reset meanwhile
+  -- Before the subscription's lock (functions/lock.sql).
+  v_tick := trunq._start_tick(v_queue, p_start, p_tick_id, p_at);
+  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  perform trunq._put_batch(v_queue, v_sub.subscription_id, 'seek', v_tick.snapshot, v_tick.snapshot, v_tick.tick_id, v_tick.tick_id,
+    trunq._segment_at(v_queue, now()));
+  return v_tick.tick_id;
+end $$;
+comment on function trunq.seek(text, text, bigint, timestamptz, text) is
+  'Moves an exclusive subscription to a tick, forward or back: p_tick_id; the last at or before p_at, so that nothing since then is missed; or, with p_start, the earliest in reach or latest, which is now. An open batch ends, and its reader cannot finish it. Retries that wait stay, and come twice where it moves back.
+Returns: the tick it stands at, the messages after which it reads next.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after that tick or time are gone.
+Locks: the queue, shared; the subscription.';
+
+create or replace function trunq.fail_batch(
+  p_queue text, p_subscription text, p_batch_id bigint, p_token bigint, p_error text default null, p_after interval default null
+) returns timestamptz
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_sub trunq.subscription;
+  v_failures integer;
+  v_until timestamptz;
+begin
+  if trunq._goes_through(p_queue, 'fail_batch') then
+    return trunq._pass(p_queue, 'fail_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
+      'p_error', p_error, 'p_after', p_after::text)::timestamptz;
+  end if;
+  perform trunq._require_read_committed('fail_batch');
+  perform trunq._check_interval('the time until a batch is handed out again', p_after, '0');
+  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_failures := coalesce((trunq._held_batch(v_queue, v_sub, p_batch_id, p_token)).failures, 0) + 1;
+  -- All that comes behind it waits too: no longer than for a reader that died. Once it is halved, each hand-out is of less, and nothing is
+  -- gained by waiting longer and longer.
+  v_until := trunq.clock() + coalesce(p_after, least(v_sub.lease_time, trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap,
+    v_sub.jitter, case when v_failures >= v_sub.max_attempts then 1 else v_failures end)));
+  perform trunq._put_back(v_queue, v_sub, p_batch_id, v_failures,
+    left(coalesce(p_error, format('batch %s failed', p_batch_id)), trunq._limit('error_characters')), v_until);
+  return v_until;
+end $$;
+comment on function trunq.fail_batch(text, text, bigint, bigint, text, interval) is
+  'Gives a batch back that could not be done: it is handed out again after p_after, by default after the back-off of the subscription, at most its lease time. After max_attempts failures by halves, until the message that fails alone is dead.
+Returns: from when on it is handed out.
+Raises: TQ001, TQ002, TQ003 when another reader has it, TQ005, TQ007, TQ008, TQ011.
+Locks: the subscription.';
+
+create or replace function trunq.retry_batch(
+  p_queue text, p_subscription text, p_batch_id bigint, p_token bigint, p_ids bigint[] default null, p_after interval default null,
+  p_error text default null
+) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_sub trunq.subscription;
+  v record;
+  v_ids bigint[];
+  v_txids xid8[];
+  v_waiting bigint[];
+begin
+  if trunq._goes_through(p_queue, 'retry_batch') then
+    return trunq._pass(p_queue, 'retry_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
+      'p_ids', p_ids::text, 'p_after', p_after::text, 'p_error', p_error)::integer;
+  end if;
+  perform trunq._require_read_committed('retry_batch');
+  perform trunq._check_interval('the time until a message is handed out again', p_after, '0');
+  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v := trunq._held_batch(v_queue, v_sub, p_batch_id, p_token);
+  execute format($q$
+    select array_agg(b.id order by b.txid, b.id), array_agg(b.txid order by b.txid, b.id) from (
+      select distinct on (g.id) g.id, g.txid from (%s) g where $8 is null or g.id = any ($8) order by g.id, g.txid desc) b
+  $q$, trunq._part_query(v_queue, v_sub.filter)) into v_ids, v_txids
+  using v.lo, v.hi, coalesce(v.after_txid, '0'), coalesce(v.after_id, 0), v.last_txid, v.last_id, v_sub.subscription_id, p_ids;
+  if exists (select from unnest(p_ids) u(id) where u.id = any (v_ids) is not true) then
+    perform trunq._fail('TQ013', format('message %s is not in batch %s', (
+      select u.id from unnest(p_ids) u(id) where u.id = any (v_ids) is not true limit 1), p_batch_id), 'read_batch shows which are');
+  end if;
+  -- Asked twice, it waits once.
+  v_waiting := array(
+    select d.id from trunq.delayed d
+    where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (v_ids));
+  execute format('select trunq_queue.%I($1, $2, $3, $4, $5, ''r'', $6, $7, $8)', v_queue.name || '_give_back')
+    using v_sub.subscription_id, v.worker, array(select u.id from unnest(v_ids) u(id) where u.id <> all (v_waiting)), v_ids, v_txids,
+      array_fill(left(coalesce(p_error, 'retried'), trunq._limit('error_characters')), array[coalesce(cardinality(v_ids), 0)]),
+      array_fill(p_after, array[coalesce(cardinality(v_ids), 0)]), trunq.clock();
+  return coalesce(cardinality(v_ids), 0) - cardinality(v_waiting);
+end $$;
+comment on function trunq.retry_batch(text, text, bigint, bigint, bigint[], interval, text) is
+  'Hands messages of an open batch, p_ids or all of them, out again in a later batch, to this subscription only: after p_after, by default after its back-off; dead when their attempts are used up. The batch itself is still to be finished: in the same transaction, or its messages come again with it.
+Returns: how many; those that wait already do not count.
+Raises: TQ001, TQ002, TQ003 when another reader has the batch, TQ005, TQ007, TQ008, TQ011, TQ013 for a message of another batch.
+Locks: the subscription.';
+
+create or replace function trunq.show_batch(p_queue text, p_subscription text, p_batch_id bigint)
+returns table (
+  batch_id bigint, state text, worker text, from_tick_id bigint, to_tick_id bigint, from_snapshot pg_snapshot, to_snapshot pg_snapshot,
+  is_part boolean, messages bigint, attempt integer, error text, opened_at timestamptz, expires_at timestamptz, finished_at timestamptz
+)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v record;
+begin
+  if trunq._goes_through(p_queue, 'show_batch') then
+    return query execute trunq._through(p_queue, 'show_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text);
+    return;
+  end if;
+  perform trunq._check_cluster();
+  execute format($q$
+    select l.*, coalesce(l.after_txid, '0') begin_txid, coalesce(l.after_id, 0) begin_id, (
+        select r.finished_at from trunq_data.%2$I r
+        where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = $1 and r.outcome = 'b' limit 1) finished_at,
+      exists (select from trunq._open_batches($3, $1) o where o.lease_id = l.lease_id) is_open
+    from trunq_data.%1$I l where l.subscription_id = $1 and l.lease_id = $2 limit 1
+  $q$, v_queue.lease_table, v_queue.receipt_table) into v using v_sub.subscription_id, p_batch_id, v_queue;
+  if v.lease_id is null then
+    perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_subscription, p_queue, p_batch_id),
+      'select * from trunq.list_streams(''queue'') shows which is open');
+  end if;
+  batch_id := v.lease_id; worker := v.worker; from_tick_id := v.from_tick_id; to_tick_id := v.to_tick_id; from_snapshot := v.lo; to_snapshot := v.hi;
+  state := case when v.finished_at is not null then 'finished' when not v.is_open then 'ended'
+    when v.worker is null then 'waiting' when v.expires_at <= trunq.clock() then 'overdue' else 'open' end;
+  is_part := v.after_txid is not null or v.last_txid < pg_snapshot_xmax(v.hi);
+  attempt := coalesce(v.failures, 0) + 1; error := v.error; opened_at := v.leased_at; expires_at := v.expires_at; finished_at := v.finished_at;
+  execute format('select count(*) from (%s) g', trunq._part_query(v_queue, v_sub.filter)) into messages
+    using v.lo, v.hi, v.begin_txid, v.begin_id, v.last_txid, v.last_id, v_sub.subscription_id;
+  if v.from_tick_id < (select q.reachable_tick_id from trunq.queue q where q.queue_id = v_queue.queue_id) then
+    messages := null;
+  end if;
+  return next;
+end $$;
+comment on function trunq.show_batch(text, text, bigint) is
+  'What a batch is about. state: open, overdue (its time ran out, and nobody has taken it over yet), waiting (nobody has it: it failed, or is the rest of another), finished, ended (it failed, or was taken over). messages: those that pass the filter as it is now; null when some are gone. attempt: 1 at first; error: of the attempt before.
+Raises: TQ001, TQ002, TQ010, TQ011; TQ012 for a batch this subscription never had, or that is kept no longer.';
+
+create or replace function trunq.list_streams(p_queue text default null)
+returns table (
+  queue text, subscription text, position_tick_id bigint, newest_tick_id bigint, first_tick_id bigint, pending bigint, is_estimate boolean,
+  lag interval, batch_id bigint, worker text, to_tick_id bigint, expires_at timestamptz, attempt integer, batches integer, error text,
+  seen_at timestamptz, paused boolean
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v record;
+  v_oldest timestamptz;
+begin
+  if p_queue is null and not trunq._owns() then
+    return query select o.* from trunq._open_to('list_streams') q cross join lateral trunq.list_streams(q) o;
+    return;
+  elsif trunq._goes_through(p_queue, 'list_streams') then
+    return query execute trunq._through(p_queue, 'list_streams');
+    return;
+  end if;
+  if p_queue is not null then
+    perform trunq._find_queue(p_queue);
+  end if;
+  perform trunq._check_cluster();
+  for v in
+    select q as row, s as sub, q.name as queue, s.name as subscription, q.reachable_tick_id, (
+      select max(t.tick_id) from trunq.tick t where t.queue_id = q.queue_id) newest
+    from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
+    where s.mode = 'exclusive' and (p_queue is null or q.name = p_queue) order by q.name, s.name
+  loop
+    queue := v.queue; subscription := v.subscription; newest_tick_id := v.newest; first_tick_id := v.reachable_tick_id;
+    position_tick_id := trunq._tick_position(v.sub);
+    paused := trunq._is_paused(v.sub, trunq.clock());
+    select w.ready, w.oldest, w.is_estimate into pending, v_oldest, is_estimate from trunq._waiting(v.row, (v.sub).subscription_id) w;
+    lag := coalesce(trunq.clock() - v_oldest, '0');
+    select o.lease_id, o.worker, o.to_tick_id, o.expires_at, coalesce(o.failures, 0) + 1, o.error, count(*) over ()
+    into batch_id, worker, to_tick_id, expires_at, attempt, error, batches
+    from trunq._open_batches(v.row, (v.sub).subscription_id) o
+    order by o.worker is null, o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
+    batches := coalesce(batches, 0);
+    execute format($q$
+      select max(n.at) from (
+        select greatest(l.leased_at, (
+          select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) at
+        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek')
+        order by l.lease_id desc limit 1) n
+    $q$, (v.row).lease_table, (v.row).receipt_table) into seen_at using (v.sub).subscription_id;
+    return next;
+  end loop;
+end $$;
+comment on function trunq.list_streams(text) is
+  'Where exclusive subscriptions stand. position_tick_id: what lies before it is finished; first_tick_id: the first in reach of seek; pending: messages not finished, exact up to about 2,000 (is_estimate); lag: since when the first of them waits; batch_id to error: the batch in hand, or the one that is handed out next; batches: how many are open, with the parts that wait; seen_at: when a reader last took or finished one.
+Raises: TQ001, TQ010.';
+
+create or replace function trunq._held_batch(
+  p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_token bigint,
+  out worker text, out lo pg_snapshot, out hi pg_snapshot, out after_txid xid8, out after_id bigint, out last_txid xid8, out last_id bigint,
+  out failures integer
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._lock_subscription(p_sub.subscription_id, p_queue.name, p_sub.name);
+  -- By a later statement than the lock.
+  select o.worker, o.lo, o.hi, o.after_txid, o.after_id, o.last_txid, o.last_id, o.failures
+  into worker, lo, hi, after_txid, after_id, last_txid, last_id, failures
+  from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.lease_id = p_batch_id and o.token = p_token and o.worker is not null;
+  if not found then
+    perform trunq._fail_lease_lost(p_queue.name, p_sub.name, p_batch_id);
+  end if;
+end $$;
+comment on function trunq._held_batch(trunq.queue, trunq.subscription, bigint, bigint) is
+  'A batch that the caller has in hand, or TQ003. Takes the subscription''s lock.';
+
+create or replace function trunq._open_part(
+  p_queue trunq.queue, p_subscription_id integer, p_of record, p_after_txid xid8, p_after_id bigint, p_last_txid xid8, p_last_id bigint,
+  p_until timestamptz, p_open bigint[], p_failures integer, p_error text
+) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_lease_id bigint;
+begin
+  execute format('select lease_id from trunq_queue.%I($1, null, $2, $3, $4, $5, $6, $7, nullif($8, ''{}''), $9, $10, $11, $12, $13, $14)', p_queue.name || '_open_batch')
+    into v_lease_id using p_subscription_id, p_of.lo, p_of.hi, p_of.from_tick_id, p_of.to_tick_id, trunq.clock(), p_until, p_open,
+      p_after_txid, p_after_id, p_last_txid, p_last_id, p_failures, p_error;
+  return v_lease_id;
+end $$;
+comment on function trunq._open_part(trunq.queue, integer, record, xid8, bigint, xid8, bigint, timestamptz, bigint[], integer, text) is
+  'Opens a part of the window of a batch that nobody has yet, beside p_open.';
+
+create or replace function trunq._put_back(
+  p_queue trunq.queue, p_sub trunq.subscription, p_lease_id bigint, p_failures integer, p_error text, p_until timestamptz
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v record;
+  v_open bigint[];
+  v_count bigint;
+  v_middle record;
+begin
+  select o.*, coalesce(o.after_txid, '0') begin_txid, coalesce(o.after_id, 0) begin_id into v
+  from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.lease_id = p_lease_id;
+  v_open := array(select o.lease_id from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.lease_id <> p_lease_id);
+  if (p_failures >= p_sub.max_attempts) is not true then
+    perform trunq._open_part(p_queue, p_sub.subscription_id, v, v.after_txid, v.after_id, v.last_txid, v.last_id, p_until, v_open, p_failures, p_error);
+    return;
+  end if;
+  execute format('select count(*) from (%s) g', trunq._part_query(p_queue, p_sub.filter)) into v_count
+    using v.lo, v.hi, v.begin_txid, v.begin_id, v.last_txid, v.last_id, p_sub.subscription_id;
+  execute format('select g.txid, g.id from (%s) g offset $8 limit 1', trunq._part_query(p_queue, p_sub.filter)) into v_middle
+    using v.lo, v.hi, v.begin_txid, v.begin_id, v.last_txid, v.last_id, p_sub.subscription_id, greatest((v_count + 1) / 2 - 1, 0);
+  if v_count > 1 then
+    v_open := v_open || trunq._open_part(p_queue, p_sub.subscription_id, v, v_middle.txid, v_middle.id, v.last_txid, v.last_id, null, v_open,
+      p_failures, p_error);
+    perform trunq._open_part(p_queue, p_sub.subscription_id, v, v.after_txid, v.after_id, v_middle.txid, v_middle.id, p_until, v_open, p_failures, p_error);
+    return;
+  end if;
+  if v_count = 1 then
+    execute format('select trunq_queue.%I($1, $2, $3, $3, $4, ''r'', $5, null, $6, p_policy => $7)', p_queue.name || '_give_back')
+      using p_sub.subscription_id, v.worker, array[v_middle.id], array[v_middle.txid], array[p_error], trunq.clock(), row(1, null, null, null, null)::trunq.policy;
+  end if;
+  perform trunq._put_batch(p_queue, p_sub.subscription_id, v.worker, v.lo, v.hi, v.from_tick_id, v.to_tick_id,
+    trunq._segment_at(p_queue, now()), v_open);
+end $$;
+comment on function trunq._put_back(trunq.queue, trunq.subscription, bigint, integer, text, timestamptz) is
+  'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';
+
+create or replace function trunq._keep_rest(
+  p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_upto_txid bigint, p_upto_id bigint
+) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v record;
+  v_upto_txid xid8 := p_upto_txid::text::xid8;
+  v_has_more boolean;
+begin
+  perform trunq._check_place('the last message that is done', p_upto_txid, p_upto_id);
+  select o.*, coalesce(o.after_txid, '0') begin_txid, coalesce(o.after_id, 0) begin_id into v
+  from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.lease_id = p_batch_id;
+  if (v_upto_txid, p_upto_id) <= (v.begin_txid, v.begin_id) or (v_upto_txid, p_upto_id) > (v.last_txid, v.last_id) then
+    perform trunq._fail('TQ005', format('message %s of transaction %s does not lie in batch %s', p_upto_id, p_upto_txid, p_batch_id),
+      'read_batch tells the txid and the id of each message');
+  end if;
+  execute format('select exists (%s)', trunq._part_query(p_queue, p_sub.filter)) into v_has_more
+    using v.lo, v.hi, v_upto_txid, p_upto_id, v.last_txid, v.last_id, p_sub.subscription_id;
+  if v_has_more then
+    perform trunq._open_part(p_queue, p_sub.subscription_id, v, v_upto_txid, p_upto_id, v.last_txid, v.last_id, null,
+      array(select o.lease_id from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.lease_id <> p_batch_id), null, null);
+  end if;
+end $$;
+comment on function trunq._keep_rest(trunq.queue, trunq.subscription, bigint, bigint, bigint) is
+  'Opens what is left of a batch behind a message, if anything is, before the batch is finished; TQ005 when the message lies elsewhere. The caller holds the subscription''s lock.';

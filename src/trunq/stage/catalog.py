@@ -1,0 +1,93 @@
+"""What the database says of a table: its columns, whether a type fits, which index finds its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from trunq.errors import InvalidArgument
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its type as people write it, the type to cast to, and that behind a domain.
+
+    A cast to `varchar(5)` would cut a text in silence; the assignment to the column refuses it.
+    """
+
+    name: str
+    kind: str
+    cast: str
+    base: str
+
+
+def identifier(table: str) -> sql.Identifier:
+    """The table that a text names: `table`, or `schema.table`."""
+    parts = table.split(".")
+    if len(parts) > 2 or not all(parts):
+        raise InvalidArgument(f'"{table}" is not the name of a table', "write table, or schema.table")
+    return sql.Identifier(*parts)
+
+
+def is_there(connection: Connection, table: str) -> bool:
+    """Whether there is such a table; the name is in quotes where it needs them."""
+    row = connection.execute("select to_regclass(%s) is not null", (table,)).fetchone()
+    return bool(row and row[0])
+
+
+def columns(connection: Connection, table: str) -> dict[str, Column]:
+    """The columns that may be written to."""
+    query = (
+        "select attname, format_type(atttypid, atttypmod), format_type(atttypid, -1),"
+        " format_type(coalesce(nullif(typbasetype, 0), atttypid), -1)"
+        " from pg_attribute join pg_type on pg_type.oid = atttypid where attrelid = %s::regclass"
+        " and attnum > 0 and not attisdropped and attgenerated = '' and attidentity <> 'a' order by attnum"
+    )
+    return {row[0]: Column(*row) for row in connection.execute(query, (table,)).fetchall()}
+
+
+def generated(connection: Connection, table: str) -> dict[str, str]:
+    """The columns that the table alone gives values to: `identity`, or `stored` and `virtual` expressions."""
+    query = (
+        "select attname, case when attidentity = 'a' then 'identity' when attgenerated = 's' then 'stored'"
+        " else 'virtual' end from pg_attribute where attrelid = %s::regclass and attnum > 0"
+        " and not attisdropped and (attgenerated <> '' or attidentity = 'a')"
+    )
+    return dict(connection.execute(query, (table,)).fetchall())
+
+
+def fits(connection: Connection, given: str, there: str) -> bool:
+    """Whether a type is that of the table, or one that Postgres makes it of by itself."""
+    if given == there:
+        return True
+    # Of numeric(9,2) the type; what does not fit its digits fails in the commit.
+    plain = {"given": given.partition("(")[0], "there": there.partition("(")[0]}
+    plain = {which: _LONG.get(kind, kind) for which, kind in plain.items()}
+    row = connection.execute(_FITS, plain).fetchone()
+    return bool(row and row[0])
+
+
+def has_unique_index(connection: Connection, table: str, names: Sequence[str]) -> bool:
+    """Whether a unique index that upserts can use, so none deferrable, is over exactly these columns."""
+    row = connection.execute(_HAS_INDEX, {"table": table, "key": sorted(names)}).fetchone()
+    return row is not None
+
+
+_HAS_INDEX: Final = """select 1 from pg_index i
+where i.indrelid = %(table)s::regclass and i.indisunique and i.indimmediate and i.indisvalid
+  and i.indpred is null and i.indexprs is null
+  and (select array_agg(a.attname::text order by a.attname::text collate "C")
+    from unnest(i.indkey[:i.indnkeyatts - 1]::int2[]) k
+    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k) = %(key)s::text[]"""
+
+_FITS: Final = """select %(given)s::regtype = %(there)s::regtype or exists (
+  select from pg_cast
+  where castsource = %(given)s::regtype and casttarget = %(there)s::regtype and castcontext = 'i')"""
+
+_LONG: Final = {"timestamp": "timestamp without time zone", "time": "time without time zone"}

@@ -1,0 +1,80 @@
+"""Marks: how far a series of numbered writes has come, kept with what they wrote.
+
+A write takes the row of its series, looks whether its number is newer, writes, and notes the number: all in
+one transaction. Of two with the same number, the second waits, and finds that it is not newer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from psycopg.errors import DuplicateTable, UniqueViolation
+
+from trunq.stage.catalog import is_there
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+SCHEMA: Final = "trunq_sink"
+"""Where marks and stages are, unless somebody says otherwise."""
+
+_SCHEMA: Final = sql.SQL("create schema if not exists {}")
+_MARKS: Final = sql.SQL("""create table if not exists {} (
+  mark text primary key, pipeline text not null, number bigint not null, attempt bigint not null,
+  applied_at timestamptz
+)""")
+
+
+def make_marks(connection: Connection, schema: str = SCHEMA) -> None:
+    """Make the table of marks where there is none."""
+    table = _table(schema)
+    if is_there(connection, table.as_string(None)):
+        return
+    statements = [_MARKS.format(table)]
+    name = sql.Identifier(schema).as_string(None)
+    row = connection.execute("select to_regnamespace(%s)", (name,)).fetchone()
+    if row is None or row[0] is None:
+        # One who has the schema need not have the right to make schemas.
+        statements.insert(0, _SCHEMA.format(sql.Identifier(schema)))
+    for statement in statements:
+        # Two at once: the second finds what the first made.
+        try:
+            with connection.transaction():
+                connection.execute(statement)
+        except (UniqueViolation, DuplicateTable):
+            continue
+
+
+def begin(mark: str, of: str, number: int, schema: str = SCHEMA) -> sql.Composed:
+    """A series that is new begins with this number."""
+    return sql.SQL(
+        "insert into {} (mark, pipeline, number, attempt) values ({}, {}, {}, 0) on conflict do nothing"
+    ).format(_table(schema), sql.Literal(mark), sql.Literal(of), sql.Literal(number))
+
+
+def take(mark: str, schema: str = SCHEMA) -> sql.Composed:
+    """The number of a series, locked to the end of the transaction."""
+    return read(mark, schema) + sql.SQL(" for update")
+
+
+def read(mark: str, schema: str = SCHEMA) -> sql.Composed:
+    """The number and attempt of a series."""
+    return sql.SQL("select number, attempt from {} where mark = {}").format(_table(schema), sql.Literal(mark))
+
+
+def read_number(mark: str, schema: str = SCHEMA) -> sql.Composed:
+    """The number alone."""
+    return sql.SQL("select number from {} where mark = {}").format(_table(schema), sql.Literal(mark))
+
+
+def note(mark: str, of: str, number: int, attempt: int = 0, schema: str = SCHEMA) -> sql.Composed:
+    """The series has come to this number."""
+    return sql.SQL(
+        "update {} set number = {}, attempt = {}, pipeline = {}, applied_at = clock_timestamp()"
+        " where mark = {}"
+    ).format(_table(schema), sql.Literal(number), sql.Literal(attempt), sql.Literal(of), sql.Literal(mark))
+
+
+def _table(schema: str) -> sql.Identifier:
+    return sql.Identifier(schema, "mark")

@@ -1,0 +1,148 @@
+"""The statements by which a table takes rows from a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+Columns = Sequence[tuple[str, str]]
+"""Names, and the types that staged values are cast to."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table, by which columns its rows are found, and which of them says what is newer."""
+
+    table: sql.Identifier
+    key: tuple[str, ...] = ()
+    newest: str | None = None
+
+    @property
+    def written(self) -> sql.Identifier:
+        """The table as statements with parameters have it."""
+        return written(*self.table._obj)
+
+    @property
+    def name(self) -> str:
+        """The name in quotes, as Postgres reads it."""
+        return self.table.as_string(None)
+
+
+def written(*names: str) -> sql.Identifier:
+    """A name as statements with parameters have it."""
+    return sql.Identifier(*map(_doubled, names))
+
+
+def _list(items: Iterable[sql.Composable]) -> sql.Composed:
+    return sql.SQL(", ").join(items)
+
+
+def _names(names: Iterable[str], of: str | None = None) -> sql.Composed:
+    return _list(sql.Identifier(*([of] if of else []), _doubled(name)) for name in names)
+
+
+def _identifier(name: str) -> sql.Identifier:
+    return sql.Identifier(_doubled(name))
+
+
+def _doubled(text: str) -> str:
+    """In a statement with parameters, a percent sign is written twice."""
+    return text.replace("%", "%%")
+
+
+def _cast(columns: Columns) -> sql.Composed:
+    return _list(
+        sql.SQL("{0}::{1} as {0}").format(_identifier(name), sql.SQL(_doubled(kind)))
+        for name, kind in columns
+    )
+
+
+def append(target: Target, columns: Columns, stage: sql.Identifier, part: str) -> sql.Composed:
+    """All rows are added."""
+    return sql.SQL("insert into {} ({}) select {} from {} where {} = any(%(parts)s)").format(
+        target.written, _names(name for name, _ in columns), _cast(columns), stage, sql.Identifier(part)
+    )
+
+
+def upsert(target: Target, columns: Columns, stage: sql.Identifier, part: str) -> sql.Composed:
+    """One row a key: the newest of those staged, unless a newer one is there."""
+    names, key, newest = [name for name, _ in columns], target.key, target.newest
+    rest = [name for name in names if name not in key]
+    order = sql.SQL(", {} desc nulls last").format(_identifier(newest)) if newest else sql.SQL("")
+    changes: sql.Composable = sql.SQL("do nothing")
+    if rest:
+        sets = (sql.SQL("{0} = excluded.{0}").format(_identifier(name)) for name in rest)
+        changes = sql.SQL("do update set {}").format(_list(sets))
+        if newest:
+            changes += sql.SQL(" where t.{0} is null or t.{0} <= excluded.{0}").format(_identifier(newest))
+    return sql.SQL(
+        "insert into {table} as t ({names}) select {names} from (select distinct on ({key}) * from"
+        " (select {cast} from {stage} where {part} = any(%(parts)s)) c order by {key}{order}) s"
+        " on conflict ({key}) {changes}"
+    ).format(
+        table=target.written,
+        names=_names(names),
+        key=_names(key),
+        cast=_cast(columns),
+        stage=stage,
+        part=sql.Identifier(part),
+        order=order,
+        changes=changes,
+    )
+
+
+def history(target: Target, columns: Columns, stage: sql.Identifier, part: str) -> sql.Composed:
+    """Each version of a key with the time from which and to which it was valid.
+
+    With `newest`, a time, versions begin then, and one that is older than the newest one there is left out;
+    without, they begin now, one a key. A row that changes nothing makes no version.
+    """
+    names, key, newest = [name for name, _ in columns], target.key, target.newest
+    values = [name for name in names if name not in key and name != newest]
+    begins = (
+        sql.SQL("{}::timestamptz").format(_identifier(newest)) if newest else sql.SQL("statement_timestamp()")
+    )
+    same_key = sql.SQL(" and ").join(sql.SQL("t.{0} = c.{0}").format(_identifier(name)) for name in key)
+
+    def row(of: str) -> sql.Composed:
+        return sql.SQL("(select to_jsonb(x) from (select {}) x)").format(_names(values, of))
+
+    return sql.SQL(
+        """with c as (
+  select distinct on ({key}, "trunq at") * from (
+    select {begins} as "trunq at", d.* from (select {cast} from {stage} where {part} = any(%(parts)s)) d) e
+  order by {key}, "trunq at"
+), n as (
+  select c.*, {row_c} as "trunq was", o."trunq last", o."trunq current" from c left join lateral (
+    select t.valid_from as "trunq last", {row_t} as "trunq current" from {table} t where {same_key}
+    order by t.valid_from desc limit 1) o on true
+  where o."trunq last" is null or c."trunq at" > o."trunq last"
+), v as (
+  select n.*, coalesce(lag(n."trunq was") over w, n."trunq current") as "trunq before"
+  from n window w as (partition by {key_n} order by n."trunq at")
+), w as (
+  select v.*, lead(v."trunq at") over (partition by {key_v} order by v."trunq at") as "trunq ends",
+    min(v."trunq at") over (partition by {key_v}) as "trunq first"
+  from v where v."trunq before" is distinct from v."trunq was"
+), closed as (
+  update {table} t set valid_to = c."trunq first" from w c
+  where {same_key} and t.valid_to is null and c."trunq at" = c."trunq first"
+)
+insert into {table} ({names}, valid_from, valid_to) select {names_w}, w."trunq at", w."trunq ends" from w"""
+    ).format(
+        key=_names(key),
+        key_n=_names(key, "n"),
+        key_v=_names(key, "v"),
+        begins=begins,
+        cast=_cast(columns),
+        stage=stage,
+        part=sql.Identifier(part),
+        row_c=row("c"),
+        row_t=row("t"),
+        table=target.written,
+        same_key=same_key,
+        names=_names(names),
+        names_w=_names(names, "w"),
+    )

@@ -1,0 +1,41 @@
+"""Lanes with limits while workers and the server die, freeze and lose their connections: nothing is lost,
+transactional effects happen once, and no limit is ever exceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chaos.laned import LanedFleet
+from chaos.test_chaos import finish, start
+
+
+def test_limits_of_lanes_hold_while_workers_die_freeze_and_lose_their_connections(
+    laned_fleet: LanedFleet, chance: Callable[[list[str]], str]
+) -> None:
+    fleet = laned_fleet
+    start(fleet, 250)
+    for handled in (50, 150, 250):
+        fleet.wait_for(handled)
+        name = chance(["first", "second"])
+        fleet.kill_worker(name)
+        fleet.start_worker(name)
+        fleet.terminate_connections()
+    fleet.wait_for(350)
+    fleet.freeze_worker("second")
+    fleet.wait_for(450)
+    fleet.freeze_worker("-third")
+    finish(fleet)
+    fleet.check_limits()
+
+
+def test_limits_of_lanes_hold_while_the_server_is_restarted_and_killed(laned_fleet: LanedFleet) -> None:
+    fleet = laned_fleet
+    start(fleet, 250)
+    for number in range(1, 4):
+        fleet.wait_for(number * 150)
+        if number != 2:
+            fleet.server.kill()
+        fleet.server.restart()
+    finish(fleet, crashed=True)
+    fleet.check_limits()

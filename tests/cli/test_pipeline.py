@@ -1,0 +1,156 @@
+"""Pipelines from the shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trunq as trunq_package
+from shelling import Shell, start
+from trunq import Client
+
+FILE = """[pipeline.flights]
+source = {format = "table", table = "source"}
+sink = {format = "table", table = "moved", mode = "upsert", key = ["id"], newest = "id"}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, client: Client) -> str:
+    with client.transaction() as connection:
+        connection.execute("create table source (id int); insert into source values (1), (2)")
+    path = tmp_path / "flights.toml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_a_pipeline_is_made_run_shown_and_dropped(trunq: Shell, client: Client, file: str) -> None:
+    assert trunq("pipeline", "create", file, "--json").json == [
+        {"pipeline": "flights", "created": True, "trigger": None}
+    ]
+    assert "changed" in trunq("pipeline", "create", file).said
+    done = trunq("pipeline", "run", "flights", "--json").json
+    assert (done["state"], done["run"]["rows_out"]) == ("done", 2)
+    assert "nothing new" in trunq("pipeline", "run", "flights").said
+    assert trunq("pipeline", "show", "flights", "--json").json["runs"][0]["outcome"] == "done"
+    assert "flights 1: done, 2 rows" in trunq("pipeline", "show", "flights", "--tree").said
+    assert trunq("pipeline", "list", "--json").json[0]["runs"] == 1
+    assert trunq("pipeline", "pause", "flights", "--for", "1h", "--json").json["paused"]
+    assert "goes on" in trunq("pipeline", "resume", "flights").said
+    asked = trunq("pipeline", "backfill", "flights", "--column", "id", "--from", "1", "--to", "2", "--json")
+    assert asked.json["message_id"] > 0
+    assert not trunq("pipeline", "cancel", "flights", "--json").json["cancelled"]
+    assert "snapshot" in trunq("pipeline", "state", "flights", "--json").json["state"]
+    assert trunq("pipeline", "state", "flights", "--reset", "--yes", "--json").json["state"] == {}
+    assert trunq("pipeline", "quarantine", "flights", "--json").json["rows"] == []
+    assert trunq("pipeline", "quarantine", "flights", "--purge", "--yes", "--json").json["purged"] == 0
+    assert trunq("pipeline", "drop", "flights", "--yes", "--json").json["dropped"]
+    assert client.list_pipelines() == []
+
+
+def test_mistakes_are_said_in_a_sentence(trunq: Shell, client: Client, file: str) -> None:
+    Path(file).write_text(FILE.replace("table =", "tabel ="))
+    done = trunq("pipeline", "create", file)
+    assert done.status == 1
+    assert "there is no source.tabel; is it table?" in done.said
+    for verb in (["show"], ["run"], ["state"], ["drop", "--yes"], ["cancel"], ["quarantine"]):
+        done = trunq("pipeline", verb[0], "nothing", *verb[1:])
+        assert done.status == 1
+        assert 'here is no pipeline "nothing"' in done.said
+        assert "trunq pipeline list" in done.said
+
+
+def test_a_file_that_is_none_is_named_as_it_is_written(
+    trunq: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        "he file flights.toml cannot be read: No such file"
+        in trunq("pipeline", "create", "flights.toml").said
+    )
+    Path("flights.toml").write_text("pipeline = 3")
+    assert "he file flights.toml has no pipeline" in trunq("pipeline", "create", "flights.toml").said
+
+
+def test_a_run_that_fails_ends_the_command_with_a_sentence(
+    trunq: Shell, client: Client, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(file).write_text(FILE.replace('"source"', '"nowhere"'))
+    trunq("pipeline", "create", file)
+    done = trunq("pipeline", "run", "flights")
+    assert done.status == 1
+    assert "there is no table nowhere in its source" in done.said
+    assert "trunq pipeline run flights" in done.said
+    assert "Traceback" not in done.said + caplog.text
+    with client.transaction() as connection:
+        connection.execute("create table nowhere (id int); insert into nowhere values (1)")
+    assert trunq("pipeline", "run", "flights", "--json").json["run"]["rows_out"] == 1
+
+
+def test_triggers_are_said_and_shown(trunq: Shell, client: Client, file: str) -> None:
+    Path(file).write_text(f'{FILE}trigger = {{cron = "30 3 * * *", time_zone = "Europe/Prague"}}\n')
+    assert "A runner starts it: cron 30 3 * * * (Europe/Prague)." in trunq("pipeline", "create", file).said
+    assert "next due" in trunq("pipeline", "show", "flights").said
+    assert trunq("pipeline", "list", "--json").json[0]["trigger"]["cron"] == "30 3 * * *"
+    Path(file).write_text(f"{FILE}trigger = {{continuous = true}}\n")
+    assert "A runner starts it: continuous." in trunq("pipeline", "create", file).said
+    assert "It is paused" in trunq("pipeline", "cancel", "flights").said
+
+
+def test_an_open_run_says_how_far_it_is(trunq: Shell, client: Client, file: str) -> None:
+    trunq("pipeline", "create", file)
+    trunq("pipeline", "run", "flights", "--ask")
+    progress = '{"rows_in": 1200, "rows_out": 1000, "bytes": 2500000, "tasks": 8, "done": 3}'
+    with client.transaction() as connection:
+        connection.execute(
+            "insert into trunq.pipeline_run (pipeline_id, number, message_id, chain, slice, snapshot,"
+            " begun_at, progress) select pipeline_id, 1, 1, gen_random_uuid(), '{}', '1:1:', now(), %s"
+            " from trunq.pipeline",
+            [progress],
+        )
+    said = trunq("pipeline", "show", "flights").said
+    assert "1,200 rows in, 1,000 out, 2.5 MB, 3 of 8 tasks done" in said
+
+
+def test_a_run_does_not_wait_for_another_pipeline_that_is_retried(
+    trunq: Shell, client: Client, file: str
+) -> None:
+    client.create_pipeline(
+        "broken",
+        {"source": {"format": "table", "table": "gone"}, "sink": {"format": "table", "table": "x"}},
+    )
+    client.create_pipeline(
+        "after",
+        {"source": {"format": "table", "table": "moved"}, "sink": {"format": "table", "table": "y"}},
+    )
+    Path(file).write_text(FILE + 'then = ["after"]\n')
+    trunq("pipeline", "create", file)
+    assert trunq("pipeline", "run", "broken").status == 1
+    done = trunq("pipeline", "run", "flights", "--json").json
+    assert done["run"]["rows_out"] == 2
+    assert client.list_runs("after")[0].outcome == "done", "what runs after it is over, too"
+    assert [row.delayed for row in client.status("pipelines")] == [1]
+
+
+def test_without_the_extra_it_is_said_before_anything_is_asked_for(
+    trunq: Shell, client: Client, file: str, tmp_path: Path
+) -> None:
+    trunq("pipeline", "create", file)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "pyarrow.py").write_text("raise ModuleNotFoundError('no pyarrow', name='pyarrow')\n")
+    paths = f"{hidden}:{Path(trunq_package.__file__).parents[1]}"
+    process = start("pipeline", "run", "flights", directory=tmp_path, PYTHONPATH=paths)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (1, "")
+    assert "Pipelines need pyarrow: pip install 'trunq[pipeline]'" in " ".join(err.split())
+    assert client.list_messages("pipelines") == []
+
+
+def test_webhooks_are_not_served_from_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRUNQ_DSN", raising=False)
+    process = start("webhook", "serve", "--port", "0", directory=tmp_path, PGHOST=str(tmp_path))
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert "No database is given" in err

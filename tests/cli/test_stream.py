@@ -1,0 +1,59 @@
+"""Streams from the shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from shelling import Shell
+from trunq import Client
+
+
+@pytest.fixture
+def tick(client: Client) -> int:
+    """A stream that finished two messages; two more wait. The tick it started at."""
+    client.create_queue("orders", default_subscription=False)
+    client.subscribe("orders", "ledger", mode="exclusive")
+    tick = client.position("orders", "ledger")
+    client.publish_many("orders", [1, 2])
+    batch = client.next_batch("orders", "ledger", "ada")
+    assert batch is not None
+    client.finish(batch)
+    client.publish_many("orders", [3, 4])
+    return tick
+
+
+def test_streams_are_listed_shown_and_moved(trunq: Shell, client: Client, tick: int) -> None:
+    (row,) = trunq("stream", "list", "--json").json
+    assert (row["queue"], row["subscription"], row["position_tick_id"]) == ("orders", "ledger", tick + 1)
+    assert "ledger" in trunq("stream", "list", "orders").said
+    shown = trunq("stream", "show", "orders", "ledger", "--json").json
+    assert (shown["pending"], shown["batch_id"]) == (2, None)
+    assert "position_tick_id" in trunq("stream", "show", "orders", "ledger").said
+    moved = trunq("stream", "seek", "orders", "ledger", "--tick", str(tick), "--json").json
+    assert moved == {"queue": "orders", "subscription": "ledger", "position_tick_id": tick}
+    assert trunq("stream", "show", "orders", "ledger", "--json").json["pending"] == 4
+    said = trunq("stream", "seek", "orders", "ledger", "--start", "latest").said
+    assert said == f"Stream ledger of orders stands at tick {client.position('orders', 'ledger')}."
+    assert client.next_batch("orders", "ledger", "ada") is None
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["seek", "orders", "ledger"], "give --tick, --at or --start"),
+        (["seek", "orders", "ledger", "--tick", "1", "--start", "latest"], "give --tick, --at or --start"),
+        (["seek", "orders", "ledger", "--tick", "99"], "has no tick 99"),
+        (["seek", "orders", "ledger", "--at", "2001-01-01"], "keeps no tick in reach"),
+        (["show", "orders", "nobody"], "trunq stream list orders"),
+    ],
+)
+@pytest.mark.usefixtures("tick")
+def test_what_cannot_be_is_refused(trunq: Shell, command: list[str], words: str) -> None:
+    asked = trunq("stream", *command)
+    assert asked.status != 0
+    assert words in asked.said
+
+
+def test_without_streams_it_says_so(trunq: Shell, client: Client) -> None:
+    client.create_queue("mail")
+    assert trunq("stream", "list").said == "There are no streams: no subscription is exclusive."

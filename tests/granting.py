@@ -1,0 +1,229 @@
+"""Two queues, database roles that have roles of one, and who may call which function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from calling import ask, call, fetch, new_names, publish
+from conftest import Connect
+
+Connection = psycopg.Connection[Any]
+
+ROLES = ("publisher", "worker", "reader", "admin")
+EVERYBODY = frozenset(ROLES)
+LOOKS = frozenset({"reader", "admin"})
+WORKS = frozenset({"worker"})
+ADMIN = frozenset({"admin"})
+PUBLISHES = frozenset({"publisher"})
+OWNER: frozenset[str] = frozenset()
+
+UNTIL = "2999-01-01"
+HELD = {"subscription": "default", "lease_id": 1, "token": 1}
+SCOPE = "mine:one"
+BATCH = {"subscription": "stream", "batch_id": 1}
+
+DEFINITION = Jsonb({"source": {"format": "files"}, "sink": {"format": "delta"}})
+
+MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
+    "ack": (WORKS, {**HELD, "ids": [1]}),
+    "add_reference": (EVERYBODY, {"error": "e"}),
+    "adopt": (OWNER, {}),
+    "advance": (WORKS, {"subscription": "stream", "tick_id": 1}),
+    "announcement_channel": (EVERYBODY, {}),
+    "archive": (OWNER, {}),
+    "backfill_pipeline": (OWNER, {"pipeline": "there", "range": Jsonb({})}),
+    "cancel": (ADMIN, {"ids": [1]}),
+    "cancel_pipeline": (OWNER, {"pipeline": "there"}),
+    "capture": (OWNER, {"table": "public.anything"}),
+    "clock": (EVERYBODY, {}),
+    "close_queue": (ADMIN, {}),
+    "count_dead": (LOOKS, {}),
+    "count_quarantine": (OWNER, {"pipeline": "there"}),
+    "create_archive": (OWNER, {}),
+    "create_pipeline": (OWNER, {"pipeline": "p", "definition": DEFINITION}),
+    "create_queue": (OWNER, {"queue": "made_by_a_role"}),
+    "create_webhook": (OWNER, {"webhook": "w", "queue": "mine", "secret": "S"}),
+    "create_schedule": (OWNER, {"schedule": "s", "every": timedelta(minutes=1)}),
+    "create_taker": (OWNER, {"taker": "t"}),
+    "delete_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n"}),
+    "delete_schedule": (OWNER, {"schedule": "there"}),
+    "draw_ids": (PUBLISHES, {"count": 1}),
+    "drop_archive": (OWNER, {}),
+    "drop_pipeline": (OWNER, {"pipeline": "there"}),
+    "drop_webhook": (OWNER, {"webhook": "w"}),
+    "drop_queue": (OWNER, {"force": True}),
+    "drop_taker": (OWNER, {"taker": "there"}),
+    "elect": (OWNER, {"name": "me"}),
+    "empty_queue": (OWNER, {}),
+    "extend": (WORKS, HELD),
+    "fail_batch": (WORKS, {**BATCH, "token": 1}),
+    "find_reference": (LOOKS, {"reference": "0000000000"}),
+    "finish_batch": (WORKS, {**BATCH, "token": 1}),
+    "fire": (OWNER, {}),
+    "fleet": (LOOKS, {}),
+    "forget": (OWNER, {}),
+    "forget_memos": (OWNER, {}),
+    "get_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n"}),
+    "give_bell": (EVERYBODY, {}),
+    "grant_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
+    "lease": (WORKS, {"subscription": "default", "worker": "w"}),
+    "list_archives": (OWNER, {}),
+    "list_captures": (OWNER, {}),
+    "list_dead": (LOOKS, {}),
+    "list_duties": (EVERYBODY, {}),
+    "list_fates": (WORKS, {"subscription": "default", "ids": [1]}),
+    "list_lanes": (LOOKS, {}),
+    "list_memos": (WORKS | ADMIN, {"scope": SCOPE}),
+    "list_messages": (LOOKS, {}),
+    "list_pipelines": (OWNER, {}),
+    "list_webhooks": (PUBLISHES, {}),
+    "list_progress": (LOOKS, {}),
+    "list_quarantine": (OWNER, {"pipeline": "there"}),
+    "list_queues": (EVERYBODY, {}),
+    "list_rankings": (OWNER, {}),
+    "list_replies": (OWNER, {"ids": []}),
+    "list_roles": (EVERYBODY, {}),
+    "list_runs": (OWNER, {}),
+    "list_schedule_runs": (OWNER, {"schedule": "there"}),
+    "list_schedules": (OWNER, {}),
+    "list_streams": (LOOKS | WORKS, {}),
+    "list_subscriptions": (EVERYBODY, {}),
+    "list_takers": (OWNER, {}),
+    "list_ticks": (LOOKS, {}),
+    "list_warnings": (OWNER, {}),
+    "next_batch": (WORKS, {"subscription": "stream", "worker": "w"}),
+    "open_queue": (ADMIN, {}),
+    "pause_lane": (ADMIN, {"lane": "a", "until": UNTIL}),
+    "pause_pipeline": (OWNER, {"pipeline": "there"}),
+    "pause_queue": (ADMIN, {"until": UNTIL}),
+    "pause_schedule": (OWNER, {"schedule": "there"}),
+    "pause_subscription": (ADMIN, {"subscription": "default", "until": UNTIL}),
+    "perform_duties": (OWNER, {}),
+    "perform_duty": (OWNER, {"duty": "tick"}),
+    "position": (WORKS | LOOKS, {"subscription": "stream"}),
+    "preview_schedule": (OWNER, {"schedule": "there"}),
+    "promote": (OWNER, {}),
+    "publish": (PUBLISHES, {"payload": {}, "key": "k"}),
+    "publish_many": (PUBLISHES, {"payloads": [{}, {}], "keys": ["k"]}),
+    "publish_many_unique": (PUBLISHES, {"payloads": [{}, {}], "unique_keys": ["k", "l"]}),
+    "publish_unique": (PUBLISHES, {"payload": {}, "unique_key": "k"}),
+    "purge": (ADMIN, {}),
+    "purge_quarantine": (OWNER, {"pipeline": "there"}),
+    "queue_channel": (EVERYBODY, {}),
+    "read_batch": (WORKS, BATCH),
+    "reap": (OWNER, {}),
+    "rebase": (OWNER, {}),
+    "reclaim": (WORKS, {"subscription": "default", "worker": "w"}),
+    "reject": (WORKS, {**HELD, "ids": [1]}),
+    "release": (WORKS, {**HELD, "ids": [1]}),
+    "reply_channel": (EVERYBODY, {}),
+    "requeue": (ADMIN, {}),
+    "resend_quarantine": (OWNER, {"pipeline": "there"}),
+    "reset": (OWNER, {"subscription": "default"}),
+    "resign": (OWNER, {"name": "me", "term": 1}),
+    "resume_lane": (ADMIN, {"lane": "a"}),
+    "resume_pipeline": (OWNER, {"pipeline": "there"}),
+    "resume_queue": (ADMIN, {}),
+    "resume_schedule": (OWNER, {"schedule": "there"}),
+    "resume_subscription": (ADMIN, {"subscription": "default"}),
+    "retry": (WORKS, {**HELD, "ids": [1]}),
+    "retry_batch": (WORKS, {**BATCH, "token": 1}),
+    "retry_after": (EVERYBODY, {"subscription": "default"}),
+    "revoke_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
+    "roll_up": (OWNER, {}),
+    "rotate": (OWNER, {}),
+    "run_pipeline": (OWNER, {"pipeline": "there"}),
+    "seek": (WORKS | ADMIN, {"subscription": "stream", "tick_id": 1}),
+    "set_dead": (OWNER, {"warn": True}),
+    "set_lane": (ADMIN, {"lane": "a", "weight": 3}),
+    "set_lanes": (ADMIN, {"max_running": 3}),
+    "set_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n", "value": Jsonb(1)}),
+    "set_pipeline_state": (OWNER, {"pipeline": "there", "state": Jsonb({})}),
+    "set_progress": (WORKS, {**HELD, "id": 1, "percent": 1}),
+    "set_publishing": (ADMIN, {"max_waiting": 9}),
+    "set_queue": (OWNER, {"tick_max_count": 5}),
+    "set_ranks": (OWNER, {"subscription": "default", "lanes": ["a"], "ranks": [1]}),
+    "set_tenancy": (OWNER, {}),
+    "show_batch": (LOOKS | WORKS, BATCH),
+    "show_checkpoint": (WORKS, {"id": 1}),
+    "show_message": (LOOKS, {"id": 1}),
+    "show_public": (LOOKS, {"id": 1}),
+    "snapshot": (EVERYBODY, {}),
+    "statistics": (LOOKS, {}),
+    "status": (LOOKS | WORKS, {}),
+    "subscribe": (ADMIN, {"subscription": "default", "rate": 9}),
+    "summarize": (OWNER, {}),
+    "sync_schedules": (OWNER, {"schedules": Jsonb([])}),
+    "take_bell": (EVERYBODY, {}),
+    "tick": (OWNER, {"force": True}),
+    "time_out": (WORKS, {**HELD, "ids": [1]}),
+    "uncapture": (OWNER, {"table": "public.anything"}),
+    "unsubscribe": (OWNER, {"subscription": "stream"}),
+    "version": (OWNER, {}),
+}
+"""Each public function: which roles may call it, and a call. Nobody named: the owner of trunq alone."""
+
+
+def make_shop(connection: Connection) -> Connection:
+    """The owner, and two queues with everything a queue may have."""
+    for queue in ("mine", "other"):
+        ask(connection, "create_queue", queue=queue, lanes="key", unique="refuse")
+        ask(connection, "subscribe", queue=queue, subscription="stream", mode="exclusive")
+        ask(connection, "set_publishing", queue=queue, announce=True)
+        publish(connection, queue, 3)
+    connection.execute("create table anything (id bigint primary key)")
+    ask(connection, "create_schedule", queue="mine", schedule="there", every=timedelta(hours=1))
+    return connection
+
+
+@contextmanager
+def granting(shop: Connection, connect: Connect) -> Iterator[Callable[..., Connection]]:
+    """What opens a session of a new database role that has these roles of the queue `mine`."""
+    names = new_names(f"role_{shop.info.dbname}")
+    made: list[str] = []
+
+    def give(*roles: str, **more: Any) -> Connection:
+        made.append(next(names))
+        shop.execute(f"create role {made[-1]}".encode())
+        for role in roles:
+            ask(shop, "grant_role", queue="mine", role=role, grantee=made[-1], **more)
+        session = connect()
+        session.execute(f"set role {made[-1]}".encode())
+        return session
+
+    try:
+        yield give
+    finally:
+        for name in made:
+            shop.execute(f"drop owned by {name}; drop role {name}".encode())
+
+
+def me(session: Connection) -> str:
+    return str(fetch(session, "select current_user"))
+
+
+def outcome(session: Connection, function: str, queue: str | None, arguments: dict[str, Any]) -> str:
+    """The SQLSTATE of a call, undone: 00000 when it did what it should."""
+    given = dict(arguments)
+    takes = fetch(
+        session,
+        "select 'p_queue' = any (p.proargnames) from pg_proc p"
+        " where p.pronamespace = 'trunq'::regnamespace and p.proname = %s",
+        function,
+    )
+    if takes and queue is not None:
+        given.setdefault("queue", queue)
+    state = "00000"
+    with session.transaction(force_rollback=True):
+        try:
+            with session.transaction():
+                call(session, function, **given)
+        except psycopg.Error as error:
+            state = error.sqlstate or "?"
+    return state

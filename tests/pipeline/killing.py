@@ -1,0 +1,131 @@
+"""Processes that execute a run and die at a named point of it, by kill -9."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from trunq import Client
+from trunq.pipeline.control import Asked, Control
+from trunq.pipeline.run import Executor
+from trunq.pipeline.sink import delta, directory, lake, parquet, table
+from trunq.pipeline.sink.delta import DeltaSink
+from trunq.pipeline.sink.directory import StageDirectory
+from trunq.pipeline.sink.http import HttpSink
+from trunq.pipeline.sink.parquet import ParquetSink
+from trunq.pipeline.sink.table import PostgresSink
+from trunq.pipeline.source.landing import Landing
+
+POINTS = (
+    "planned",
+    "begun",
+    "tried",
+    "staging",
+    "staged",
+    "written",
+    "committing",
+    "marked",
+    "committed",
+    "finished",
+)
+"""In the order of a run. committing: rows are checked or moved, marked: the mark is written too, and nobody
+sees either.
+"""
+
+DIRECTORY = "."
+"""Where the process works."""
+
+_forkserver = multiprocessing.get_context("forkserver")
+_forkserver.set_forkserver_preload(
+    [
+        "trunq.pipeline.run",
+        "trunq.pipeline.sink.delta",
+        "trunq.pipeline.sink.parquet",
+        "trunq.pipeline.sink.queue",
+        "trunq.pipeline.source.http",
+        "trunq.pipeline.source.table",
+        "adbc_driver_postgresql.dbapi",
+    ]
+)
+
+
+def execute_and_die(dsn: str, asked: Asked, point: str) -> int:
+    """Execute a run in another process, which dies at a point; its exit code."""
+    process = start(dsn, asked, point)
+    process.join(60)
+    return process.exitcode if process.exitcode is not None else 0
+
+
+def start(dsn: str, asked: Asked, point: str = "") -> Any:
+    """Begin it."""
+    process = _forkserver.Process(target=_run, args=(dsn, asked, point, DIRECTORY), daemon=True)
+    process.start()
+    return process
+
+
+def die() -> None:
+    """As if the machine was cut off."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run(dsn: str, asked: Asked, point: str, directory: str) -> None:
+    os.chdir(directory)
+    with Client(dsn, max_connections=4) as client:
+        executor = Executor(client, dsn)
+        _arm(point)
+        executor.execute(asked)
+
+
+def _arm(point: str) -> None:
+    if point.startswith(("fetched", "landed")):
+        _at_page(point)
+    elif point in _BEFORE:
+        _wrap(*_BEFORE[point], before=True)
+    elif point in _AFTER:
+        for owner, name in _AFTER[point]:
+            _wrap(owner, name)
+
+
+_BEFORE = {"planned": (Control, "begin"), "staged": (Control, "stage")}
+_AFTER: dict[str, list[tuple[Any, str]]] = {
+    "begun": [(Control, "begin")],
+    "tried": [(Control, "attempt")],
+    "staging": [(table, "for_stage"), (lake, "sync"), (directory, "sync")],
+    "written": [(Control, "stage")],
+    "answered": [(HttpSink, "_send")],
+    "noted": [(HttpSink, "_note")],
+    "committing": [(PostgresSink, "_require_all"), (delta, "move_in"), (StageDirectory, "keep_only")],
+    "marked": [(PostgresSink, "_set_mark"), (DeltaSink, "_properties"), (parquet, "sync")],
+    "taken": [(DeltaSink, "_try")],
+    "committed": [(sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink)],
+    "finished": [(Control, "finish")],
+}
+
+
+def _at_page(point: str) -> None:
+    """Before or after a page of an API is on the disk."""
+    when, page = point.split()
+    original = Landing.land
+
+    def land(self: Landing, number: int, *given: Any) -> None:
+        if number == int(page) and when == "fetched":
+            die()
+        original(self, number, *given)
+        if number == int(page):
+            die()
+
+    Landing.land = land  # type: ignore[method-assign]
+
+
+def _wrap(owner: Any, name: str, *, before: bool = False) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def wrapped(*given: Any, **named: Any) -> Any:
+        if not before:
+            original(*given, **named)
+        die()
+
+    setattr(owner, name, wrapped)

@@ -1,0 +1,85 @@
+"""Pipelines in SQL: made, changed, paused, refused. tests/pipeline runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import ask, call, refused
+
+Connection = psycopg.Connection[Any]
+
+DEFINITION = {"source": {"format": "table", "table": "a"}, "sink": {"format": "table", "table": "b"}}
+
+
+def test_a_pipeline_is_made_changed_paused_and_dropped(connection: Connection) -> None:
+    assert ask(connection, "create_pipeline", pipeline="p", definition=DEFINITION)
+    assert not ask(connection, "create_pipeline", pipeline="p", definition={**DEFINITION, "max_bad": 0.5})
+    ask(connection, "create_pipeline", pipeline="q", definition={**DEFINITION, "then": ["p"]})
+    with refused("TQ031", "p -> q -> p"):
+        ask(connection, "create_pipeline", pipeline="p", definition={**DEFINITION, "then": ["q"]})
+    ask(connection, "pause_pipeline", pipeline="p")
+    assert [(row.pipeline, row.paused) for row in call(connection, "list_pipelines")] == [
+        ("p", True),
+        ("q", False),
+    ]
+    assert ask(connection, "resume_pipeline", pipeline="p")
+    assert not ask(connection, "resume_pipeline", pipeline="p")
+    id = ask(connection, "run_pipeline", pipeline="p", payload={"a": 1})
+    opened = ask(connection, "_open_run", pipeline="p", message_id=id, payload={"a": 1})
+    assert opened["action"] == "plan"
+    begun = ask(
+        connection, "_begin_run", pipeline="p", message_id=id, slice={}, snapshot=opened["snapshot"], done=0
+    )
+    assert begun["number"] == 1
+    with refused("TQ031", "open run"):
+        ask(connection, "set_pipeline_state", pipeline="p", state={})
+    assert ask(connection, "cancel_pipeline", pipeline="p")
+    assert ask(connection, "_finish_run", run_id=begun["run_id"], attempt=0)["outcome"] == "cancelled"
+    assert ask(connection, "set_pipeline_state", pipeline="p", state={"at": 1}) == {}
+    with refused("TQ031", '"q" runs "p"'):
+        ask(connection, "drop_pipeline", pipeline="p")
+    for name in ("q", "p"):
+        ask(connection, "drop_pipeline", pipeline=name)
+    assert call(connection, "list_pipelines") == []
+
+
+def test_a_circle_is_found_among_more_ways_than_can_be_walked(connection: Connection) -> None:
+    for layer in range(12):
+        then = [f"p{layer - 1}_{at}" for at in range(6)] if layer else []
+        for at in range(6):
+            ask(
+                connection,
+                "create_pipeline",
+                pipeline=f"p{layer}_{at}",
+                definition={**DEFINITION, "then": then},
+            )
+    with refused("TQ031", "would run after itself: p0_3 -> p11_0 -> p10_"):
+        ask(connection, "create_pipeline", pipeline="p0_3", definition={**DEFINITION, "then": ["p11_0"]})
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("drop_pipeline", {}), ("pause_pipeline", {}), ("resume_pipeline", {}), ("run_pipeline", {}),
+        ("backfill_pipeline", {"range": {"a": 1}}), ("set_pipeline_state", {"state": {}}),
+        ("cancel_pipeline", {}), ("list_runs", {}), ("list_quarantine", {}), ("count_quarantine", {}),
+        ("resend_quarantine", {}), ("purge_quarantine", {}),
+    ],
+)  # fmt: skip
+def test_unknown_pipelines(session: Connection, function: str, arguments: dict[str, Any]) -> None:
+    with refused("TQ030", '"nothing"', "trunq.list_pipelines"):
+        call(session, function, pipeline="nothing", **arguments)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [[], {}, {"source": {"format": "a"}}, {**DEFINITION, "then": "p"}, {**DEFINITION, "then": [1]}],
+)
+def test_what_cannot_be_a_pipeline(session: Connection, definition: Any) -> None:
+    with refused("TQ031", 'pipeline "p"'):
+        session.execute(
+            "select trunq.create_pipeline('p', %s::jsonb)", (psycopg.types.json.Jsonb(definition),)
+        )
