@@ -7,12 +7,12 @@
 -- Nothing here has a search_path of its own or another's rights: expressions of the options are the SQL of whoever made the trigger, and
 -- run as in PgQ for whoever changes the table. The text of a value follows the session too (DateStyle, bytea_output).
 
-create or replace function pgq._fail(p_message text) returns void
+create or replace function pgq._raise(p_message text) returns void
 language plpgsql as $$
 begin
   raise exception using errcode = 'internal_error', message = p_message;
 end $$;
-comment on function pgq._fail(text) is 'Raises what PgQ''s functions in C raise: they give no class of errors.';
+comment on function pgq._raise(text) is 'Raises what PgQ''s functions in C raise: they give no class of errors.';
 
 create or replace function pgq._read_options(p_arguments text[]) returns jsonb
 language plpgsql immutable as $$
@@ -33,7 +33,7 @@ begin
       -- Of two for one field the first is taken.
       v_options := jsonb_set(v_options, '{expressions}', jsonb_build_object(v_name, v_value) || (v_options -> 'expressions'));
     else
-      perform pgq._fail('bad param to pgq trigger');
+      perform pgq._raise('bad param to pgq trigger');
     end if;
   end loop;
   return v_options;
@@ -95,7 +95,7 @@ create or replace function pgq._refuse_change(p_options jsonb, p_op text, p_sche
 language plpgsql immutable as $$
 begin
   if (p_options ->> 'deny')::boolean then
-    perform pgq._fail(format('Table ''%s.%s'' to queue ''%s'': change not allowed (%s)', p_schema, p_table, p_queue, p_op));
+    perform pgq._raise(format('Table ''%s.%s'' to queue ''%s'': change not allowed (%s)', p_schema, p_table, p_queue, p_op));
   end if;
 end $$;
 comment on function pgq._refuse_change(jsonb, text, text, text, text) is 'Raises under the option deny.';
@@ -106,11 +106,11 @@ declare
   v_options jsonb := pgq._read_options(p_arguments);
 begin
   if p_op <> 'TRUNCATE' then
-    perform pgq._fail('pgq Ins/Upd/Del trigger must be fired FOR EACH ROW');
+    perform pgq._raise('pgq Ins/Upd/Del trigger must be fired FOR EACH ROW');
   elsif v_options ? 'pkey' then
-    perform pgq._fail('Custom pkey_list does not make sense for truncate trigger');
+    perform pgq._raise('Custom pkey_list does not make sense for truncate trigger');
   elsif v_options -> 'expressions' <> '{}' then
-    perform pgq._fail('Custom expressions do not make sense for truncater trigger');
+    perform pgq._raise('Custom expressions do not make sense for truncater trigger');
   end if;
   perform pgq._refuse_change(v_options, p_op, p_schema, p_table, p_arguments[0]);
   perform pgq.insert_event(p_arguments[0], pgq._event_type(p_format, p_op, p_schema, p_table, nullif(pgq._key_columns(p_relation), '{}')),
@@ -130,9 +130,9 @@ begin
     execute format('select case num_nulls(e.x) when 0 then format(''%%s'', e.x) end, pg_typeof(e.x) from (select $1.*) r cross join lateral (select (%s) as x) e',
       v_value) into v_value, v_type using p_row;
     if v_field = 'when' and v_type <> 'bool'::regtype then
-      perform pgq._fail(format('when= query result must be boolean, got=%s', v_type));
+      perform pgq._raise(format('when= query result must be boolean, got=%s', v_type));
     elsif v_field = 'when' and v_value is null then
-      perform pgq._fail('when= should not be NULL');
+      perform pgq._raise('when= should not be NULL');
     end if;
     v_values := v_values || jsonb_build_object(v_field, v_value);
   end loop;
@@ -151,7 +151,7 @@ begin
   for i in 1 .. cardinality(p_names) loop
     if p_format = 'sql' and p_is_key[i] and p_op <> 'INSERT' then
       if p_values[i] is null then
-        perform pgq._fail('logtriga: Unexpected NULL key value');
+        perform pgq._raise('logtriga: Unexpected NULL key value');
       end if;
       v_wheres := v_wheres || format('%I=%s', p_names[i], quote_literal(p_values[i]));
     end if;
@@ -173,7 +173,7 @@ begin
   elsif p_op = 'DELETE' then
     return array_to_string(v_wheres, ' and ');
   elsif not true = any (p_changed) and v_wheres = '{}' then
-    perform pgq._fail('logtriga: Unexpected NULL key value');
+    perform pgq._raise('logtriga: Unexpected NULL key value');
   end if;
   -- An UPDATE that changes nothing sets the first column of the key.
   return format('%s where %s', case when true = any (p_changed) then array_to_string(v_parts, ',') else v_wheres[1] end,
@@ -227,7 +227,7 @@ declare
 begin
   v_event := jsonb_build_object('ev_type', pgq._event_type(p_format, p_op, p_schema, p_table, v_key), 'ev_extra1', p_schema || '.' || p_table);
   if p_op <> 'INSERT' and coalesce(v_key, '{}') = '{}' then
-    perform pgq._fail('Update/Delete on table without pkey');
+    perform pgq._raise('Update/Delete on table without pkey');
   end if;
   perform pgq._refuse_change(v_options, p_op, p_schema, p_table, p_arguments[0]);
 
@@ -245,7 +245,7 @@ begin
     v_changed := pgq._find_changes(v_old, v_new, v_names, v_types, p_before, p_row);
     for i in 1 .. cardinality(v_names) loop
       if v_changed[i] and v_is_key[i] then
-        perform pgq._fail('primary key update not allowed');
+        perform pgq._raise('primary key update not allowed');
       end if;
       -- A column that is a field of the event is no change, to the format sql alone.
       v_ignored := v_ignored or v_changed[i] and (v_is_ignored[i] or v_is_field[i] and p_format = 'sql');
@@ -263,7 +263,7 @@ begin
   v_event := v_event || jsonb_build_object('ev_data', pgq._format_row(p_format, p_op, v_names, v_new, v_is_key, v_is_data, v_changed));
   for i in 1 .. cardinality(v_names) loop
     if v_is_field[i] and v_names[i] !~ '^_pgq_ev_(type|data|extra[1-4])$' then
-      perform pgq._fail('Unknown magic column: ' || v_names[i]);
+      perform pgq._raise('Unknown magic column: ' || v_names[i]);
     elsif v_is_field[i] then
       v_event := v_event || jsonb_build_object(substr(v_names[i], 6), v_new[i]);
     end if;
@@ -294,7 +294,7 @@ begin
         if current_setting('session_replication_role') = 'local' then
           null;
         elsif tg_nargs = 0 then
-          perform pgq._fail('pgq trigger must have destination queue as argument');
+          perform pgq._raise('pgq trigger must have destination queue as argument');
         elsif tg_level = 'STATEMENT' then
           perform pgq._capture_truncate(%1$L, tg_op, tg_relid, tg_table_schema, tg_table_name, tg_argv);
         elsif tg_op = 'INSERT' then
@@ -317,3 +317,13 @@ end $install$;
 comment on function pgq.jsontriga() is 'A trigger that makes an event of each row, in JSON.';
 comment on function pgq.logutriga() is 'A trigger that makes an event of each row, encoded as in an address.';
 comment on function pgq.sqltriga() is 'A trigger that makes an event of each row, as a part of an SQL statement.';
+
+do $$
+begin
+  -- They run with the rights of whoever changes the table, who may publish.
+  grant execute on function pgq._raise(text), pgq._read_options(text[]), pgq._key_columns(oid), pgq._event_type(text, text, text, text, text[]),
+    pgq._urlencode(text), pgq._read_column(text, text, oid), pgq._compares_by_operator(oid), pgq._refuse_change(jsonb, text, text, text, text),
+    pgq._capture_truncate(text, text, oid, text, text, text[]), pgq._evaluate(jsonb, anyelement),
+    pgq._format_row(text, text, text[], text[], boolean[], boolean[], boolean[]), pgq._find_changes(text[], text[], text[], oid[], anyelement, anyelement),
+    pgq._capture_row(text, text, oid, text, text, text[], anyelement, anyelement) to pgq_writer;
+end $$;
