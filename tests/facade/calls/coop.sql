@@ -1,4 +1,4 @@
-select p.proname, pg_get_function_arguments(p.oid) arguments, pg_get_function_result(p.oid) result, p.prosecdef, p.proisstrict
+select p.proname, pg_get_function_arguments(p.oid) arguments, pg_get_function_result(p.oid) result, p.proisstrict
 from pg_proc p where p.pronamespace = 'pgq_coop'::regnamespace and p.proname !~ '^_' order by 1, 2
 
 select pgq.create_queue('q')
@@ -141,7 +141,6 @@ rollback
 
 select pgq_coop.next_batch('q', 'main', 'three')
 
--- PgQ's own finish, of a member's batch.
 select pgq_coop.finish_batch(4)
 
 select pgq.maint_retry_events()
@@ -167,6 +166,54 @@ select * from pgq.get_batch_events(5)
 
 select consumer_name, last_tick, current_batch from pgq.get_consumer_info() order by 1
 
+-- Taken over while others went on; the position stays where it is.
+select pgq.insert_event('q', 't', 'older')
+
+select pgq.ticker('q')
+
+select ev_data from pgq.get_batch_events(pgq_coop.next_batch('q', 'main', 'slow'))
+
+select pgq.insert_event('q', 't', 'newer')
+
+select pgq.ticker('q')
+
+select ev_data from pgq.get_batch_events(pgq_coop.next_batch('q', 'main', 'quick'))
+
+select pgq.insert_event('q', 't', 'newest')
+
+select pgq.ticker('q')
+
+update pgq.subscription s set sub_active = '2005-01-01' from pgq.consumer c where c.co_id = s.sub_consumer and c.co_name = 'main.slow'
+
+select pgq_coop.next_batch('q', 'main', 'helper', '1 hour')
+
+select consumer_name, last_tick, current_batch, next_tick, pending_events from pgq.get_consumer_info() order by 1
+
+select ev_data from pgq.get_batch_events(pgq_coop.next_batch('q', 'main', 'another', '1 hour'))
+
+select consumer_name, last_tick, current_batch, next_tick, pending_events from pgq.get_consumer_info() order by 1
+
+select pgq_coop.finish_batch(b) from unnest(array[6, 7, 8]) b
+
+select consumer_name, last_tick, current_batch, next_tick, pending_events from pgq.get_consumer_info() order by 1
+
+select pgq_coop.next_batch('q', 'main', 'helper', '1 hour')
+
+-- One that ends with a batch in hand, by PgQ's own call: what it had is over.
+select pgq.insert_event('q', 't', 'given up')
+
+select pgq.ticker('q')
+
+select ev_data from pgq.get_batch_events(pgq_coop.next_batch('q', 'main', 'leaver'))
+
+select pgq.unregister_consumer('q', 'main.leaver')
+
+select ev_data from pgq.get_batch_events(9)
+
+select pgq_coop.next_batch('q', 'main', 'helper')
+
+select pgq_coop.unregister_subconsumer('q', 'main', m, 1) from unnest(array['quick', 'helper', 'another']) m
+
 -- Nobody works on: the main one does it alone.
 select pgq.insert_event('q', 't', 'for the main one')
 
@@ -176,7 +223,7 @@ select pgq.next_batch('q', 'main')
 
 select pgq_coop.next_batch('q', 'main', 'one')
 
-select pgq.finish_batch(6)
+select pgq.finish_batch(10)
 
 -- Made on the first call.
 select pgq_coop.next_batch('q', 'new', 'first')
@@ -202,7 +249,9 @@ select pgq.drop_queue('q', true)
 select count(*) from pgq.subscription
 
 -- Names are joined by a dot.
-select pgq.create_queue('q'), pgq_coop.register_subconsumer('q', 'a.b', 'c')
+select pgq.create_queue('q')
+
+select pgq_coop.register_subconsumer('q', 'a.b', 'c')
 
 select pgq_coop.register_subconsumer('q', 'a', 'b.c')
 

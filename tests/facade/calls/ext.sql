@@ -1,4 +1,4 @@
-select p.proname, pg_get_function_arguments(p.oid) arguments, pg_get_function_result(p.oid) result, p.prosecdef, p.proisstrict
+select p.proname, pg_get_function_arguments(p.oid) arguments, pg_get_function_result(p.oid) result, p.proisstrict
 from pg_proc p where p.pronamespace = 'pgq_ext'::regnamespace and p.proname !~ '^_' order by 1, 2
 
 select a.attrelid::regclass::text as relation, string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || a.attnotnull, ', ' order by a.attnum) as columns

@@ -1,5 +1,5 @@
--- Every function: its name, arguments, result, and with whose rights it runs.
-select p.proname, pg_get_function_arguments(p.oid) arguments, pg_get_function_result(p.oid) result, p.prosecdef, p.proisstrict
+-- Every function: its name, arguments and result.
+select p.proname, pg_get_function_arguments(p.oid) arguments, pg_get_function_result(p.oid) result, p.proisstrict
 from pg_proc p where p.pronamespace = 'pgq'::regnamespace
   and p.proname in ('batch_event_sql', 'batch_event_tables', 'batch_retry', 'create_queue', 'current_event_table', 'drop_queue', 'event_retry',
     'event_retry_raw', 'find_tick_helper', 'finish_batch', 'force_tick', 'get_batch_cursor', 'get_batch_events', 'get_batch_info', 'get_consumer_info',
@@ -26,7 +26,7 @@ select c.relname from pg_class c where c.relnamespace = 'pgq'::regnamespace and 
 select p.oid::regprocedure::text as function, array(select r.rolname from unnest(array['pgq_reader', 'pgq_writer', 'pgq_admin']) r(rolname)
     where has_function_privilege(r.rolname, p.oid, 'execute')) as roles
 from pg_proc p where p.pronamespace = 'pgq'::regnamespace
-  and p.oid::regprocedure::text !~ '^pgq\._' order by 1
+  and p.oid::regprocedure::text !~ '^pgq\.(_|adopt_queue)' order by 1
 
 select c.relname, r.rolname, array(select v from unnest(array['select', 'insert', 'update', 'delete', 'truncate']) v where has_table_privilege(r.rolname, c.oid, v)) as privileges
 from pg_class c, (values ('pgq_reader'), ('pgq_writer'), ('pgq_admin'), ('public')) r(rolname)
