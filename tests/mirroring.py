@@ -29,7 +29,10 @@ FACADE = Path(__file__).parent / "facade"
 PARTS = ("pgq_coop", "pgq_ext")
 """Parts of PgQ that are packaged apart from it: chapters by these names need them."""
 
-_INTERVAL, _TIMESTAMPTZ, _SNAPSHOT = 1186, 1184, 2970
+ORIGINAL = 15
+"""The version of Postgres that Debian packages PgQ for."""
+
+_TIMESTAMPTZ, _SNAPSHOT = 1184, 2970
 _HIDDEN = {
     "ev_txid": "<transaction>",
     "queue_switch_step1": "<transaction>",
@@ -90,7 +93,9 @@ def ask_all(dsn: str, chapter: str) -> list[Any]:
         for call in calls(chapter):
             if call.session not in sessions:
                 opened = stack.enter_context(psycopg.connect(dsn, autocommit=True))
-                opened.add_notice_handler(lambda said: notices.append(f"{said.severity_nonlocalized}: {said.message_primary}"))
+                opened.add_notice_handler(
+                    lambda said: notices.append(f"{said.severity_nonlocalized}: {said.message_primary}")
+                )
                 sessions[call.session] = opened
             session = sessions[call.session]
             if call.quiet:
@@ -178,10 +183,9 @@ def create_original(connection: psycopg.Connection[Any], name: str, parts: Itera
             there.execute(Path(part).read_bytes())
 
 
-def has_original(connection: psycopg.Connection[Any]) -> bool:
-    """Is PgQ itself installed beside this server?"""
-    found = connection.execute("select from pg_available_extensions where name = 'pgq_node'").fetchone()
-    return found is not None
+def has_original() -> bool:
+    """Is PgQ itself installed here?"""
+    return Path(f"/usr/share/postgresql/{ORIGINAL}/extension/pgq_node.control").exists()
 
 
 def _main(arguments: list[str]) -> None:
@@ -194,7 +198,7 @@ def _main(arguments: list[str]) -> None:
     parser.add_argument("--with", dest="parts", action="append", default=[])
     options = parser.parse_args(arguments)
     with (
-        embedded.start(major=15) as server,
+        embedded.start(major=ORIGINAL) as server,
         psycopg.connect(server.dsn, autocommit=True) as connection,
     ):
         for chapter in options.chapters or chapters():

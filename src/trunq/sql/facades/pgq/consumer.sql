@@ -56,13 +56,13 @@ end $$;
 create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
+  v_sub pgq._subscription := pgq._find(x_queue_name, x_consumer_name);
   v record;
   v_count integer;
 begin
   -- Before its rows: whoever hands out a batch of a group updates those under this lock.
-  v := pgq._find(x_queue_name, x_consumer_name);
-  if v.sub_queue is not null then
-    perform trunq._lock_subscription(v.subscription_id, x_queue_name, x_consumer_name);
+  if v_sub.sub_queue is not null then
+    perform trunq._lock_subscription(v_sub.subscription_id, x_queue_name, x_consumer_name);
   end if;
   select t.*, q.name queue, s.name subscription into v
   from pgq._subscription t join pgq._queue f on f.queue_id = t.sub_queue join pgq.consumer c on c.co_id = t.sub_consumer
