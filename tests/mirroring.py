@@ -1,9 +1,9 @@
 """The same calls to two servers: PgQ's own answers were recorded, and the facade has to give them too.
 
 A chapter, `facade/calls/NAME.sql`, is a list of calls, a blank line between two. `-- in b` above one sends it
-through a second session, `-- quiet` waits until no other transaction is open, and the lines below a `copy` are
-its data. `facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew, where
-Debian's postgresql-15-pgq3 is installed:
+through a second session, `-- quiet` waits until no other transaction is open, and the lines below a `copy`
+are its data. `facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew, where
+Debian's postgresql-15-pgq3 and postgresql-15-pgq-node are installed:
 
     python tests/mirroring.py [--with pgq_coop.sql] [--with pgq_ext.sql] [CHAPTER ...]
 

@@ -31,9 +31,8 @@ def facade(server: Embedded) -> str:
 def test_every_call_is_answered_as_pgq_answers_it(
     facade: str, new_database: NewDatabase, chapter: str
 ) -> None:
-    differences = mirroring.differences(
-        mirroring.recorded(chapter), mirroring.ask_all(new_database(facade), chapter)
-    )
+    given = mirroring.ask_all(new_database(facade), chapter)
+    differences = mirroring.differences(mirroring.recorded(chapter), given)
     assert not differences, differences
 
 

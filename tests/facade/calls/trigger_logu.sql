@@ -72,13 +72,13 @@ create domain public.posint as integer check (value > 0)
 
 create type public.pair as (a integer, b text)
 
-create table public.types (id bigint primary key, i2 smallint, r real, d double precision, num numeric(20, 5), m money, b bytea, c char(5), v varchar(10), nm name, ch "char", o oid, u uuid, j json, jb jsonb, ia integer[], ta text[], iv interval, t time, ttz timetz, ip inet, ci cidr, mac macaddr, bi bit(5), vb varbit, p point, bx box, x xml, md public.mood, dm public.posint, pr public.pair, rg int4range, ts tsvector)
+create table public.types (id bigint primary key, i2 smallint, r real, d double precision, num numeric(20, 5), m money, b bytea, c char(5), v varchar(10), nm name, ch "char", o oid, u uuid, j json, jb jsonb, ia integer[], ta text[], iv interval, t time, ttz timetz, ip inet, ci cidr, mac macaddr, bi bit(5), vb varbit, p point, bx box, md public.mood, dm public.posint, pr public.pair, rg int4range, ts tsvector)
 
 create trigger capture after insert or update or delete on public.types for each row execute function pgq.logutriga('q')
 
 insert into public.types (id) values (1)
 
-insert into public.types values (9223372036854775807, -32768, 1.5, 0.1, 12345.678, 12.34, '\x00ff10', 'ab', 'xy', 'nm', 'c', 4294967295, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{"a": [1, 2.50, "x"]}', '{"b": null, "a": 1.0}', '{1,2,null}', '{"a b",null,"q\"x"}', '1 year 2 days 03:04:05.6', '01:02:03.4', '01:02:03+02', '10.0.0.1/8', '10.0.0.0/8', '08:00:2b:01:02:03', b'10101', b'1', '(1,2)', '((1,2),(3,4))', '<a b="c">d</a>', 'it''s "ok"', 7, '(1,"x y")', '[1,5)', 'a b:1')
+insert into public.types values (9223372036854775807, -32768, 1.5, 0.1, 12345.678, 12.34, '\x00ff10', 'ab', 'xy', 'nm', 'c', 4294967295, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{"a": [1, 2.50, "x"]}', '{"b": null, "a": 1.0}', '{1,2,null}', '{"a b",null,"q\"x"}', '1 year 2 days 03:04:05.6', '01:02:03.4', '01:02:03+02', '10.0.0.1/8', '10.0.0.0/8', '08:00:2b:01:02:03', b'10101', b'1', '(1,2)', '((1,2),(3,4))', 'it''s "ok"', 7, '(1,"x y")', '[1,5)', 'a b:1')
 
 insert into public.types (id, r, d, num, dm, jb, ia, b) values (3, 'NaN', '-Infinity', 'NaN', 1, '"x"', '{}', '')
 
