@@ -257,6 +257,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v record;
   v_open bigint[];
+  v_newest record;
   v_count bigint;
   v_middle record;
 begin
@@ -281,8 +282,9 @@ begin
     execute format('select trunq_queue.%I($1, $2, $3, $3, $4, ''r'', $5, null, $6, p_policy => $7)', p_queue.name || '_give_back')
       using p_sub.subscription_id, v.worker, array[v_middle.id], array[v_middle.txid], array[p_error], trunq.clock(), row(1, null, null, null, null)::trunq.policy;
   end if;
+  v_newest := trunq._newest_batch(p_queue, p_sub.subscription_id);
   perform trunq._put_batch(p_queue, p_sub.subscription_id, v.worker, v.lo, v.hi, v.from_tick_id, v.to_tick_id,
-    trunq._segment_at(p_queue, now()), v_open);
+    trunq._segment_at(p_queue, now()), v_open, v_newest.to_tick_id, v_newest.hi);
 end $$;
 comment on function trunq._put_back(trunq.queue, trunq.subscription, bigint, integer, text, timestamptz) is
   'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';

@@ -117,6 +117,9 @@ declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer;
 begin
+  if exists (select from trunq.subscription_group g where g.queue_id = v_queue_id and g.name = p_subscription) then
+    return trunq.drop_group(p_queue, p_subscription);
+  end if;
   perform trunq._enroll(trunq._find_queue(v_queue_id));
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
   returning s.subscription_id into v_subscription_id;
@@ -124,7 +127,7 @@ begin
   return v_subscription_id is not null;
 end $$;
 comment on function trunq.unsubscribe(text, text) is
-  'Ends a subscription: its position, delayed and dead messages go with it.
+  'Ends a subscription, or a group: its position, delayed and dead messages go with it.
 Returns: false when there was none.
 Raises: TQ001.';
 
