@@ -26,10 +26,14 @@ begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
-  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');  -- it may have been reset meanwhile
   -- Before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start_tick(v_queue, p_start, p_tick_id, p_at);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  loop
+    v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+    perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+    -- Who held the lock may have reset it, which gives it another id.
+    exit when (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id = v_sub.subscription_id;
+  end loop;
   perform trunq._put_batch(v_queue, v_sub.subscription_id, 'seek', v_tick.snapshot, v_tick.snapshot, v_tick.tick_id, v_tick.tick_id,
     trunq._segment_at(v_queue, now()));
   return v_tick.tick_id;
