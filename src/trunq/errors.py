@@ -22,6 +22,7 @@
     ├── TransactionTooLarge    TQ019
     ├── ChangeDenied           TQ020
     ├── MemoTooLarge           TQ025   also a ValueError
+    ├── MemberBusy             TQ027
     ├── PipelineNotFound       TQ030
     ├── InvalidPipeline        TQ031   also a ValueError
     ├── MessageFailed                  the message that a client awaited did not succeed
@@ -194,6 +195,12 @@ class MemoTooLarge(TrunqError, ValueError):
     """The value of a memo above the stated limit."""
 
     sqlstate = "TQ025"
+
+
+class MemberBusy(TrunqError):
+    """The member of a group has a batch in hand, or another process uses its name."""
+
+    sqlstate = "TQ027"
 
 
 class MessageFailed(TrunqError):
