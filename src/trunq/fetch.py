@@ -113,11 +113,11 @@ class Gathering:
 class Kept:
     """A connection by ADBC that is kept for one query after another; from any thread."""
 
-    def __init__(self, dsn: str, application_name: str) -> None:
+    def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._application_name = application_name
         self._process = os.getpid()
         self._connection: Any = None
+        self._cursor: Any = None
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._first: pa.RecordBatch | None = None
         self._number = 0
@@ -130,8 +130,9 @@ class Kept:
         with self._using:
             if self._process != os.getpid():
                 # To close it would end the session of the parent.
-                _inherited.append(self._connection)
-                self._process, self._connection, self._batches = os.getpid(), None, None
+                _inherited.append((self._cursor, self._connection, self._batches))
+                self._cursor = self._connection = self._batches = None
+                self._process = os.getpid()
             if self._batches is not None:
                 self._let_go()
             is_new = self._connection is None
@@ -158,6 +159,7 @@ class Kept:
                 batch = next(self._batches, None)
             if batch is None:
                 self._batches = None
+                self._cursor.close()
                 self._connection.commit()
                 if self._is_closed:
                     self._let_go()
@@ -171,18 +173,19 @@ class Kept:
 
     def _begin(self, query: str, schema: pa.Schema, settings: dict[str, str]) -> None:
         if self._connection is None:
-            self._connection = connect(self._dsn, self._application_name)
-        cursor = self._connection.cursor()
-        begin(cursor, settings)
-        self._batches = run(cursor, query, schema)
+            self._connection = connect(self._dsn, "trunq")
+        self._cursor = self._connection.cursor()
+        begin(self._cursor, settings)
+        self._batches = run(self._cursor, query, schema)
         # Only then is the query sent.
         self._first = next(self._batches, None)
 
     def _let_go(self) -> None:
-        connection, self._connection, self._batches = self._connection, None, None
-        if connection is not None:
+        cursor, connection = self._cursor, self._connection
+        self._cursor = self._connection = self._batches = None
+        for each in filter(None, (cursor, connection)):
             with suppress(Exception):
-                connection.close()
+                each.close()
 
 
 _inherited: Final[list[Any]] = []
@@ -191,8 +194,8 @@ _inherited: Final[list[Any]] = []
 class AsyncKept:
     """As Kept, for an event loop, which goes on meanwhile."""
 
-    def __init__(self, dsn: str, application_name: str) -> None:
-        self._kept = Kept(dsn, application_name)
+    def __init__(self, dsn: str) -> None:
+        self._kept = Kept(dsn)
 
     async def start(self, query: str, schema: pa.Schema, settings: dict[str, str]) -> int:
         """Run a query; its number, for `next`."""

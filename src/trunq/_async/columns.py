@@ -126,7 +126,7 @@ class AsyncColumns:
         if self._client._conninfo is None or not fetch.has_adbc():
             return None
         if self._kept is None:
-            self._kept = fetch.AsyncKept(self._client._conninfo, "trunq stream")
+            self._kept = fetch.AsyncKept(self._client._conninfo)
         try:
             return await self._kept.start(query, self.schema(), _SETTINGS)
         except Exception as error:
@@ -211,9 +211,11 @@ def _text(sent: bytes | None) -> str | None:
 
 def _require() -> ModuleType:
     try:
-        from trunq import fetch  # noqa: PLC0415
+        import pyarrow as pa  # noqa: F401, PLC0415  # slow to import, and not everybody has it
     except ImportError as error:
         raise InvalidArgument(
-            f"Arrow needs {error.name}, which is not installed", "pip install 'trunq[arrow]'"
+            "Arrow needs pyarrow, which is not here", "pip install 'trunq[arrow]'"
         ) from error
+    from trunq import fetch  # noqa: PLC0415
+
     return fetch
