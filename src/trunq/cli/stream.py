@@ -120,7 +120,7 @@ def seek(
     "# The batch that fails again and again: once more in ten minutes",
     "trunq stream retry orders ledger --after 10m",
     "# Its messages in an hour; the stream goes on behind them at once",
-    "trunq stream retry orders ledger --later --after 1h --error 'the bank is closed'",
+    "trunq stream retry orders ledger --later --after 1h --error closed",
     "# Only if it is still this one (trunq stream show)",
     "trunq stream retry orders ledger --batch 41",
 )
