@@ -19,7 +19,7 @@ end $$;
 comment on function trunq.lease(text, text, text, integer, interval, bigint) is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
-Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq.extend(
@@ -135,6 +135,11 @@ comment on function trunq._wait_for_subscription(integer, text, text) is
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  if exists (select from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id where q.name = p_queue and s.name = p_subscription and s.lost_at is not null) then
+    perform trunq._fail('TQ003',
+      format('lease %s of subscription "%s" on queue "%s" has ended: the queue held no more for it', p_lease_id, p_subscription, p_queue),
+      format('nothing was changed; select * from trunq.list_losses(''%s'') tells what was lost', p_queue));
+  end if;
   perform trunq._fail('TQ003',
     format('lease %s of subscription "%s" on queue "%s" has ended: its messages were handed out again', p_lease_id, p_subscription, p_queue),
     'nothing was changed; extend a lease before it runs out, or subscribe with a longer lease time');
