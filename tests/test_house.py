@@ -150,6 +150,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "list_dead": record.DeadMessage,
         "set_dead": record.DeadPolicy,
         "list_streams": record.Stream,
+        "list_losses": record.Loss,
         "list_ticks": record.Tick,
         "next_batch": record.Batch,
         "publish_many_unique": record.Published,
