@@ -152,6 +152,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "list_groups": record.Group,
         "list_members": record.Member,
         "list_streams": record.Stream,
+        "list_losses": record.Loss,
         "list_ticks": record.Tick,
         "next_batch": record.Batch,
         "publish_many_unique": record.Published,

@@ -22,6 +22,7 @@
     ├── TransactionTooLarge    TQ019
     ├── ChangeDenied           TQ020
     ├── MemoTooLarge           TQ025   also a ValueError
+    ├── MessagesLost           TQ026
     ├── MemberBusy             TQ027
     ├── PipelineNotFound       TQ030
     ├── InvalidPipeline        TQ031   also a ValueError
@@ -195,6 +196,12 @@ class MemoTooLarge(TrunqError, ValueError):
     """The value of a memo above the stated limit."""
 
     sqlstate = "TQ025"
+
+
+class MessagesLost(TrunqError):
+    """The subscription stood still for longer than its queue holds messages: go on with `accept_loss`."""
+
+    sqlstate = "TQ026"
 
 
 class MemberBusy(TrunqError):

@@ -18,6 +18,28 @@ class Tick(NamedTuple):
     reachable: bool
 
 
+class Loss(NamedTuple):
+    """A row of `list_losses`. `reason` is time or size; `is_more`: `messages` or more.
+
+    Ticks are those from and to which an exclusive subscription was moved; `accepted_at` None: it hands out
+    nothing until `accept_loss`.
+    """
+
+    queue: str
+    subscription: str
+    reason: str
+    messages: int
+    is_more: bool
+    from_tick_id: int | None
+    to_tick_id: int | None
+    from_txid: int | None
+    to_txid: int | None
+    first_at: datetime | None
+    last_at: datetime | None
+    lost_at: datetime
+    accepted_at: datetime | None
+
+
 class Batch(NamedTuple):
     """What `next_batch` hands out: the messages visible in `to_snapshot` and not in `from_snapshot`.
 

@@ -42,7 +42,7 @@ end $$;
 comment on function trunq.next_batch(text, text, text, integer, interval, interval, bigint, interval, boolean) is
   'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open; asking again without having finished it counts as a failure. Without a newer tick it cuts one, if anything was committed; not with p_cut false. p_min_lag: only up to ticks that old; p_min_count, p_min_interval: up to the first tick that makes it about so many messages, so long a time, and no batch before. attempt: 1 at first; is_part: only some messages of its window, which read_batch knows. In a group, p_worker is a member, and each has one of its own.
 Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
-Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription; the queue''s ticks when it cuts one, to the end of the transaction.';
 
 create or replace function trunq.read_batch(
@@ -68,6 +68,9 @@ begin
     return;
   end if;
   perform trunq._check_cluster();
+  if v_sub.lost_at is not null then
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
   if num_nonnulls(p_after_txid, p_after_id, p_limit, p_filter) > 0 then
     perform trunq._check_place('the place to read on from', p_after_txid, p_after_id);
     perform trunq._check_limit(coalesce(p_limit, 1));
@@ -94,7 +97,7 @@ begin
 end $$;
 comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
   'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
-Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone.';
+Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.';
 
 create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
 returns table (query text, queue_id integer, from_tick_id bigint)
@@ -196,6 +199,7 @@ begin
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  perform trunq._check_loss(v_sub.subscription_id);
   if p_tick_id <= trunq._tick_position(v_sub) then
     return trunq._tick_position(v_sub);
   end if;
@@ -217,7 +221,7 @@ end $$;
 comment on function trunq.advance(text, text, bigint) is
   'Moves the position of an exclusive subscription forward to a tick, for readers that keep their own (Spark): never back.
 Returns: the position.
-Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept, or messages after it are gone.
+Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept, or messages after it are gone; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription.';
 
 create or replace function trunq._open_behind(p_queue trunq.queue, p_sub trunq.subscription, p_tick trunq.tick) returns bigint[]
