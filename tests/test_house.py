@@ -149,6 +149,8 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "cancel": record.Cancelled,
         "list_dead": record.DeadMessage,
         "set_dead": record.DeadPolicy,
+        "begin_move": record.Move,
+        "list_movers": record.MoverState,
         "list_streams": record.Stream,
         "list_ticks": record.Tick,
         "next_batch": record.Batch,

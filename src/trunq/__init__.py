@@ -14,6 +14,7 @@ from trunq.errors import (
     InvalidName,
     InvalidSchedule,
     LeaseLost,
+    MarkMismatch,
     MemoTooLarge,
     MessageFailed,
     MessageNotFound,
@@ -43,6 +44,7 @@ from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
     from trunq.consumer import Consumer
+    from trunq.mover import Mover
     from trunq.rank import Rank, Ranks
     from trunq.worker import Worker
 
@@ -59,11 +61,13 @@ __all__ = [
     "InvalidName",
     "InvalidSchedule",
     "LeaseLost",
+    "MarkMismatch",
     "MemoTooLarge",
     "Message",
     "MessageFailed",
     "MessageNotFound",
     "MessageTooLarge",
+    "Mover",
     "QueueClosed",
     "QueueFull",
     "QueueInUse",
@@ -102,6 +106,10 @@ def __getattr__(name: str) -> Any:
         from trunq.consumer import Consumer  # noqa: PLC0415
 
         return Consumer
+    if name == "Mover":
+        from trunq.mover import Mover  # noqa: PLC0415
+
+        return Mover
     if name in ("Rank", "Ranks"):
         from trunq import rank  # noqa: PLC0415
 

@@ -22,6 +22,7 @@
     ├── TransactionTooLarge    TQ019
     ├── ChangeDenied           TQ020
     ├── MemoTooLarge           TQ025   also a ValueError
+    ├── MarkMismatch           TQ026
     ├── PipelineNotFound       TQ030
     ├── InvalidPipeline        TQ031   also a ValueError
     ├── MessageFailed                  the message that a client awaited did not succeed
@@ -194,6 +195,12 @@ class MemoTooLarge(TrunqError, ValueError):
     """The value of a memo above the stated limit."""
 
     sqlstate = "TQ025"
+
+
+class MarkMismatch(TrunqError):
+    """A batch of a stream does not follow what the target of its mover has received."""
+
+    sqlstate = "TQ026"
 
 
 class MessageFailed(TrunqError):

@@ -6,8 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
-from calling import move_clock, new_names, refused
+from calling import ask, move_clock, new_names, refused
 from conftest import Connect
 from engine import Engine
 from streaming import LAKE, ids, named, read, take
@@ -146,3 +147,16 @@ def test_a_reader_that_cuts_holds_nobody_up_who_publishes_or_rotates(work: Engin
     with work.clock(OLD):
         assert work.ask("rotate") in (None, 0)
     assert work.ask("tick") is None, "the leader has other queues to see to"
+
+
+def test_of_two_movers_that_bring_a_batch_the_second_finds_that_it_is_here(
+    work: Engine, other: Engine, meanwhile: Any
+) -> None:
+    work.publish(2)
+    (move,) = work.call("begin_move", **named(take(work)))
+    given = {"source": move.source, "subscription_id": move.subscription_id, "from": Jsonb(move.from_place)}
+    assert ask(other.connection, "receive", **given, to=Jsonb(move.to_place))
+    second = meanwhile(ask, work.connection, "receive", **given, to=Jsonb(move.to_place))
+    wait_until_blocked(other.connection, work.connection)
+    other.connection.commit()
+    assert second.result() is False

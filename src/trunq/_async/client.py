@@ -17,6 +17,7 @@ from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
 from trunq._async.limit import AsyncLimits
 from trunq._async.memo import AsyncMemos
+from trunq._async.mover import AsyncMovers
 from trunq._async.pause import AsyncPauses
 from trunq._async.pipeline import AsyncPipelines
 from trunq._async.progress import AsyncReporting
@@ -65,6 +66,7 @@ class AsyncClient(
     AsyncReadings,
     AsyncBatches,
     AsyncStreams,
+    AsyncMovers,
     AsyncBells,
     AsyncDelayed,
     AsyncDead,
