@@ -16,7 +16,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
 from trunq.cli.policy import Filter
-from trunq.mover import Mover, Statistics
+from trunq.mover import Mover, Statistics, TargetNotFound
 from trunq.mover.process import default_name
 
 log = logging.getLogger("trunq.mover")
@@ -131,10 +131,10 @@ def move(
     once: Annotated[
         bool, typer.Option("--once", metavar=option.FLAG, help="End when nothing is left to move.")
     ] = False,
-    accept_position: Annotated[
+    accept: Annotated[
         bool,
         typer.Option(
-            "--accept-position",
+            "--accept",
             metavar=option.FLAG,
             help="After a seek or a restore: go on from where the stream stands, though messages may be "
             "missing or come twice.",
@@ -216,24 +216,29 @@ def move(
             start=start,
             create=create,
             once=once,
-            accept_position=accept_position,
+            accept=accept,
             max_ticks=max_ticks,
             lease_time=lease_time,
             worker=worker,
             progress=_tell,
         )
         log.info("mover %s of %s starts; Ctrl-C ends it", mover.name, queue)
-        mover.run()
+        try:
+            mover.run()
+        except TargetNotFound as error:
+            raise Mistake(
+                f"T{error.message[1:]}. Create it there first (trunq queue create), or give --create."
+            ) from None
     done = asdict(mover.statistics)
     if json:
         write_json({"queue": queue, "subscription": mover.name, **done})
     else:
         say(
-            "Mover {name} of {queue} moved {messages:,} messages in {batches:,} batches.",
+            "Mover {name} of {queue} moved {messages} messages in {batches} batches.",
             name=mover.name,
             queue=queue,
-            messages=done["messages"],
-            batches=done["batches"],
+            messages=f"{done['messages']:,}",
+            batches=f"{done['batches']:,}",
         )
 
 

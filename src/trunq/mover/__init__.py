@@ -5,7 +5,7 @@ rows       the messages of a batch, from one database into the other
 process    a process that moves batch after batch
 """
 
-from trunq.mover.process import Mover, Statistics
+from trunq.mover.process import Mover, Statistics, TargetNotFound
 from trunq.mover.split import Split, split_by
 
-__all__ = ["Mover", "Split", "Statistics", "split_by"]
+__all__ = ["Mover", "Split", "Statistics", "TargetNotFound", "split_by"]

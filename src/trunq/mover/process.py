@@ -44,6 +44,10 @@ _FATAL: Final = (MarkMismatch, QueueNotFound, InvalidName, InvalidArgument)
 """What no time heals: somebody has to do something."""
 
 
+class TargetNotFound(QueueNotFound):
+    """A message goes to a queue that the target does not have."""
+
+
 @dataclass
 class Statistics:
     """What a mover has done since it was made."""
@@ -70,7 +74,7 @@ class Mover:
     address of the other database; None: the same. With `create`, queues that are not there are made.
 
     The position is committed in the target, with the messages; so batches are moved once whoever is killed
-    when. With `once` it ends when nothing is left. `accept_position`: go on from where the stream stands,
+    when. With `once` it ends when nothing is left. `accept`: go on from where the stream stands,
     though the first batch does not follow what the target has. `worker` is as in `client.stream`.
     """
 
@@ -90,7 +94,7 @@ class Mover:
         start: Literal["latest", "earliest"] = "earliest",
         create: bool = False,
         once: bool = False,
-        accept_position: bool = False,
+        accept: bool = False,
         max_ticks: int | None = None,
         lease_time: Interval | None = None,
         worker: str | None = None,
@@ -109,7 +113,7 @@ class Mover:
         self._start = start
         self._is_creating = create
         self._is_once = once
-        self._is_accepting = accept_position
+        self._is_accepting = accept
         self._asked = {"max_ticks": max_ticks, "lease_time": lease_time}
         self._progress = progress
         self._is_stopped = False
@@ -123,8 +127,8 @@ class Mover:
         """Move until SIGTERM or SIGINT, which end it between two batches; a second one ends it at once.
 
         Raises psycopg.OperationalError when one of the databases is away to begin with (later on it is
-        waited for), QueueNotFound for a target that is not there, and MarkMismatch when a batch does not
-        follow what the target has received: nothing of that batch is moved then.
+        waited for), TargetNotFound, a QueueNotFound, and MarkMismatch when a batch does not follow what the
+        target has received: nothing of that batch is moved then.
         """
         run_with_signals(self.run_async, self.stop)
 
@@ -183,7 +187,7 @@ class Mover:
         if queue in self._known:
             return
         if not self._is_creating:
-            raise QueueNotFound(
+            raise TargetNotFound(
                 f'there is no queue "{queue}" in the target', "create it there first, or have it made: create"
             )
         (like,) = [row for row in await source.list_queues() if row.queue == self._queue]
