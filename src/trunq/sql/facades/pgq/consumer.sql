@@ -56,9 +56,14 @@ end $$;
 create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
+  v_sub pgq._subscription := pgq._find(x_queue_name, x_consumer_name);
   v record;
   v_count integer;
 begin
+  -- Before its rows: whoever hands out a batch of a group updates those under this lock.
+  if v_sub.sub_queue is not null then
+    perform trunq._lock_subscription(v_sub.subscription_id, x_queue_name, x_consumer_name);
+  end if;
   select t.*, q.name queue, s.name subscription into v
   from pgq._subscription t join pgq._queue f on f.queue_id = t.sub_queue join pgq.consumer c on c.co_id = t.sub_consumer
   join trunq.queue q on q.queue_id = t.sub_queue join trunq.subscription s on s.subscription_id = t.subscription_id
@@ -67,6 +72,8 @@ begin
     return 0;
   end if;
   if v.is_member then
+    -- What it has in hand is over with it: nobody else could finish that, and its messages would be kept for ever.
+    perform pgq._finish(o.batch_id) from pgq._open(v.sub_queue, v.subscription_id) o where o.sub_consumer = v.sub_consumer;
     delete from pgq._subscription t where t.sub_queue = v.sub_queue and t.sub_consumer = v.sub_consumer;
     return 1;
   end if;
@@ -101,7 +108,7 @@ begin
     return;
   end if;
   execute format($q$
-    select l.to_tick_id, greatest(l.leased_at, (
+    select coalesce(l.frontier_tick_id, l.to_tick_id) to_tick_id, greatest(l.leased_at, (
       select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) seen_at
     from trunq_data.%1$I l where l.subscription_id = $1 order by l.lease_id desc limit 1
   $q$, v_queue.lease_table, v_queue.receipt_table) into v_newest using p_subscription_id;

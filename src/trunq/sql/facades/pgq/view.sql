@@ -35,8 +35,8 @@ comment on view pgq.retry_queue is 'Events that wait to be handed out again.';
 create or replace view pgq.subscription as
   select s.subscription_id sub_id, s.sub_queue, s.sub_consumer,
     case when o.batch_id is not null then o.from_tick_id when not s.is_member then c.tick_id end sub_last_tick,
-    case when o.batch_id is not null then o.leased_at
-      when s.is_member or exists (select from pgq._subscription m where m.subscription_id = s.subscription_id and m.is_member) then s.active_at
+    case when s.is_member or exists (select from pgq._subscription m where m.subscription_id = s.subscription_id and m.is_member) then s.active_at
+      when o.batch_id is not null then o.leased_at
       else c.seen_at end sub_active,
     o.batch_id sub_batch, case when o.batch_id is not null then o.to_tick_id end sub_next_tick
   from pgq._subscription s cross join lateral pgq._stand(s.sub_queue, s.subscription_id) c
