@@ -21,6 +21,8 @@ declare
   v_queue record;
   v_last record;
   v_before timestamptz;
+  v_sequence regclass;
+  v_id bigint;
   v_seq bigint;
   v_new bigint;
   v_lag interval;
@@ -36,7 +38,9 @@ begin
   perform trunq._require_read_committed('tick');
   perform trunq._check_cluster();
   perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
-  v_seq := pgq.seq_getval(v_queue.queue_event_seq);
+  v_sequence := v_queue.queue_event_seq;
+  v_id := coalesce(pg_sequence_last_value(v_sequence), 0);
+  v_seq := greatest(v_id, 1);
   select t.tick_id, t.created_at, v_seq - greatest(t.last_message_id, 1) new_events, greatest(t.last_message_id, 1) seq into v_last
   from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
   if found then
@@ -59,7 +63,7 @@ begin
     end if;
   end if;
   return pgq._cut_tick(v_queue.queue_id, greatest(nextval(v_queue.queue_tick_seq::regclass), v_last.tick_id + 1),
-    trunq._last_message_id(trunq._find_queue(v_queue.queue_id)), trunq.clock());
+    v_id, trunq.clock());
 end $$;
 
 create or replace function pgq._cut_tick(p_queue_id integer, p_tick_id bigint, p_last_message_id bigint, p_at timestamptz) returns bigint
@@ -77,9 +81,14 @@ comment on function pgq._cut_tick(integer, bigint, bigint, timestamptz) is 'Stor
 
 create or replace function pgq._follow_tick() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sequence regclass;
 begin
   if exists (select from pgq._queue f where f.queue_id = new.queue_id) then
-    perform pgq.seq_setval(format('pgq.event_%s_tick_seq', new.queue_id), new.tick_id);
+    v_sequence := format('pgq.event_%s_tick_seq', new.queue_id);
+    if coalesce(pg_sequence_last_value(v_sequence), 0) < new.tick_id then
+      perform setval(v_sequence, new.tick_id);
+    end if;
   end if;
   return null;
 end $$;

@@ -27,7 +27,7 @@ comment on view pgq.tick is 'The ticks of these queues.';
 
 create or replace view pgq.retry_queue as
   select d.due_at ev_retry_after, d.queue_id ev_queue, d.id ev_id, d.created_at ev_time, null::bigint ev_txid, d.subscription_id ev_owner,
-    d.attempt - 1 ev_retry, d.kind ev_type, d.payload #>> '{}' ev_data, d.key ev_extra1, d.headers ->> 'extra2' ev_extra2,
+    nullif(d.attempt - 1, 0) ev_retry, d.kind ev_type, d.payload #>> '{}' ev_data, d.key ev_extra1, d.headers ->> 'extra2' ev_extra2,
     d.headers ->> 'extra3' ev_extra3, d.headers ->> 'extra4' ev_extra4
   from trunq.delayed d where d.subscription_id is not null and exists (select from pgq._queue f where f.queue_id = d.queue_id);
 comment on view pgq.retry_queue is 'Events that wait to be handed out again.';
