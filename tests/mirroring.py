@@ -32,6 +32,9 @@ PARTS = ("pgq_coop", "pgq_ext")
 ORIGINAL = 15
 """The version of Postgres that Debian packages PgQ for."""
 
+NODE_SCRIPT = Path(f"/usr/share/postgresql/{ORIGINAL}/contrib/pgq_node.sql")
+"""What Debian has to be run over a PgQ: its cascaded queues."""
+
 _TIMESTAMPTZ, _SNAPSHOT = 1184, 2970
 _HIDDEN = {
     "ev_txid": "<transaction>",
