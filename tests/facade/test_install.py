@@ -62,7 +62,7 @@ def test_it_is_put_there_once_and_goes_along_with_upgrades(new_database: NewData
 
 def test_the_script_does_the_same(server: Embedded, new_database: NewDatabase) -> None:
     dsn = new_database("template1")
-    command = [server.binaries / "psql", "-qX", "--set=ON_ERROR_STOP=1", f"--dbname={dsn}"]
+    command = [str(server.binaries / "psql"), "-qX", "--set=ON_ERROR_STOP=1", f"--dbname={dsn}"]
     script = install.render(facade="pgq")
     done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -212,7 +212,7 @@ begin
     raise feature_not_supported using message = 'queue_id, queue_ntables, queue_data_pfx and the names of sequences are fixed: trunq''s log is behind them';
   end if;
   update trunq.queue q set tick_max_count = new.queue_ticker_max_count, tick_max_lag = new.queue_ticker_max_lag,
-    tick_idle_period = new.queue_ticker_idle_period,
+    tick_idle_period = new.queue_ticker_idle_period, tick_external = new.queue_external_ticker, tick_paused = new.queue_ticker_paused,
     -- The ring stays as it was made: of a longer period, it keeps what it can.
     retention = case when new.queue_rotation_period = old.queue_rotation_period then q.retention
       else least(greatest(new.queue_rotation_period, '1 second'), (q.segments - 2) * q.span) end
@@ -220,8 +220,7 @@ begin
   update pgq._queue f set queue_name = new.queue_name, queue_cur_table = new.queue_cur_table,
     queue_rotation_period = new.queue_rotation_period, queue_switch_step1 = new.queue_switch_step1,
     queue_switch_step2 = new.queue_switch_step2, queue_switch_time = new.queue_switch_time,
-    queue_external_ticker = new.queue_external_ticker, queue_disable_insert = new.queue_disable_insert,
-    queue_ticker_paused = new.queue_ticker_paused, queue_per_tx_limit = new.queue_per_tx_limit, queue_extra_maint = new.queue_extra_maint
+    queue_disable_insert = new.queue_disable_insert, queue_per_tx_limit = new.queue_per_tx_limit, queue_extra_maint = new.queue_extra_maint
   where f.queue_id = old.queue_id;
   if (old.queue_name, old.queue_disable_insert, old.queue_per_tx_limit) is distinct from (new.queue_name, new.queue_disable_insert, new.queue_per_tx_limit) then
     perform pgq._lock_names();

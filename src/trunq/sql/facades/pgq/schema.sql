@@ -58,9 +58,7 @@ begin
     queue_switch_time timestamptz not null default now(),
     queue_disable_insert boolean not null default false,
     queue_per_tx_limit integer,
-    queue_extra_maint text[],
-    queue_external_ticker boolean not null default false,
-    queue_ticker_paused boolean not null default false
+    queue_extra_maint text[]
   );
 
   create table pgq.consumer (

@@ -10,7 +10,7 @@ end $$;
 
 create or replace view pgq.queue as
   select f.queue_id, f.queue_name, f.queue_ntables, f.queue_cur_table, f.queue_rotation_period, f.queue_switch_step1, f.queue_switch_step2,
-    f.queue_switch_time, f.queue_external_ticker, f.queue_disable_insert, f.queue_ticker_paused, q.tick_max_count queue_ticker_max_count,
+    f.queue_switch_time, q.tick_external queue_external_ticker, f.queue_disable_insert, q.tick_paused queue_ticker_paused, q.tick_max_count queue_ticker_max_count,
     q.tick_max_lag queue_ticker_max_lag, q.tick_idle_period queue_ticker_idle_period, f.queue_per_tx_limit,
     'pgq.event_' || f.queue_id queue_data_pfx, 'pgq.event_' || f.queue_id || '_id_seq' queue_event_seq,
     'pgq.event_' || f.queue_id || '_tick_seq' queue_tick_seq, f.queue_extra_maint
