@@ -126,7 +126,7 @@ def test_killed_beside_a_python_worker_it_loses_nothing_and_doubles_nothing(
         ("python-named", "python-named"),
     ):
         # Between the lease and the answers of its messages: that is where a kill costs something.
-        wait_until(lambda victim=victim: holds(connection, victim) > 0, 30, f"{victim} holds messages")
+        wait_until(lambda victim=victim: holds(connection, victim) > 0, 120, f"{victim} holds messages")
         process = workers.pop(victim)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -152,7 +152,7 @@ def test_killed_beside_a_python_worker_it_loses_nothing_and_doubles_nothing(
     assert {("node-1", "expired"), ("node-named", "expired")} <= outcomes
     for name, process in workers.items():
         process.terminate()
-        assert process.wait(20) == 0, name
+        assert process.wait(120) == 0, name
 
 
 def test_a_sleeping_worker_in_another_language_is_woken_and_answers_in_every_way(
@@ -160,7 +160,7 @@ def test_a_sleeping_worker_in_another_language_is_woken_and_answers_in_every_way
 ) -> None:
     connection.execute(SETUP.format(count=1).encode())
     process = start("node-1")
-    wait_until(lambda: number(connection, SLEEPING) == 1, 20, "it sleeps with the bell")
+    wait_until(lambda: number(connection, SLEEPING) == 1, 120, "it sleeps with the bell")
     connection.execute(
         "insert into trunq_log.orders (kind, payload)"
         " values ('placed', '{\"order\": 1}'), ('placed', '{}'), ('odd', '{}')"
@@ -173,7 +173,7 @@ def test_a_sleeping_worker_in_another_language_is_woken_and_answers_in_every_way
     ]
     wait_until(lambda: connection.execute(query).fetchall() == expected, 4, "answered before the poll")
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
 
 
 @pytest.mark.parametrize("worker", WORKERS, ids=lambda path: path.parent.name)
