@@ -50,7 +50,7 @@ QUICK = {
 }
 """For speed: the data is thrown away anyway. Tests of crashes start their own servers, where autovacuum runs.
 
-Here it would have a transaction now and then, and make sessions plan again while a test counts what they read.
+Here it would have a transaction now and then, and make sessions plan anew while a test counts what they read.
 """
 
 _numbers = count(1)
