@@ -33,7 +33,7 @@ TESTS = Path(__file__).parent
 TEMPLATE = "trunq_template"
 ROLLED_BACK = "trunq_rolled_back"
 
-IN_TURNS = ("sql", "race")
+IN_TURNS = ("sql", "race", "facade")
 """Folders whose tests run on the newest Postgres there is here, and on one of the older ones in turn: each
 version meets every concept. The others run on the newest. --postgres runs all on all.
 """

@@ -31,8 +31,8 @@ class OrderMachine(RuleBasedStateMachine):
         )
         self.waiting: dict[str, list[int]] = {key: [] for key in KEYS}
         """Of each key what is not over, in its order."""
-        self.running: dict[int, int] = {}
-        """The lease of each: one that was given back runs under another than the rest of its former one."""
+        self.running: dict[int, Lease] = {}
+        """What runs, and under which lease."""
         self.cancelled: set[int] = set()
         """Of what runs: it does not come back."""
         self.noted: set[int] = set()
@@ -44,7 +44,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     def free(self) -> set[int]:
         heads = {ids[0] for ids in self.waiting.values() if ids}
-        return heads - self.running.keys() - set(self.delayed)
+        return heads - self.running.keys() - self.delayed.keys()
 
     @rule(keys=keys)
     def publish(self, keys: list[str]) -> None:
@@ -64,20 +64,20 @@ class OrderMachine(RuleBasedStateMachine):
         assert len(held.ids) + buried >= min(count, len(free)) or alone
         assert held or not free
         if held:
-            self.running |= dict.fromkeys(held.ids, held.lease_id)
+            self.running |= dict.fromkeys(held.ids, held)
             self.leases.append(held)
 
     def held(self, lease: int, which: set[int]) -> tuple[Lease, list[int]]:
         held = self.leases[lease % len(self.leases)]
         ids = [held.ids[n] for n in which if n < len(held.ids)]
-        return held, [id for id in ids if self.running.get(id) == held.lease_id]
+        return held, [id for id in ids if self.running.get(id) is held]
 
     @precondition(lambda self: self.leases)
     @rule(lease=any_lease, which=which, verb=st.sampled_from(["ack", "reject"]))
     def finish(self, lease: int, which: set[int], verb: str) -> None:
         held, ids = self.held(lease, which)
         assert self.work.answer(verb, held, ids) == len(ids)
-        self.run_no_more(ids)
+        self.stop(ids)
         self.end(set(ids))
         self.forget(held)
 
@@ -101,7 +101,7 @@ class OrderMachine(RuleBasedStateMachine):
         states = {row.id: row.state for row in self.work.call("cancel", ids=ids)}
         assert states == {id: self.state(id) for id in ids}
         self.cancelled |= self.running.keys() & ids
-        self.noted |= set(ids) - self.running.keys() - set(self.delayed)
+        self.noted |= set(ids) - self.running.keys() - self.delayed.keys()
         self.end(set(ids) - self.running.keys())
 
     def state(self, id: int) -> str:
@@ -109,11 +109,11 @@ class OrderMachine(RuleBasedStateMachine):
 
     def come_back(self, ids: Iterable[int]) -> set[int]:
         """They run no more; returns those that nobody has cancelled."""
-        self.run_no_more(ids)
+        self.stop(ids)
         self.end(self.cancelled.intersection(ids))
         return set(ids) - self.cancelled
 
-    def run_no_more(self, ids: Iterable[int]) -> None:
+    def stop(self, ids: Iterable[int]) -> None:
         for id in ids:
             del self.running[id]
 
@@ -124,8 +124,8 @@ class OrderMachine(RuleBasedStateMachine):
             self.delayed.pop(id, None)
 
     def forget(self, held: Lease) -> None:
-        # A lease is known as long as any of its messages runs under it.
-        if held.lease_id not in self.running.values():
+        # A message runs under one lease, which is known as long as any of it does.
+        if all(runs is not held for runs in self.running.values()):
             self.leases.remove(held)
 
     @precondition(lambda self: self.delayed)
@@ -143,7 +143,7 @@ class OrderMachine(RuleBasedStateMachine):
         move_clock(self.work.connection, f"{self.now} s")
         assert self.work.ask("reap") == len(self.leases)
         come_back(self.work.connection, self.work.queue)
-        self.lost.update(self.running)
+        self.lost.update(self.running.keys())
         self.come_back([*self.running])
         self.leases.clear()
         self.delayed.clear()
