@@ -31,6 +31,7 @@ BATCH = {"subscription": "stream", "batch_id": 1}
 DEFINITION = Jsonb({"source": {"format": "files"}, "sink": {"format": "delta"}})
 
 MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
+    "accept_loss": (ADMIN, {"subscription": "default"}),
     "ack": (WORKS, {**HELD, "ids": [1]}),
     "add_reference": (EVERYBODY, {"error": "e"}),
     "adopt": (OWNER, {}),
@@ -46,15 +47,18 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "count_dead": (LOOKS, {}),
     "count_quarantine": (OWNER, {"pipeline": "there"}),
     "create_archive": (OWNER, {}),
+    "create_group": (OWNER, {"group": "g"}),
     "create_pipeline": (OWNER, {"pipeline": "p", "definition": DEFINITION}),
     "create_queue": (OWNER, {"queue": "made_by_a_role"}),
     "create_webhook": (OWNER, {"webhook": "w", "queue": "mine", "secret": "S"}),
     "create_schedule": (OWNER, {"schedule": "s", "every": timedelta(minutes=1)}),
     "create_taker": (OWNER, {"taker": "t"}),
+    "cut_tick": (OWNER, {"tick_id": 9}),
     "delete_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n"}),
     "delete_schedule": (OWNER, {"schedule": "there"}),
     "draw_ids": (PUBLISHES, {"count": 1}),
     "drop_archive": (OWNER, {}),
+    "drop_group": (OWNER, {"group": "crew"}),
     "drop_pipeline": (OWNER, {"pipeline": "there"}),
     "drop_webhook": (OWNER, {"webhook": "w"}),
     "drop_queue": (OWNER, {"force": True}),
@@ -72,13 +76,18 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "get_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n"}),
     "give_bell": (EVERYBODY, {}),
     "grant_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
+    "join_group": (WORKS, {"group": "crew", "member": "m"}),
     "lease": (WORKS, {"subscription": "default", "worker": "w"}),
+    "leave_group": (WORKS | ADMIN, {"group": "crew", "member": "m"}),
     "list_archives": (OWNER, {}),
     "list_captures": (OWNER, {}),
     "list_dead": (LOOKS, {}),
     "list_duties": (EVERYBODY, {}),
     "list_fates": (WORKS, {"subscription": "default", "ids": [1]}),
+    "list_groups": (LOOKS | WORKS, {}),
     "list_lanes": (LOOKS, {}),
+    "list_losses": (LOOKS | WORKS, {}),
+    "list_members": (LOOKS | WORKS, {"group": "crew"}),
     "list_memos": (WORKS | ADMIN, {"scope": SCOPE}),
     "list_messages": (LOOKS, {}),
     "list_pipelines": (OWNER, {}),
@@ -104,6 +113,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "pause_queue": (ADMIN, {"until": UNTIL}),
     "pause_schedule": (OWNER, {"schedule": "there"}),
     "pause_subscription": (ADMIN, {"subscription": "default", "until": UNTIL}),
+    "pause_ticks": (ADMIN, {}),
     "perform_duties": (OWNER, {}),
     "perform_duty": (OWNER, {"duty": "tick"}),
     "position": (WORKS | LOOKS, {"subscription": "stream"}),
@@ -132,6 +142,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "resume_queue": (ADMIN, {}),
     "resume_schedule": (OWNER, {"schedule": "there"}),
     "resume_subscription": (ADMIN, {"subscription": "default"}),
+    "resume_ticks": (ADMIN, {}),
     "retry": (WORKS, {**HELD, "ids": [1]}),
     "retry_batch": (WORKS, {**BATCH, "token": 1}),
     "retry_after": (EVERYBODY, {"subscription": "default"}),
@@ -175,6 +186,7 @@ def make_shop(connection: Connection) -> Connection:
     for queue in ("mine", "other"):
         ask(connection, "create_queue", queue=queue, lanes="key", unique="refuse")
         ask(connection, "subscribe", queue=queue, subscription="stream", mode="exclusive")
+        ask(connection, "create_group", queue=queue, group="crew")
         ask(connection, "set_publishing", queue=queue, announce=True)
         publish(connection, queue, 3)
     connection.execute("create table anything (id bigint primary key)")

@@ -221,7 +221,7 @@ begin
       select max(n.at) from (
         select greatest(l.leased_at, (
           select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) at
-        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek')
+        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek', 'lost')
         order by l.lease_id desc limit 1) n
     $q$, (v.row).lease_table, (v.row).receipt_table) into seen_at using (v.sub).subscription_id;
     return next;
@@ -273,6 +273,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v record;
   v_open bigint[];
+  v_newest record;
   v_count bigint;
   v_middle record;
 begin
@@ -297,8 +298,9 @@ begin
     execute format('select trunq_queue.%I($1, $2, $3, $3, $4, ''r'', $5, null, $6, p_policy => $7)', p_queue.name || '_give_back')
       using p_sub.subscription_id, v.worker, array[v_middle.id], array[v_middle.txid], array[p_error], trunq.clock(), row(1, null, null, null, null)::trunq.policy;
   end if;
+  v_newest := trunq._newest_batch(p_queue, p_sub.subscription_id);
   perform trunq._put_batch(p_queue, p_sub.subscription_id, v.worker, v.lo, v.hi, v.from_tick_id, v.to_tick_id,
-    trunq._segment_at(p_queue, now()), v_open);
+    trunq._segment_at(p_queue, now()), v_open, v_newest.to_tick_id, v_newest.hi);
 end $$;
 comment on function trunq._put_back(trunq.queue, trunq.subscription, bigint, integer, text, timestamptz) is
   'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';
