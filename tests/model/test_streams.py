@@ -71,11 +71,14 @@ class Stream:
 
 
 class StreamsMachine(RuleBasedStateMachine):
+    OPTIONS: ClassVar[dict[str, Any]] = {}
+    """Of the queue, beside its retention."""
+
     def __init__(self, connect: Connect) -> None:
         super().__init__()
         self.work = Engine(connect(), next(new_names("streams")))
         self.work.connection.execute(MOVED_SEGMENT.encode())
-        self.work.create(retention=RETENTION)
+        self.work.create(retention=RETENTION, **self.OPTIONS)
         self.work.run("create table {queue}_effect (at serial, stream text, id bigint)")
         self.work.ask("subscribe", subscription="default", max_attempts=0)
         self.writers = [self.work.on(connect(autocommit=False)) for _ in WRITERS]
