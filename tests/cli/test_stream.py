@@ -76,8 +76,11 @@ def test_the_status_says_at_which_tick_streams_stand(trunq: Shell, tick: int) ->
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["seek", "orders", "ledger"], "give --tick, --at or --start"),
-        (["seek", "orders", "ledger", "--tick", "1", "--start", "latest"], "give --tick, --at or --start"),
+        (["seek", "orders", "ledger"], "give --tick, --at, --start or --like"),
+        (
+            ["seek", "orders", "ledger", "--tick", "1", "--start", "latest"],
+            "give --tick, --at, --start or --like",
+        ),
         (["seek", "orders", "ledger", "--tick", "99"], "has no tick 99"),
         (["seek", "orders", "ledger", "--at", "2001-01-01"], "keeps no tick in reach"),
         (["show", "orders", "nobody"], "trunq stream list orders"),

@@ -1,4 +1,4 @@
-"""trunq stream: list, show, seek, retry, losses, accept."""
+"""trunq stream: list, show, seek, retry, losses, accept; move and moves are in mover.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trunq import Client
-from trunq.cli import option
+from trunq.cli import completion, option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
@@ -22,6 +22,7 @@ app = option.noun(
     "trunq stream retry orders ledger --after 10m",
     "trunq stream seek orders ledger --at 2026-03-01T08:00",
     "trunq stream losses orders",
+    "trunq stream move orders 'orders_{kind}' --split kind --to-dsn postgresql://reports/shop",
 )
 
 LOSSES = (
@@ -78,6 +79,8 @@ def show(
     "trunq stream seek orders ledger --start earliest",
     "trunq stream seek orders ledger --start latest",
     "trunq stream seek orders ledger --tick 41",
+    "# Exactly where another stream of this queue stands",
+    "trunq stream seek orders ledger --like audit",
 )
 def seek(
     queue: option.Queue,
@@ -95,19 +98,31 @@ def seek(
         Literal["latest", "earliest"] | None,
         typer.Option("--start", help="earliest: at the oldest message in reach; latest: at those to come."),
     ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="NAME",
+            help="Where this exclusive subscription of the queue stands; neither may have an open batch.",
+            autocompletion=completion.subscriptions,
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Move a stream to a tick, a time or an end of its queue, forward or back.
+    """Move a stream to a tick, a time, an end of its queue or another stream's place, forward or back.
 
     It fails where messages after that place are gone. A batch that is open ends: its reader cannot finish it,
     and what it wrote in the same transaction is rolled back.
     """
-    if sum(given is not None for given in (tick, at, start)) != 1:
-        raise Mistake("Seek goes to one place: give --tick, --at or --start.")
+    if sum(given is not None for given in (tick, at, start, like)) != 1:
+        raise Mistake("Seek goes to one place: give --tick, --at, --start or --like.")
     with client(database) as trunq:
-        position = trunq.seek(queue, subscription, tick, at, start)
+        if like is None:
+            position = trunq.seek(queue, subscription, tick, at, start)
+        else:
+            position = trunq.copy_position(queue, subscription, like)
     if json:
         write_json({"queue": queue, "subscription": subscription, "position_tick_id": position})
     else:

@@ -48,7 +48,7 @@ begin
   if v_is_made and p_kinds is not null then
     perform trunq.set_publishing(p_queue, p_kinds);
   end if;
-  perform set_config('role', v_role, true);
+  perform trunq._go_back(v_role);
   return v_is_made;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text, text, interval, bigint, bigint) is
@@ -196,6 +196,9 @@ begin
   perform trunq._archive_rest(p_queue);
   perform trunq._end_roles(p_queue);
   perform trunq._drop_functions(p_queue);
+  if to_regprocedure('pgq._forget_queue(integer)') is not null then
+    execute 'select pgq._forget_queue($1)' using p_queue.queue_id;  -- PgQ's names for it (facades/pgq)
+  end if;
   execute format('drop table %s', v_tables);
   -- A delayed publish holds its sequence to the end of its transaction.
   execute format('drop sequence %s, trunq_data.%I', p_queue.id_sequence::regclass, p_queue.lease_sequence);
