@@ -162,7 +162,7 @@ begin
   end if;
   select * into v_tick from trunq.tick t where t.queue_id = v_sub.queue_id and t.tick_id = p_tick_id;
   if not found then
-    perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue, p_tick_id),
+    perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue, coalesce(p_tick_id::text, 'null')),
       'select * from trunq.list_ticks(''queue'') shows those kept');
   end if;
   perform trunq._check_reachable(v_queue.queue_id, p_tick_id);
@@ -290,7 +290,7 @@ begin
   if coalesce(p_worker, '') = '' then
     perform trunq._fail('TQ005', 'a reader asks for a batch under its name, and gave none');
   elsif p_max_ticks is null or p_max_ticks < 1 then
-    perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', p_max_ticks));
+    perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', coalesce(p_max_ticks::text, 'null')));
   elsif p_min_count < 0 then
     perform trunq._fail('TQ005', format('a batch cannot have at least %s messages', p_min_count));
   elsif num_nonnulls(p_lease_time, p_min_lag, p_min_interval) > 0 then

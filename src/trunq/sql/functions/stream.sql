@@ -12,6 +12,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription;
+  v_name text;
   v_tick trunq.tick;
 begin
   if trunq._goes_through(p_queue, 'seek') then
@@ -29,11 +30,15 @@ begin
   perform trunq._subscription_of(p_queue, p_subscription, null);  -- it may have been dropped meanwhile
   -- Before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start_tick(v_queue, p_start, p_tick_id, p_at);
-  for v_sub in  -- it may have been reset meanwhile
-    select s.* from trunq.subscription s
-    where s.queue_id = v_queue.queue_id and (s.name = p_subscription or s.name in (select trunq._slots(p_queue, p_subscription))) order by s.slot
+  for v_name in
+    select p_subscription where not trunq._is_split(p_queue, p_subscription) union all select trunq._slots(p_queue, p_subscription)
   loop
-    perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_sub.name);
+    loop
+      v_sub := trunq._subscription(p_queue, v_name, 'exclusive');
+      perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_name);
+      -- Who held the lock may have reset it, which gives it another id.
+      exit when (trunq._subscription(p_queue, v_name, 'exclusive')).subscription_id = v_sub.subscription_id;
+    end loop;
     perform trunq._put_batch(v_queue, v_sub.subscription_id, 'seek', v_tick.snapshot, v_tick.snapshot, v_tick.tick_id, v_tick.tick_id,
       trunq._segment_at(v_queue, now()));
   end loop;
@@ -89,6 +94,7 @@ declare
   v_ids bigint[];
   v_txids xid8[];
   v_waiting bigint[];
+  v_given bigint[];
 begin
   if trunq._goes_through(p_queue, 'retry_batch') then
     return trunq._pass(p_queue, 'retry_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
@@ -107,19 +113,30 @@ begin
     perform trunq._fail('TQ013', format('message %s is not in batch %s', (
       select u.id from unnest(p_ids) u(id) where u.id = any (v_ids) is not true limit 1), p_batch_id), 'read_batch shows which are');
   end if;
-  -- Asked twice, it waits once.
-  v_waiting := array(
-    select d.id from trunq.delayed d
-    where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (v_ids));
+  -- Asked twice, it waits once, or is dead once: the lease has a receipt for what it gave back.
+  execute format($q$
+    select array(
+      select d.id from trunq.delayed d where d.queue_id = $1 and d.subscription_id = $2 and d.id = any ($4)
+      union
+      select u.id from trunq_data.%I r cross join lateral unnest(r.ids) u(id)
+      where r.lease_id = $3 and r.subscription_id = $2 and r.outcome = 'r' and u.id = any ($4))
+  $q$, v_queue.receipt_table) into v_waiting using v_queue.queue_id, v_sub.subscription_id, p_batch_id, v_ids;
+  v_given := array(select u.id from unnest(v_ids) u(id) where u.id <> all (v_waiting));
+  execute format($q$
+    insert into trunq_data.%1$I (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+    select l.lease_id, 1 + (select coalesce(max(r.number), 0) from trunq_data.%1$I r where r.lease_id = l.lease_id and r.segment = l.segment),
+      l.segment, l.subscription_id, 'r', 0, $3, $4
+    from trunq_data.%2$I l where l.subscription_id = $1 and l.lease_id = $2 and $3 <> '{}'
+  $q$, v_queue.receipt_table, v_queue.lease_table) using v_sub.subscription_id, p_batch_id, v_given, trunq.clock();
   execute format('select trunq_queue.%I($1, $2, $3, $4, $5, ''r'', $6, $7, $8)', v_queue.name || '_give_back')
-    using v_sub.subscription_id, v.worker, array(select u.id from unnest(v_ids) u(id) where u.id <> all (v_waiting)), v_ids, v_txids,
+    using v_sub.subscription_id, v.worker, v_given, v_ids, v_txids,
       array_fill(left(coalesce(p_error, 'retried'), trunq._limit('error_characters')), array[coalesce(cardinality(v_ids), 0)]),
       array_fill(p_after, array[coalesce(cardinality(v_ids), 0)]), trunq.clock();
-  return coalesce(cardinality(v_ids), 0) - cardinality(v_waiting);
+  return cardinality(v_given);
 end $$;
 comment on function trunq.retry_batch(text, text, bigint, bigint, bigint[], interval, text) is
   'Hands messages of an open batch, p_ids or all of them, out again in a later batch, to this subscription only: after p_after, by default after its back-off; dead when their attempts are used up. The batch itself is still to be finished: in the same transaction, or its messages come again with it.
-Returns: how many; those that wait already do not count.
+Returns: how many; those that wait already, or that this batch gave back before, do not count.
 Raises: TQ001, TQ002, TQ003 when another reader has the batch, TQ005, TQ007, TQ008, TQ011, TQ013 for a message of another batch.
 Locks: the subscription.';
 

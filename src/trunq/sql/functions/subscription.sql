@@ -152,8 +152,9 @@ begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), (trunq._find_queue(p_queue)).queue_id);
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  -- It may cut a tick: before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
+  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
   -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
   update trunq.subscription s set subscription_id = default, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
