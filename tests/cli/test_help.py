@@ -21,6 +21,7 @@ COMMANDS = [
     *(["db", verb] for verb in ("install", "upgrade", "version", "sql", "uninstall")),
     *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "pause", "resume", "drop")),
     *(["stream", verb] for verb in ("list", "show", "seek")),
+    *(["group", verb] for verb in ("create", "list", "show", "drop")),
     *(["subscription", verb] for verb in ("create", "set", "list", "pause", "resume", "drop", "reset")),
     *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy", "rankings")),
     *(

@@ -19,7 +19,7 @@ SLOTS = 4
 
 
 def slot_of(key: str) -> int:
-    return int.from_bytes(md5(key.encode()).digest()[:2]) & (SLOTS - 1)
+    return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest()[:2]) & (SLOTS - 1)
 
 
 KEYS = [next(f"k{n}" for n in range(999) if slot_of(f"k{n}") == slot) for slot in range(SLOTS)]

@@ -5,7 +5,7 @@
 -- changes; a message without a key is in that of its id. Slots are fixed when the group is made. Nothing is assigned to members and nothing
 -- rebalanced: who asks gets the slot furthest behind that is free and has messages. A slot in another's hands is passed over, not waited for.
 --
--- *What it costs*: a batch of one slot walks over the rows of the others, so the log is walked once a slot (docs/decisions/0021-a-slot-is-a-stream.md
+-- *What it costs*: a batch of one slot walks over the rows of the others, so the log is walked once a slot (docs/decisions/0017-a-slot-is-a-stream.md
 -- has the figures). A batch ends where the slot has messages, over as many ticks as that takes; one that has none writes nothing, and is taken along
 -- every thousand messages, lest it hold the log.
 --
