@@ -56,7 +56,7 @@ language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub trunq.subscription;
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v record;
   v_after_txid xid8;
@@ -67,6 +67,7 @@ begin
       'p_after_txid', p_after_txid::text, 'p_after_id', p_after_id::text, 'p_limit', p_limit::text, 'p_filter', p_filter::text);
     return;
   end if;
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   if v_sub.lost_at is not null then
     perform trunq._check_loss(v_sub.subscription_id);
@@ -176,10 +177,13 @@ begin
     return trunq._pass(p_queue, 'position', 'p_subscription', p_subscription)::bigint;
   end if;
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq._tick_position(trunq._subscription(p_queue, s.name))) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   return trunq._tick_position(trunq._subscription(p_queue, p_subscription, 'exclusive'));
 end $$;
 comment on function trunq.position(text, text) is
-  'The tick up to which an exclusive subscription has read and finished.
+  'The tick up to which an exclusive subscription has read and finished; of a group by key, that of the slot furthest behind.
 Raises: TQ001, TQ002, TQ010, TQ011.';
 
 create or replace function trunq.advance(p_queue text, p_subscription text, p_tick_id bigint) returns bigint
@@ -197,6 +201,9 @@ begin
   end if;
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq.advance(p_queue, s.name, p_tick_id)) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   perform trunq._check_loss(v_sub.subscription_id);

@@ -35,7 +35,12 @@ declare
   v_has_minimum constant boolean := num_nonnulls(p_min_lag, p_min_count, p_min_interval) > 0;
 begin
   perform trunq._require_read_committed('next_batch');
-  v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');
+  v_sub := trunq._subscription_of('_specimen', p_subscription, null);
+  if v_sub.slot is not null and v_sub.name <> p_subscription then
+    return query select b.* from trunq_queue._specimen_next_in_group(trunq._group('_specimen', p_subscription), p_worker, p_max_ticks, p_lease_time,
+      p_min_lag, p_min_count, p_min_interval, p_cut) b;
+    return;
+  end if;
   perform trunq._check_next_batch(p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
   perform trunq._check_cluster();
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
@@ -94,7 +99,11 @@ begin
     return;
   end if;
   v_from_tick_id := coalesce(v_newest.to_tick_id, v_sub.start_tick_id); v_from_snapshot := coalesce(v_newest.hi, v_sub.start);
-  if v_has_minimum then
+  if v_sub.slot is not null then
+    select t.* into v_to from trunq._slot_window(trunq._find_queue(0 /*queue_id*/), v_sub, v_from_tick_id, v_from_snapshot, p_max_ticks, v_now,
+      p_min_lag, p_min_count, p_min_interval, p_cut) t;
+    v_now := trunq.clock();
+  elsif v_has_minimum then
     select t.* into v_to from trunq._find_tick(0 /*queue_id*/, v_from_tick_id, v_now, p_max_ticks, p_min_lag, p_min_count, p_min_interval) t;
   else
     select n.tick_id, n.snapshot into v_to from (
@@ -102,7 +111,7 @@ begin
       where t.queue_id = 0 /*queue_id*/ and t.tick_id > v_from_tick_id order by t.tick_id limit p_max_ticks) n
     order by n.tick_id desc limit 1;
   end if;
-  if v_to.tick_id is null and p_cut then
+  if v_to.tick_id is null and p_cut and v_sub.slot is null then
     select t.* into v_last from trunq.tick t where t.queue_id = 0 /*queue_id*/ order by t.tick_id desc limit 1;
     v_seen := trunq.snapshot();
     -- By a later statement: whatever v_seen sees is there for it.
@@ -169,7 +178,7 @@ declare
   v_batch record;
 begin
   perform trunq._require_read_committed('finish_batch');
-  v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');
+  v_sub := trunq._subscription_of('_specimen', p_subscription, p_batch_id);
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
   if v_newest.lease_id = p_batch_id and not v_newest.finished then
