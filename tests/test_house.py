@@ -149,6 +149,8 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "cancel": record.Cancelled,
         "list_dead": record.DeadMessage,
         "set_dead": record.DeadPolicy,
+        "list_groups": record.Group,
+        "list_members": record.Member,
         "list_streams": record.Stream,
         "list_losses": record.Loss,
         "list_ticks": record.Tick,

@@ -52,7 +52,12 @@ class LossMachine(RuleBasedStateMachine):
                 in_order=True if self.IN_ORDER else None,
             )
         self.work.ask(
-            "subscribe", subscription=STREAM, mode="exclusive", start="earliest", max_attempts=0, lease_time="900 d"
+            "subscribe",
+            subscription=STREAM,
+            mode="exclusive",
+            start="earliest",
+            max_attempts=0,
+            lease_time="900 d",
         )
         self.work.run(
             f"create or replace function public.{self.work.queue}() returns smallint language sql as"
@@ -147,7 +152,11 @@ class LossMachine(RuleBasedStateMachine):
 
     def finish(self, how_far: dict[str, int]) -> None:
         assert self.work.ask(
-            "finish_batch", subscription=STREAM, batch_id=self.batch.batch_id, token=self.batch.token, **how_far
+            "finish_batch",
+            subscription=STREAM,
+            batch_id=self.batch.batch_id,
+            token=self.batch.token,
+            **how_far,
         )
 
     @rule()
@@ -217,7 +226,9 @@ class LossMachine(RuleBasedStateMachine):
             is_over = before is None and self.batch is None
         self.nothing_is_done_twice()
         told = {name: (len(self.done[name]), self.lost(name)) for name in self.done}
-        assert {name: sum(numbers) for name, numbers in told.items()} == dict.fromkeys(told, self.committed), told
+        assert {name: sum(numbers) for name, numbers in told.items()} == dict.fromkeys(
+            told, self.committed
+        ), told
         self.work.ask("drop_queue", force=True)
         for engine in (self.work, *self.writers):
             engine.connection.close()
@@ -232,6 +243,10 @@ class OrderLossMachine(LossMachine):
     IN_ORDER = True
 
 
-@pytest.mark.parametrize("machine", [LossMachine, LaneLossMachine, OrderLossMachine], ids=["plain", "lanes", "in order"])
-def test_each_message_is_read_once_or_counted_among_what_was_lost(connect: Connect, machine: type[LossMachine]) -> None:
+@pytest.mark.parametrize(
+    "machine", [LossMachine, LaneLossMachine, OrderLossMachine], ids=["plain", "lanes", "in order"]
+)
+def test_each_message_is_read_once_or_counted_among_what_was_lost(
+    connect: Connect, machine: type[LossMachine]
+) -> None:
     run_machine(lambda: machine(connect), 6, 40)

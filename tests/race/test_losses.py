@@ -90,7 +90,9 @@ def test_what_committed_late_is_lost_when_it_has_committed(work: Engine, other: 
 
 
 @pytest.mark.parametrize("name", ["lease", "next batch", "finish", "ack"])
-def test_who_waited_for_the_rotation_hears_of_the_loss(work: Engine, other: Engine, meanwhile: Any, name: str) -> None:
+def test_who_waited_for_the_rotation_hears_of_the_loss(
+    work: Engine, other: Engine, meanwhile: Any, name: str
+) -> None:
     """Though he had read the row of his subscription before."""
     work.publish(6)
     held, batch = work.lease(2), take(work)

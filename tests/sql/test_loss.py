@@ -78,7 +78,10 @@ def test_without_a_limit_nothing_is_lost(session: psycopg.Connection[Any]) -> No
 
 def test_a_segment_that_is_not_behind_the_limit_stays(session: psycopg.Connection[Any]) -> None:
     work = make(session, retention="1000 days", hold_at_most="3000 days")
-    assert work.fetch("select (segments, span)::text from trunq.queue where queue_id = {id}") == "(8,12000:00:00)"
+    assert (
+        work.fetch("select (segments, span)::text from trunq.queue where queue_id = {id}")
+        == "(8,12000:00:00)"
+    )
     found = work.publish(5)
     assert lose(work, "3000 days") == []
     assert [loss.messages for loss in lose(work, "3500 days")] == [5]

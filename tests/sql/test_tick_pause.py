@@ -16,7 +16,9 @@ from streaming import LAKE, ids, named, read, take
 @pytest.fixture
 def work(session: psycopg.Connection[Any]) -> Engine:
     """A queue with one stream, which stands at its newest tick."""
-    work = Engine(session, next(new_names("paused"))).create(retention="2000 days", default_subscription=False)
+    work = Engine(session, next(new_names("paused"))).create(
+        retention="2000 days", default_subscription=False
+    )
     work.ask("subscribe", **LAKE, mode="exclusive")
     return work
 
