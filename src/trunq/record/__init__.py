@@ -15,8 +15,8 @@ from trunq.record.schedule import ScheduleState as ScheduleState
 from trunq.record.stream import Batch as Batch
 from trunq.record.stream import BatchMessage as BatchMessage
 from trunq.record.stream import BatchState as BatchState
-from trunq.record.stream import Loss as Loss
 from trunq.record.stream import Group as Group
+from trunq.record.stream import Loss as Loss
 from trunq.record.stream import Member as Member
 from trunq.record.stream import Stream as Stream
 from trunq.record.stream import Tick as Tick
