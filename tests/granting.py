@@ -49,6 +49,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "count_dead": (LOOKS, {}),
     "count_quarantine": (OWNER, {"pipeline": "there"}),
     "create_archive": (OWNER, {}),
+    "create_group": (OWNER, {"group": "g"}),
     "create_pipeline": (OWNER, {"pipeline": "p", "definition": DEFINITION}),
     "create_queue": (OWNER, {"queue": "made_by_a_role"}),
     "create_webhook": (OWNER, {"webhook": "w", "queue": "mine", "secret": "S"}),
@@ -58,6 +59,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "delete_schedule": (OWNER, {"schedule": "there"}),
     "draw_ids": (PUBLISHES, {"count": 1}),
     "drop_archive": (OWNER, {}),
+    "drop_group": (OWNER, {"group": "crew"}),
     "drop_pipeline": (OWNER, {"pipeline": "there"}),
     "drop_webhook": (OWNER, {"webhook": "w"}),
     "drop_queue": (OWNER, {"force": True}),
@@ -78,13 +80,17 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "get_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n"}),
     "give_bell": (EVERYBODY, {}),
     "grant_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
+    "join_group": (WORKS, {"group": "crew", "member": "m"}),
     "lease": (WORKS, {"subscription": "default", "worker": "w"}),
+    "leave_group": (WORKS | ADMIN, {"group": "crew", "member": "m"}),
     "list_archives": (OWNER, {}),
     "list_captures": (OWNER, {}),
     "list_dead": (LOOKS, {}),
     "list_duties": (EVERYBODY, {}),
     "list_fates": (WORKS, {"subscription": "default", "ids": [1]}),
+    "list_groups": (LOOKS | WORKS, {}),
     "list_lanes": (LOOKS, {}),
+    "list_members": (LOOKS | WORKS, {"group": "crew"}),
     "list_memos": (WORKS | ADMIN, {"scope": SCOPE}),
     "list_messages": (LOOKS, {}),
     "list_movers": (LOOKS | WORKS, {}),
@@ -185,6 +191,7 @@ def make_shop(connection: Connection) -> Connection:
     for queue in ("mine", "other"):
         ask(connection, "create_queue", queue=queue, lanes="key", unique="refuse")
         ask(connection, "subscribe", queue=queue, subscription="stream", mode="exclusive")
+        ask(connection, "create_group", queue=queue, group="crew")
         ask(connection, "set_publishing", queue=queue, announce=True)
         publish(connection, queue, 3)
     connection.execute("create table anything (id bigint primary key)")

@@ -23,6 +23,7 @@
     ├── ChangeDenied           TQ020
     ├── MemoTooLarge           TQ025   also a ValueError
     ├── MarkMismatch           TQ026
+    ├── MemberBusy             TQ027
     ├── PipelineNotFound       TQ030
     ├── InvalidPipeline        TQ031   also a ValueError
     ├── MessageFailed                  the message that a client awaited did not succeed
@@ -201,6 +202,12 @@ class MarkMismatch(TrunqError):
     """A batch of a stream does not follow what the target of its mover has received."""
 
     sqlstate = "TQ026"
+
+
+class MemberBusy(TrunqError):
+    """The member of a group has a batch in hand, or another process uses its name."""
+
+    sqlstate = "TQ027"
 
 
 class MessageFailed(TrunqError):

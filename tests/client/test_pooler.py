@@ -150,6 +150,12 @@ def look(client: Any, queue: str) -> None:
     client.archive(queue)
     assert queue in {each.queue for each in client.list_archives()}
     client.drop_archive(queue)
+    assert client.create_group(queue, "crew")
+    assert client.join_group(queue, "crew", "ada")
+    assert [each.group_name for each in client.list_groups(queue)] == ["crew"]
+    assert [each.member for each in client.list_members(queue, "crew")] == ["ada"]
+    assert client.leave_group(queue, "crew", "ada")
+    assert client.drop_group(queue, "crew")
     assert client.create_taker(queue, "lake")
     assert [each.taker for each in client.list_takers(queue)] == ["lake"]
     client.drop_taker(queue, "lake")

@@ -11,6 +11,7 @@ from trunq._async.capture import AsyncCaptures
 from trunq._async.dead import AsyncDead
 from trunq._async.delayed import AsyncDelayed
 from trunq._async.gate import AsyncGates
+from trunq._async.group import AsyncGroups
 from trunq._async.history import AsyncHistory
 from trunq._async.lane import AsyncLanes
 from trunq._async.leader import AsyncLeading
@@ -67,6 +68,7 @@ class AsyncClient(
     AsyncBatches,
     AsyncStreams,
     AsyncMovers,
+    AsyncGroups,
     AsyncBells,
     AsyncDelayed,
     AsyncDead,

@@ -13,6 +13,7 @@ from trunq._sync.capture import Captures
 from trunq._sync.dead import Dead
 from trunq._sync.delayed import Delayed
 from trunq._sync.gate import Gates
+from trunq._sync.group import Groups
 from trunq._sync.history import History
 from trunq._sync.lane import Lanes
 from trunq._sync.leader import Leading
@@ -69,6 +70,7 @@ class Client(
     Batches,
     Streams,
     Movers,
+    Groups,
     Bells,
     Delayed,
     Dead,

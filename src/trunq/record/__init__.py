@@ -15,6 +15,8 @@ from trunq.record.schedule import ScheduleState as ScheduleState
 from trunq.record.stream import Batch as Batch
 from trunq.record.stream import BatchMessage as BatchMessage
 from trunq.record.stream import BatchState as BatchState
+from trunq.record.stream import Group as Group
+from trunq.record.stream import Member as Member
 from trunq.record.stream import Move as Move
 from trunq.record.stream import MoverState as MoverState
 from trunq.record.stream import Stream as Stream

@@ -125,3 +125,40 @@ class MoverState(NamedTuple):
     batch_id: int | None
     error: str | None
     failed_at: datetime | None
+
+
+class Group(NamedTuple):
+    """A row of `list_groups`. `slots` None: its members take whole batches; `alive`: how many of them live;
+    `position_tick_id` to `lag` are those of the slot that is furthest behind, `pending` of all."""
+
+    queue: str
+    group_name: str
+    slots: int | None
+    members: int
+    alive: int
+    position_tick_id: int
+    newest_tick_id: int
+    pending: int
+    is_estimate: bool
+    lag: timedelta
+    batches: int
+    created_at: datetime
+
+
+class Member(NamedTuple):
+    """A row of `list_members`: a member of a group, and the batch it has in hand.
+
+    `is_alive`: it asked for a batch within a minute, or the time of its batch is not over.
+    """
+
+    member: str
+    is_alive: bool
+    batch_id: int | None
+    slot: int | None
+    from_tick_id: int | None
+    to_tick_id: int | None
+    attempt: int | None
+    opened_at: datetime | None
+    expires_at: datetime | None
+    joined_at: datetime
+    seen_at: datetime

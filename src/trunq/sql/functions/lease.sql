@@ -133,8 +133,22 @@ comment on function trunq._wait_for_subscription(integer, text, text) is
   'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names the process that holds it.';
 
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_other text;
 begin
+  if v_sub.mode = 'exclusive' then
+    execute format('select s.name from trunq.subscription s where s.queue_id = $1 and s.subscription_id <> $2'
+      ' and exists (select from trunq_data.%I l where l.subscription_id = s.subscription_id and l.lease_id = $3) limit 1',
+      (trunq._find_queue(p_queue)).lease_table) into v_other using v_sub.queue_id, v_sub.subscription_id, p_lease_id;
+    if v_other is not null then
+      perform trunq._fail('TQ003', format('batch %s of queue "%s" is of subscription "%s", not of "%s"', p_lease_id, p_queue, v_other, p_subscription),
+        'nothing was changed; name the subscription that it was opened for');
+    end if;
+    perform trunq._fail('TQ003', format('batch %s of subscription "%s" on queue "%s" has ended: it was handed out again, or the subscription was moved',
+      coalesce(p_lease_id::text, 'null'), p_subscription, p_queue), 'nothing was changed; extend a batch before it runs out, or subscribe with a longer lease time');
+  end if;
   perform trunq._fail('TQ003',
     format('lease %s of subscription "%s" on queue "%s" has ended: its messages were handed out again', p_lease_id, p_subscription, p_queue),
     'nothing was changed; extend a lease before it runs out, or subscribe with a longer lease time');

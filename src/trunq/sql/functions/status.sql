@@ -94,10 +94,21 @@ declare
   c_look constant integer := 2000;
   v_log regclass := format('trunq_log.%I', p_queue.log_table);
   v_segments smallint[] := trunq._filled(p_queue, 'log');
+  v_frontier pg_snapshot := trunq._frontier(p_queue, p_subscription_id);
   v record;
 begin
-  select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
-  from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
+  if v_frontier is null then
+    select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
+    from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
+  else
+    -- Behind the first open batch of a group others may have finished theirs.
+    select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
+    from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u
+    where not pg_visible_in_snapshot(u.txid, v_frontier) or exists (
+      select from trunq._open_batches(p_queue, p_subscription_id) o
+      where trunq._in_window(u.txid, o.lo, o.hi) and (u.txid, u.id) > (coalesce(o.after_txid, '0'), coalesce(o.after_id, 0))
+        and (u.txid, u.id) <= (o.last_txid, o.last_id));
+  end if;
   if is_estimate then
     v := trunq._reading(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(v_log, trunq._page_count(p_queue, 'log', s.n), s.from_page, format(
@@ -185,10 +196,10 @@ begin
         bool_or(l.open_leases is not null)
       from (select l.* from trunq_data.%I l where l.subscription_id = $1 order by l.lease_id desc limit 1) l
     $q$, p_queue.lease_table) into workers, v_has_others using p_sub.subscription_id, p_now, p_queue;
-    if v_has_others and workers = 0 then
-      workers := (
+    if v_has_others then
+      workers := greatest(workers, (
         select count(distinct o.worker) from trunq._open_batches(p_queue, p_sub.subscription_id) o
-        where o.worker is not null and (o.expires_at > p_now or o.leased_at > p_now - interval '1 minute'));
+        where o.worker is not null and (o.expires_at > p_now or o.leased_at > p_now - interval '1 minute')));
     end if;
     return;
   end if;

@@ -26,10 +26,14 @@ begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
-  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');  -- it may have been reset meanwhile
   -- Before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start_tick(v_queue, p_start, p_tick_id, p_at);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  loop
+    v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+    perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+    -- Who held the lock may have reset it, which gives it another id.
+    exit when (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id = v_sub.subscription_id;
+  end loop;
   perform trunq._put_batch(v_queue, v_sub.subscription_id, 'seek', v_tick.snapshot, v_tick.snapshot, v_tick.tick_id, v_tick.tick_id,
     trunq._segment_at(v_queue, now()));
   return v_tick.tick_id;
@@ -133,6 +137,7 @@ declare
   v_ids bigint[];
   v_txids xid8[];
   v_waiting bigint[];
+  v_given bigint[];
 begin
   if trunq._goes_through(p_queue, 'retry_batch') then
     return trunq._pass(p_queue, 'retry_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
@@ -151,19 +156,30 @@ begin
     perform trunq._fail('TQ013', format('message %s is not in batch %s', (
       select u.id from unnest(p_ids) u(id) where u.id = any (v_ids) is not true limit 1), p_batch_id), 'read_batch shows which are');
   end if;
-  -- Asked twice, it waits once.
-  v_waiting := array(
-    select d.id from trunq.delayed d
-    where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (v_ids));
+  -- Asked twice, it waits once, or is dead once: the lease has a receipt for what it gave back.
+  execute format($q$
+    select array(
+      select d.id from trunq.delayed d where d.queue_id = $1 and d.subscription_id = $2 and d.id = any ($4)
+      union
+      select u.id from trunq_data.%I r cross join lateral unnest(r.ids) u(id)
+      where r.lease_id = $3 and r.subscription_id = $2 and r.outcome = 'r' and u.id = any ($4))
+  $q$, v_queue.receipt_table) into v_waiting using v_queue.queue_id, v_sub.subscription_id, p_batch_id, v_ids;
+  v_given := array(select u.id from unnest(v_ids) u(id) where u.id <> all (v_waiting));
+  execute format($q$
+    insert into trunq_data.%1$I (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+    select l.lease_id, 1 + (select coalesce(max(r.number), 0) from trunq_data.%1$I r where r.lease_id = l.lease_id and r.segment = l.segment),
+      l.segment, l.subscription_id, 'r', 0, $3, $4
+    from trunq_data.%2$I l where l.subscription_id = $1 and l.lease_id = $2 and $3 <> '{}'
+  $q$, v_queue.receipt_table, v_queue.lease_table) using v_sub.subscription_id, p_batch_id, v_given, trunq.clock();
   execute format('select trunq_queue.%I($1, $2, $3, $4, $5, ''r'', $6, $7, $8)', v_queue.name || '_give_back')
-    using v_sub.subscription_id, v.worker, array(select u.id from unnest(v_ids) u(id) where u.id <> all (v_waiting)), v_ids, v_txids,
+    using v_sub.subscription_id, v.worker, v_given, v_ids, v_txids,
       array_fill(left(coalesce(p_error, 'retried'), trunq._limit('error_characters')), array[coalesce(cardinality(v_ids), 0)]),
       array_fill(p_after, array[coalesce(cardinality(v_ids), 0)]), trunq.clock();
-  return coalesce(cardinality(v_ids), 0) - cardinality(v_waiting);
+  return cardinality(v_given);
 end $$;
 comment on function trunq.retry_batch(text, text, bigint, bigint, bigint[], interval, text) is
   'Hands messages of an open batch, p_ids or all of them, out again in a later batch, to this subscription only: after p_after, by default after its back-off; dead when their attempts are used up. The batch itself is still to be finished: in the same transaction, or its messages come again with it.
-Returns: how many; those that wait already do not count.
+Returns: how many; those that wait already, or that this batch gave back before, do not count.
 Raises: TQ001, TQ002, TQ003 when another reader has the batch, TQ005, TQ007, TQ008, TQ011, TQ013 for a message of another batch.
 Locks: the subscription.';
 
@@ -306,6 +322,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v record;
   v_open bigint[];
+  v_newest record;
   v_count bigint;
   v_middle record;
 begin
@@ -330,8 +347,9 @@ begin
     execute format('select trunq_queue.%I($1, $2, $3, $3, $4, ''r'', $5, null, $6, p_policy => $7)', p_queue.name || '_give_back')
       using p_sub.subscription_id, v.worker, array[v_middle.id], array[v_middle.txid], array[p_error], trunq.clock(), row(1, null, null, null, null)::trunq.policy;
   end if;
+  v_newest := trunq._newest_batch(p_queue, p_sub.subscription_id);
   perform trunq._put_batch(p_queue, p_sub.subscription_id, v.worker, v.lo, v.hi, v.from_tick_id, v.to_tick_id,
-    trunq._segment_at(p_queue, now()), v_open);
+    trunq._segment_at(p_queue, now()), v_open, v_newest.to_tick_id, v_newest.hi);
 end $$;
 comment on function trunq._put_back(trunq.queue, trunq.subscription, bigint, integer, text, timestamptz) is
   'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';

@@ -117,6 +117,9 @@ declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer;
 begin
+  if exists (select from trunq.subscription_group g where g.queue_id = v_queue_id and g.name = p_subscription) then
+    return trunq.drop_group(p_queue, p_subscription);
+  end if;
   perform trunq._enroll(trunq._find_queue(v_queue_id));
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
   returning s.subscription_id into v_subscription_id;
@@ -124,7 +127,7 @@ begin
   return v_subscription_id is not null;
 end $$;
 comment on function trunq.unsubscribe(text, text) is
-  'Ends a subscription: its position, delayed and dead messages go with it.
+  'Ends a subscription, or a group: its position, delayed and dead messages go with it.
 Returns: false when there was none.
 Raises: TQ001.';
 
@@ -140,8 +143,9 @@ begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), (trunq._find_queue(p_queue)).queue_id);
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  -- It may cut a tick: before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
+  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
   -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
   update trunq.subscription s set subscription_id = default, start = v_tick.snapshot, start_tick_id = v_tick.tick_id

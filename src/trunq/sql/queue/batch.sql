@@ -30,6 +30,8 @@ declare
   v_now timestamptz;
   v_failures integer;
   v_is_mine boolean;
+  v_is_group boolean;
+  v_open_ids bigint[];
   v_has_minimum constant boolean := num_nonnulls(p_min_lag, p_min_count, p_min_interval) > 0;
 begin
   perform trunq._require_read_committed('next_batch');
@@ -38,15 +40,24 @@ begin
   perform trunq._check_cluster();
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   v_now := trunq.clock();
+  v_is_group := v_sub.group_id is not null and v_sub.slot is null;
+  if v_is_group then
+    perform trunq._see_member(v_sub.group_id, p_worker, v_now);
+  end if;
   select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
   while v_newest.lease_id is not null and (not v_newest.finished or v_newest.open_leases is not null) loop
-    -- The one this worker has in hand, or the first in order.
-    select o.*, bool_or(o.expires_at > v_now) over () is_held, array_agg(o.lease_id) over () open into v_open
+    -- The one this worker has in hand, or the first in order; in a group, the first that is free.
+    select o.*, case when v_is_group then o.expires_at > v_now else bool_or(o.expires_at > v_now) over () end is_held,
+      array_agg(o.lease_id) over () open into v_open
     from trunq_queue._specimen_open_batches(v_sub.subscription_id) o
-    order by (o.worker = p_worker and o.expires_at > v_now) is true desc, o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
+    order by (o.worker = p_worker and o.expires_at > v_now) is true desc, (v_is_group and o.expires_at > v_now) is true,
+      o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
     exit when not found;
     v_is_mine := coalesce(v_open.worker = p_worker and v_open.expires_at > v_now, false);
-    if not v_is_mine and (v_open.is_held or trunq._is_paused(v_sub, v_now)) then
+    if v_is_group and not v_is_mine and v_open.is_held then
+      v_open_ids := v_open.open;  -- each is in somebody's hands: the next window is opened beside them
+      exit;
+    elsif not v_is_mine and (v_open.is_held or trunq._is_paused(v_sub, v_now)) then
       return;
     end if;
     perform trunq._check_reachable(0 /*queue_id*/, v_open.from_tick_id);
@@ -104,16 +115,17 @@ begin
   perform trunq._check_position(v_to.snapshot, trunq.snapshot());
   perform trunq._check_reachable(0 /*queue_id*/, v_from_tick_id);
   return query
-    insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, expires_at)
+    insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at,
+      expires_at, open_leases)
     values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_from_snapshot, v_to.snapshot,
-      pg_snapshot_xmax(v_to.snapshot), 0, v_from_tick_id, v_to.tick_id, v_now, v_now + coalesce(p_lease_time, v_sub.lease_time))
+      pg_snapshot_xmax(v_to.snapshot), 0, v_from_tick_id, v_to.tick_id, v_now, v_now + coalesce(p_lease_time, v_sub.lease_time), v_open_ids)
     returning made.lease_id, made.token, made.from_tick_id, made.to_tick_id, made.lo, made.hi, made.expires_at, 1, false;
 end $$;
 revoke execute on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) from public;
 comment on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) is
   'Opens the next batch of an exclusive subscription, or returns the one this worker has open, with a new token: of two readers of one name,
 only the one that asked last can finish it. Arguments as trunq.next_batch.
-Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
+Returns: no row when there is nothing to read, another worker holds the batch (in a group: holds all there is), or the subscription is paused.
 Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
 Locks: the subscription; the queue''s ticks when it cuts one.';
 
@@ -126,16 +138,20 @@ create or replace function trunq_queue._specimen_open_batch(
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+  v_newest record;
 begin
+  select b.to_tick_id, b.hi into v_newest from trunq_queue._specimen_newest_batch(p_subscription_id) b;
   insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id,
-    leased_at, expires_at, open_leases, after_txid, after_id, failures, error)
+    leased_at, expires_at, open_leases, after_txid, after_id, failures, error, frontier_tick_id, frontier)
   values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), p_worker, p_lo, p_hi,
     coalesce(p_last_txid, pg_snapshot_xmax(p_hi)), p_last_id, p_from_tick_id, p_to_tick_id,
-    p_now, p_expires_at, p_open, p_after_txid, p_after_id, nullif(least(coalesce(p_failures, 0), 32767), 0)::smallint, p_error)
+    p_now, p_expires_at, p_open, p_after_txid, p_after_id, nullif(least(coalesce(p_failures, 0), 32767), 0)::smallint, p_error,
+    case when v_newest.to_tick_id > p_to_tick_id then v_newest.to_tick_id end, case when v_newest.to_tick_id > p_to_tick_id then v_newest.hi end)
   returning made.lease_id, made.token, made.expires_at into lease_id, token, expires_at;
 end $$;
 comment on function trunq_queue._specimen_open_batch(integer, text, pg_snapshot, pg_snapshot, bigint, bigint, timestamptz, timestamptz, bigint[], xid8, bigint, xid8, bigint, integer, text) is
-  'Writes an open batch over a window, or over a part of one; p_open: those that stay open beside it; p_worker null: nobody has it, and from p_expires_at on (null: at once) anybody may. The caller holds the subscription''s lock.';
+  'Writes an open batch over a window, or over a part of one; p_open: those that stay open beside it; p_worker null: nobody has it, and from p_expires_at on (null: at once) anybody may. It carries the frontier on. The caller holds the subscription''s lock.';
 
 create or replace function trunq_queue._specimen_finish_batch(
   p_subscription text, p_batch_id bigint, p_token bigint, p_upto_txid bigint default null, p_upto_id bigint default null
@@ -198,7 +214,8 @@ declare
   v record;
 begin
   -- The newest lease first, then its receipt: in one statement, Postgres would hash every receipt of the queue.
-  select l.lease_id, l.token, l.worker, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.expires_at, l.segment, l.open_leases into v
+  select l.lease_id, l.token, l.worker, l.from_tick_id, coalesce(l.frontier_tick_id, l.to_tick_id) to_tick_id, l.lo, coalesce(l.frontier, l.hi) hi,
+    l.expires_at, l.segment, l.open_leases into v
   from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
   if found then
     lease_id := v.lease_id; token := v.token; worker := v.worker; from_tick_id := v.from_tick_id; to_tick_id := v.to_tick_id;
@@ -208,7 +225,7 @@ begin
   end if;
 end $$;
 comment on function trunq_queue._specimen_newest_batch(integer) is
-  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. open_leases: those that were open before it; null: none.';
+  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. to_tick_id and hi: the frontier, up to which batches were handed out: its own end, unless it is an older window than another. open_leases: those that were open before it; null: none.';
 
 create or replace function trunq_queue._specimen_open_batches(p_subscription_id integer)
 returns table (
