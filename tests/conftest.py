@@ -32,7 +32,7 @@ TESTS = Path(__file__).parent
 TEMPLATE = "trunq_template"
 ROLLED_BACK = "trunq_rolled_back"
 
-ON_EVERY_MAJOR = ("sql", "race")
+ON_EVERY_MAJOR = ("sql", "race", "facade")
 """Folders that run on every version of Postgres there is here; the others run on the newest."""
 
 LONGEST_FIRST = ("demo", "spark", "model", "chaos")

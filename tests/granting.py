@@ -32,6 +32,7 @@ PLACE = Jsonb({"tick_id": 1, "snapshot": "1:1:", "txid": 0, "id": 0})
 DEFINITION = Jsonb({"source": {"format": "files"}, "sink": {"format": "delta"}})
 
 MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
+    "accept_loss": (ADMIN, {"subscription": "default"}),
     "ack": (WORKS, {**HELD, "ids": [1]}),
     "add_reference": (EVERYBODY, {"error": "e"}),
     "adopt": (OWNER, {}),
@@ -55,6 +56,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "create_webhook": (OWNER, {"webhook": "w", "queue": "mine", "secret": "S"}),
     "create_schedule": (OWNER, {"schedule": "s", "every": timedelta(minutes=1)}),
     "create_taker": (OWNER, {"taker": "t"}),
+    "cut_tick": (OWNER, {"tick_id": 9}),
     "delete_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n"}),
     "delete_schedule": (OWNER, {"schedule": "there"}),
     "draw_ids": (PUBLISHES, {"count": 1}),
@@ -90,6 +92,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_fates": (WORKS, {"subscription": "default", "ids": [1]}),
     "list_groups": (LOOKS | WORKS, {}),
     "list_lanes": (LOOKS, {}),
+    "list_losses": (LOOKS | WORKS, {}),
     "list_members": (LOOKS | WORKS, {"group": "crew"}),
     "list_memos": (WORKS | ADMIN, {"scope": SCOPE}),
     "list_messages": (LOOKS, {}),
@@ -117,6 +120,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "pause_queue": (ADMIN, {"until": UNTIL}),
     "pause_schedule": (OWNER, {"schedule": "there"}),
     "pause_subscription": (ADMIN, {"subscription": "default", "until": UNTIL}),
+    "pause_ticks": (ADMIN, {}),
     "perform_duties": (OWNER, {}),
     "perform_duty": (OWNER, {"duty": "tick"}),
     "position": (WORKS | LOOKS, {"subscription": "stream"}),
@@ -146,6 +150,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "resume_queue": (ADMIN, {}),
     "resume_schedule": (OWNER, {"schedule": "there"}),
     "resume_subscription": (ADMIN, {"subscription": "default"}),
+    "resume_ticks": (ADMIN, {}),
     "retry": (WORKS, {**HELD, "ids": [1]}),
     "retry_batch": (WORKS, {**BATCH, "token": 1}),
     "retry_after": (EVERYBODY, {"subscription": "default"}),

@@ -22,8 +22,9 @@
     ├── TransactionTooLarge    TQ019
     ├── ChangeDenied           TQ020
     ├── MemoTooLarge           TQ025   also a ValueError
-    ├── MarkMismatch           TQ026
+    ├── MessagesLost           TQ026
     ├── MemberBusy             TQ027
+    ├── MarkMismatch           TQ028
     ├── PipelineNotFound       TQ030
     ├── InvalidPipeline        TQ031   also a ValueError
     ├── MessageFailed                  the message that a client awaited did not succeed
@@ -198,10 +199,16 @@ class MemoTooLarge(TrunqError, ValueError):
     sqlstate = "TQ025"
 
 
+class MessagesLost(TrunqError):
+    """The subscription stood still for longer than its queue holds messages: go on with `accept_loss`."""
+
+    sqlstate = "TQ026"
+
+
 class MarkMismatch(TrunqError):
     """A batch of a stream does not follow what the target of its mover has received."""
 
-    sqlstate = "TQ026"
+    sqlstate = "TQ028"
 
 
 class MemberBusy(TrunqError):

@@ -149,19 +149,6 @@ def test_a_reader_that_cuts_holds_nobody_up_who_publishes_or_rotates(work: Engin
     assert work.ask("tick") is None, "the leader has other queues to see to"
 
 
-def test_of_two_movers_that_bring_a_batch_the_second_finds_that_it_is_here(
-    work: Engine, other: Engine, meanwhile: Any
-) -> None:
-    work.publish(2)
-    (move,) = work.call("begin_move", **named(take(work)))
-    given = {"source": move.source, "subscription_id": move.subscription_id, "from": Jsonb(move.from_place)}
-    assert ask(other.connection, "receive", **given, to=Jsonb(move.to_place))
-    second = meanwhile(ask, work.connection, "receive", **given, to=Jsonb(move.to_place))
-    wait_until_blocked(other.connection, work.connection)
-    other.connection.commit()
-    assert second.result() is False
-
-
 def test_what_commits_while_the_leader_cuts_its_tick_is_in_a_later_batch(work: Engine, other: Engine) -> None:
     early = work.publish(2)
     tick = other.ask("tick", force=True)
@@ -398,3 +385,16 @@ def test_messages_that_come_while_a_segment_is_emptied_are_read_and_no_tick_is_l
     wait_until_blocked(other.connection, work.connection)
     other.connection.commit()
     assert ids(read(work, take(work))) == inserting.result()
+
+
+def test_of_two_movers_that_bring_a_batch_the_second_finds_that_it_is_here(
+    work: Engine, other: Engine, meanwhile: Any
+) -> None:
+    work.publish(2)
+    (move,) = work.call("begin_move", **named(take(work)))
+    given = {"source": move.source, "subscription_id": move.subscription_id, "from": Jsonb(move.from_place)}
+    assert ask(other.connection, "receive", **given, to=Jsonb(move.to_place))
+    second = meanwhile(ask, work.connection, "receive", **given, to=Jsonb(move.to_place))
+    wait_until_blocked(other.connection, work.connection)
+    other.connection.commit()
+    assert second.result() is False

@@ -157,9 +157,7 @@ def test_a_member_leaves_with_its_batch_or_gives_it_back(work: Engine) -> None:
     published = put_batches(work, 3)
     for worker in ("ada", "bob", "cat"):
         take(work, worker=worker, cut=False)
-    assert {name: row.is_alive for name, row in members(work).items()} == dict.fromkeys(
-        ("ada", "bob", "cat"), True
-    )
+    assert {name: row.is_alive for name, row in members(work).items()} == dict.fromkeys(("ada", "bob", "cat"), True)
     with refused("TQ027", 'member "ada" has batch'):
         leave(work, "ada")
     assert leave(work, "ada", batch="give_back") is True
@@ -170,13 +168,7 @@ def test_a_member_leaves_with_its_batch_or_gives_it_back(work: Engine) -> None:
     assert take(work, worker="eve", cut=False) is None
     assert set(members(work)) == {"cat", "dan", "eve"}
     (group,) = work.call("list_groups")
-    assert (group.group_name, group.slots, group.members, group.batches, group.pending) == (
-        "lake",
-        None,
-        3,
-        2,
-        10,
-    )
+    assert (group.group_name, group.slots, group.members, group.batches, group.pending) == ("lake", None, 3, 2, 10)
 
 
 def test_a_name_is_one_members_while_it_lives(work: Engine) -> None:

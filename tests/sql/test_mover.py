@@ -98,7 +98,7 @@ def test_a_stream_that_was_moved_is_refused_until_that_is_accepted(work: Engine,
     put_batches(work, 1)
     move = begin(work, take(work, max_ticks=9))
     told = f"tick {first.to_place['tick_id']} "
-    with refused("TQ026", told, "p_accept"):
+    with refused("TQ028", told, "p_accept"):
         receive(work, move)
     assert receive(work, move, accept=True)
     assert not receive(work, move, accept=True)
@@ -111,7 +111,7 @@ def test_a_snapshot_that_differs_at_the_same_tick_is_refused(work: Engine) -> No
     moved(work)
     move = begin(work, take(work))
     other = move._replace(from_place={**move.from_place, "snapshot": "7:9:8"})
-    with refused("TQ026", "7:9:8"):
+    with refused("TQ028", "7:9:8"):
         receive(work, other)
 
 
@@ -121,7 +121,7 @@ def test_a_target_that_has_nothing_of_a_moved_stream_is_refused(work: Engine) ->
     move = moved(work)
     work.connection.execute("delete from trunq.received where source = %s", (move.source,))
     again = begin(work, take(work))
-    with refused("TQ026", "received nothing", "p_accept"):
+    with refused("TQ028", "received nothing", "p_accept"):
         receive(work, again)
     assert receive(work, again, accept=True)
 

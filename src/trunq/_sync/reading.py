@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from time import monotonic, time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import Connection
@@ -17,6 +17,7 @@ from tenacity import Retrying, retry_if_exception_type
 
 from trunq._sync.batch import Batches
 from trunq._sync.bell import Bells
+from trunq._sync.columns import PAGE, Columns
 from trunq._sync.stream import Streams
 from trunq._sync.wake import Wake
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
@@ -25,10 +26,11 @@ from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, interval
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 log = logging.getLogger("trunq.client")
 
-_PAGE: Final = 2000
-"""Messages fetched by one call."""
 _SOON: Final = 0.05
 """Seconds after which one who was woken for nothing looks once more: another reader may have been about to
 cut the tick.
@@ -109,16 +111,20 @@ class BatchStream:
 
     def __iter__(self) -> Iterator[OpenBatch]:
         wake = Wake(self._client, self._queue)
+        columns = Columns(self._client)
         again_at: float | None = None
         try:
             wake.open()
             while (found := self._wait(wake, again_at)) is not None:
-                batch = OpenBatch(self._client, found)
+                batch = OpenBatch(self._client, found, columns)
                 yield batch
                 batch._require_end()
                 again_at = batch._again_at
         finally:
-            wake.close()
+            try:
+                columns.close()
+            finally:
+                wake.close()
 
     def _wait(self, wake: Wake, again_at: float | None) -> Batch | None:
         """The next batch; None when the loop is to end."""
@@ -162,9 +168,10 @@ class BatchStream:
 class OpenBatch:
     """A batch in hand: loop over its messages, in order and by pages; finish it, or fail it."""
 
-    def __init__(self, client: Readings, batch: Batch) -> None:
+    def __init__(self, client: Readings, batch: Batch, columns: Columns) -> None:
         self.batch = batch
         self._client = client
+        self._columns = columns
         self._connection: Connection[Any] | None = None
         self._is_ended = False
         self._again_at: float | None = None
@@ -189,15 +196,34 @@ class OpenBatch:
                 self.batch.batch_id,
                 after_txid,
                 after_id,
-                _PAGE,
+                PAGE,
                 connection=self._connection,
             )
             for message in page:
                 self.message_count += 1
                 yield message
-            if len(page) < _PAGE:
+            if len(page) < PAGE:
                 return
             after_txid, after_id = page[-1].txid, page[-1].id
+
+    def to_arrow(self, filter: Mapping[str, Any] | None = None) -> pa.Table:
+        """The messages as a table of Arrow, in order; with `filter`, written as in `subscribe`, those that
+        pass it.
+
+        Columns: id, txid (int64), kind, key (string), payload, headers (string, JSON text), body (binary),
+        priority, attempt (int16), created_at (timestamp, UTC). A role that may read the log (the owner, or a
+        reader with payloads) has it copied straight from there, by ADBC if it is installed; for others it is
+        read in pages. Raises InvalidArgument without pyarrow, which comes with `pip install 'trunq[arrow]'`.
+        """
+        return self._columns.table(self.batch, filter, self._connection)
+
+    def to_arrow_reader(self, filter: Mapping[str, Any] | None = None) -> pa.RecordBatchReader:
+        """As `to_arrow`, for a batch of any size: a reader of some thousand messages, or 8 MB, at a time.
+
+        Read it to its end before you do anything else with the batch. Of an async client, read it in a thread
+        of its own: `asyncio.to_thread(pyarrow.parquet.write_table, ...)`.
+        """
+        return self._columns.reader(self.batch, filter, self._connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:

@@ -92,11 +92,11 @@ begin
     return false;
   end if;
   if p_accept is not true and v_mark.to_place is null and p_moved is not null then
-    perform trunq._fail('TQ026',
+    perform trunq._fail('TQ028',
       format('this database has received nothing of stream %s/%s, which was moved up to tick %s before', p_source, p_subscription_id, p_moved ->> 'tick_id'),
       'is it the right database, and not from a backup? To begin here from where the stream stands, accept its position: p_accept');
   elsif p_accept is not true and v_mark.to_place <> p_from then
-    perform trunq._fail('TQ026',
+    perform trunq._fail('TQ028',
       format('this database has received stream %s/%s up to %s, and the batch begins at %s', p_source, p_subscription_id,
         trunq._told_place(v_mark.to_place), trunq._told_place(p_from)),
       format('the stream was moved by hand, or one of the two databases came from a backup; where tick %s is in reach, seek to it: nothing is missing or doubled then. To go on from where the stream stands, accept its position: p_accept', v_mark.to_place ->> 'tick_id'));
@@ -108,7 +108,7 @@ end $$;
 comment on function trunq.receive(text, integer, jsonb, jsonb, jsonb, boolean) is
   'Notes, in the target of a mover, that a batch is here: call it with what trunq.begin_move told in the source, and publish the messages of the batch in the same transaction, if it says so. p_accept: even if the batch does not follow the last one.
 Returns: whether the batch is new; false when its messages are here already.
-Raises: TQ005, TQ007; TQ026 when the batch does not follow the last one that was received.
+Raises: TQ005, TQ007; TQ028 when the batch does not follow the last one that was received.
 Locks: the mark of this stream, to the end of the transaction.';
 
 create or replace function trunq.finish_move(

@@ -270,7 +270,7 @@ begin
       select max(n.at) from (
         select greatest(l.leased_at, (
           select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) at
-        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek')
+        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek', 'lost')
         order by l.lease_id desc limit 1) n
     $q$, (v.row).lease_table, (v.row).receipt_table) into seen_at using (v.sub).subscription_id;
     return next;

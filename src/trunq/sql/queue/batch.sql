@@ -45,6 +45,9 @@ begin
     perform trunq._see_member(v_sub.group_id, p_worker, v_now);
   end if;
   select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+  if v_newest.worker = 'lost' or v_sub.lost_at is not null then
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
   while v_newest.lease_id is not null and (not v_newest.finished or v_newest.open_leases is not null) loop
     -- The one this worker has in hand, or the first in order; in a group, the first that is free.
     select o.*, case when v_is_group then o.expires_at > v_now else bool_or(o.expires_at > v_now) over () end is_held,
@@ -126,7 +129,7 @@ comment on function trunq_queue._specimen_next_batch(text, text, integer, interv
   'Opens the next batch of an exclusive subscription, or returns the one this worker has open, with a new token: of two readers of one name,
 only the one that asked last can finish it. Arguments as trunq.next_batch.
 Returns: no row when there is nothing to read, another worker holds the batch (in a group: holds all there is), or the subscription is paused.
-Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
+Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone; TQ026 when messages were lost.
 Locks: the subscription; the queue''s ticks when it cuts one.';
 
 create or replace function trunq_queue._specimen_open_batch(
