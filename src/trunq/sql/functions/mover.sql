@@ -249,7 +249,7 @@ comment on function trunq._mover_stops(text, text) is 'How often a mover was ask
 
 create or replace function trunq._database() returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select format('%s/%s', c.system_identifier, d.oid) from trunq.cluster c cross join pg_database d where d.datname = current_database()
+  select format('%s/%s', s.system_identifier, d.oid) from pg_control_system() s cross join pg_database d where d.datname = current_database()
 $$;
 comment on function trunq._database() is 'What tells this database from any other: the system identifier of its cluster and its number there.';
 
