@@ -99,7 +99,7 @@ class Side:
 
 def measure(options: Options) -> Iterator[Table]:
     """Everything; says so where PgQ is not installed."""
-    with server(options, synchronous_commit="off") as running:
+    with server(options) as running:
         sides = {
             THEIRS: opened(running, THEIRS),
             OURS: opened(running, OURS),

@@ -93,7 +93,7 @@ def _raw(name: str, value: RawJson, position: int | None) -> bytes:
 
 def decode_jsonb(raw: bytes) -> Any:
     """Decode a jsonb value in Postgres' binary form: one byte of version, then the text."""
-    return json.loads(raw[1:])
+    return json.loads(raw[1:].decode())
 
 
 def _written(name: str, value: Any, position: int | None) -> str:
