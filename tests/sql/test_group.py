@@ -254,3 +254,17 @@ def test_a_group_that_is_dropped_leaves_nothing(work: Engine) -> None:
     work.ask("create_group", **LAKE_GROUP)
     assert work.ask("unsubscribe", **LAKE) is True
     assert work.call("list_groups") == []
+
+
+def test_a_member_s_batch_of_nothing_keeps_its_lease_though_the_newest_lies_elsewhere(work: Engine) -> None:
+    for _ in range(2):
+        work.ask("tick", force=True)
+    ada, bob = take(work, cut=False), take(work, worker="bob", cut=False)
+    # As if it had been opened three spans ago.
+    work.run("update {lease} set segment = mod(segment + 1, 4) where lease_id = " + str(ada.batch_id))
+    assert finish(work, bob)
+    assert work.rotate() == 0
+    assert position(work) == ada.from_tick_id
+    assert finish(work, ada)
+    assert work.rotate() > 0
+    assert position(work) == bob.to_tick_id

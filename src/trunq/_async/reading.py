@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from time import monotonic, time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
@@ -15,6 +15,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 
 from trunq._async.batch import AsyncBatches
 from trunq._async.bell import AsyncBells
+from trunq._async.columns import PAGE, AsyncColumns
 from trunq._async.group import AsyncGroups
 from trunq._async.stream import AsyncStreams
 from trunq._async.wake import AsyncWake
@@ -24,10 +25,11 @@ from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, interval
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 log = logging.getLogger("trunq.client")
 
-_PAGE: Final = 2000
-"""Messages fetched by one call."""
 _SOON: Final = 0.05
 """Seconds after which one who was woken for nothing looks once more: another reader may have been about to
 cut the tick.
@@ -117,18 +119,22 @@ class AsyncBatchStream:
 
     async def __aiter__(self) -> AsyncIterator[AsyncOpenBatch]:
         wake = AsyncWake(self._client, self._queue)
+        columns = AsyncColumns(self._client)
         again_at: float | None = None
         if self._is_member:
             await self._client.join_group(self._queue, self._subscription, self.worker)
         try:
             await wake.open()
             while (found := await self._wait(wake, again_at)) is not None:
-                batch = AsyncOpenBatch(self._client, found)
+                batch = AsyncOpenBatch(self._client, found, columns)
                 yield batch
                 batch._require_end()
                 again_at = batch._again_at
         finally:
-            await wake.close()
+            try:
+                await columns.close()
+            finally:
+                await wake.close()
             if self._is_member:
                 await self._leave()
 
@@ -183,9 +189,10 @@ class AsyncBatchStream:
 class AsyncOpenBatch:
     """A batch in hand: loop over its messages, in order and by pages; finish it, or fail it."""
 
-    def __init__(self, client: AsyncReadings, batch: Batch) -> None:
+    def __init__(self, client: AsyncReadings, batch: Batch, columns: AsyncColumns) -> None:
         self.batch = batch
         self._client = client
+        self._columns = columns
         self._connection: AsyncConnection[Any] | None = None
         self._is_ended = False
         self._again_at: float | None = None
@@ -210,15 +217,34 @@ class AsyncOpenBatch:
                 self.batch.batch_id,
                 after_txid,
                 after_id,
-                _PAGE,
+                PAGE,
                 connection=self._connection,
             )
             for message in page:
                 self.message_count += 1
                 yield message
-            if len(page) < _PAGE:
+            if len(page) < PAGE:
                 return
             after_txid, after_id = page[-1].txid, page[-1].id
+
+    async def to_arrow(self, filter: Mapping[str, Any] | None = None) -> pa.Table:
+        """The messages as a table of Arrow, in order; with `filter`, written as in `subscribe`, those that
+        pass it.
+
+        Columns: id, txid (int64), kind, key (string), payload, headers (string, JSON text), body (binary),
+        priority, attempt (int16), created_at (timestamp, UTC). A role that may read the log (the owner, or a
+        reader with payloads) has it copied straight from there, by ADBC if it is installed; for others it is
+        read in pages. Raises InvalidArgument without pyarrow, which comes with `pip install 'trunq[arrow]'`.
+        """
+        return await self._columns.table(self.batch, filter, self._connection)
+
+    def to_arrow_reader(self, filter: Mapping[str, Any] | None = None) -> pa.RecordBatchReader:
+        """As `to_arrow`, for a batch of any size: a reader of some thousand messages, or 8 MB, at a time.
+
+        Read it to its end before you do anything else with the batch. Of an async client, read it in a thread
+        of its own: `await asyncio.to_thread(pyarrow.parquet.write_table, ...)`.
+        """
+        return self._columns.reader(self.batch, filter, self._connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:

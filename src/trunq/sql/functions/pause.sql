@@ -109,7 +109,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$ select greate
 comment on function trunq._paused_until(trunq.subscription) is 'Until when a subscription is paused, by itself or with its queue.';
 
 create or replace function trunq._is_paused(p_sub trunq.subscription, p_now timestamptz) returns boolean
-language sql immutable set search_path = pg_catalog, pg_temp as $$ select coalesce(trunq._paused_until(p_sub) > p_now, false) $$;
+-- No settings here: Postgres then puts the expression in the place of its call.
+language sql immutable as $$ select coalesce(greatest(p_sub.paused_until, p_sub.queue_paused_until) > p_now, false) $$;
 comment on function trunq._is_paused(trunq.subscription, timestamptz) is 'Whether a subscription is paused at a time, by itself or with its queue.';
 
 create or replace function trunq._pause(p_sub trunq.subscription, p_now timestamptz, out paused boolean, out paused_until timestamptz)

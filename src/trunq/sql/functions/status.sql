@@ -6,7 +6,7 @@ create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
   oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean,
-  paused boolean, paused_until timestamptz
+  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -32,19 +32,19 @@ begin
             or m.expires_at > trunq.clock()),
         0::bigint, max(o.oldest_dead), array(
           select distinct e.name from string_to_array(string_agg(array_to_string(o.estimated, ','), ','), ',') a, unnest(a) e(name) where e.name <> ''),
-        bool_or(o.led), bool_or(o.paused), max(o.paused_until)
+        bool_or(o.led), bool_or(o.paused), max(o.paused_until), max(o.held_for), max(o.held_bytes), min(o.lost_at), bool_or(o.ticks_paused)
       from trunq._statuses(p_queue, true) o group by o.queue, o.subscription) n
     order by n.queue, n.subscription;
 end $$;
 comment on function trunq.status(text) is
-  'One row a subscription, and one a group. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed.
+  'One row a subscription, and one a group. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed; held_for: how long ago the segment was last written to that holds its oldest message, and held_bytes: the log from there on, both for set_queue''s hold_at_most and hold_size; lost_at: when it lost messages, and nobody has accepted that; ticks_paused: nobody cuts ticks of its queue.
 Raises: TQ001.';
 
 create or replace function trunq._statuses(p_queue text, p_slots boolean)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
   oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean,
-  paused boolean, paused_until timestamptz
+  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -60,10 +60,14 @@ begin
     where (p_queue is null or q.name = p_queue) and (s.slot is not null) = p_slots order by q.name, s.name
   loop
     queue := v.queue; subscription := split_part(v.subscription, '#', 1); mode := v.mode; estimated := '{}'; led := v_is_led;
+    lost_at := (v.sub).lost_at; ticks_paused := (v.row).tick_paused; held_for := null; held_bytes := null;
     select p.paused, p.paused_until into paused, paused_until from trunq._pause(v.sub, v_now) p;
     begin
       select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
       into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
+      if oldest_ready is not null then
+        select h.held_for, h.held_bytes into held_for, held_bytes from trunq._holds(v.row, v.subscription_id) h;
+      end if;
       select o.leased, o.workers, estimated || case when o.is_estimate then '{leased}'::text[] end
       into leased, workers, estimated from trunq._leased(v.row, v.sub, v_now) o;
       select sum(o.number), estimated || case when bool_or(o.is_estimate) then '{delayed}'::text[] end into delayed, estimated

@@ -50,6 +50,55 @@ Returns: the tick it stands at, the messages after which it reads next.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after that tick or time are gone.
 Locks: the queue, shared; the subscription.';
 
+create or replace function trunq.copy_position(p_queue text, p_subscription text, p_like text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_from trunq.subscription;
+  v_to trunq.subscription;
+  v_sub trunq.subscription;
+  v_stand record;
+begin
+  if trunq._goes_through(p_queue, 'copy_position') then
+    return trunq._pass(p_queue, 'copy_position', 'p_subscription', p_subscription, 'p_like', p_like)::bigint;
+  end if;
+  perform trunq._require_read_committed('copy_position');
+  v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_from := trunq._subscription(p_queue, p_like, 'exclusive');
+  -- As seek.
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
+  v_queue := trunq._find_queue(p_queue);
+  perform trunq._check_cluster();
+  -- Both, in one order whoever copies which way.
+  for v_sub in
+    select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.subscription_id in (v_from.subscription_id, v_to.subscription_id)
+    order by s.subscription_id
+  loop
+    perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_sub.name);
+  end loop;
+  -- They may have been reset meanwhile.
+  v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_from := trunq._subscription(p_queue, p_like, 'exclusive');
+  foreach v_sub in array array[v_from, v_to] loop
+    if exists (select from trunq._open_batches(v_queue, v_sub.subscription_id)) then
+      perform trunq._fail('TQ008', format('subscription "%s" of queue "%s" has an open batch: it stands nowhere just now', v_sub.name, p_queue),
+        'copy its position when the batch is finished; seek ends an open batch');
+    end if;
+  end loop;
+  v_stand := trunq._stand(v_queue, v_from);
+  perform trunq._check_reachable(v_queue.queue_id, v_stand.tick_id);
+  if v_from.subscription_id <> v_to.subscription_id then
+    perform trunq._put_batch(v_queue, v_to.subscription_id, 'seek', v_stand.lo, v_stand.hi, v_stand.tick_id, v_stand.tick_id,
+      trunq._segment_at(v_queue, now()));
+  end if;
+  return v_stand.tick_id;
+end $$;
+comment on function trunq.copy_position(text, text, text) is
+  'Moves an exclusive subscription to where another one, p_like, stands, forward or back: exactly there, so that both read the same messages from then on. Retries that wait stay where they are.
+Returns: the tick that both stand at.
+Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ008 when one of them has an open batch, or is busy; TQ012 when messages after that place are gone.
+Locks: the queue, shared; both subscriptions.';
+
 create or replace function trunq.fail_batch(
   p_queue text, p_subscription text, p_batch_id bigint, p_token bigint, p_error text default null, p_after interval default null
 ) returns timestamptz
@@ -250,7 +299,7 @@ begin
       select max(n.at) from (
         select greatest(l.leased_at, (
           select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) at
-        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek', 'skip')
+        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek', 'skip', 'lost')
         order by l.lease_id desc limit 1) n
     $q$, (v.row).lease_table, (v.row).receipt_table) into seen_at using (v.sub).subscription_id;
     return next;

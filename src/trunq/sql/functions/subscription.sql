@@ -157,7 +157,7 @@ begin
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
   -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
-  update trunq.subscription s set subscription_id = default, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
+  update trunq.subscription s set subscription_id = default, lost_at = null, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
   where s.subscription_id = v_sub.subscription_id;
   perform trunq._forget_subscription(v_sub.queue_id, v_sub.subscription_id);
 end $$;
@@ -272,6 +272,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.cancelled c where c.subscription_id = p_subscription_id;
   delete from trunq.progress p where p.subscription_id = p_subscription_id;
   delete from trunq.reply r where r.subscription_id = p_subscription_id;
+  delete from trunq.loss o where o.subscription_id = p_subscription_id;
 $$;
 comment on function trunq._forget_subscription(integer, integer) is 'Deletes what the tables of rules hold of a subscription besides itself.';
 
