@@ -2,7 +2,7 @@
 
 A chapter, `facade/calls/NAME.sql`, is a list of calls, a blank line between two. `-- in b` above one sends it
 through a second session, `-- quiet` waits until no other transaction is open, and the lines below a `copy`
-are its data. `facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew, where
+are its data. `facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew where
 Debian's postgresql-15-pgq3 and postgresql-15-pgq-node are installed:
 
     python tests/mirroring.py [--with pgq_coop.sql] [--with pgq_ext.sql] [CHAPTER ...]
@@ -31,6 +31,9 @@ PARTS = ("pgq_coop", "pgq_ext")
 
 ORIGINAL = 15
 """The version of Postgres that Debian packages PgQ for."""
+
+NODE_SCRIPT = Path(f"/usr/share/postgresql/{ORIGINAL}/contrib/pgq_node.sql")
+"""What Debian has to be run over a PgQ: its cascaded queues."""
 
 _TIMESTAMPTZ, _SNAPSHOT = 1184, 2970
 _HIDDEN = {

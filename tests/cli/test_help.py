@@ -24,6 +24,7 @@ COMMANDS = [
         ["stream", verb]
         for verb in ("list", "show", "seek", "retry", "losses", "accept", "move", "moves")
     ),
+    *(["group", verb] for verb in ("create", "list", "show", "drop")),
     *(["subscription", verb] for verb in ("create", "set", "list", "pause", "resume", "drop", "reset")),
     *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy", "rankings")),
     *(

@@ -173,6 +173,19 @@ def test_filtered_and_within_one_database(pair: Pair) -> None:
     assert done.messages == len(pair.here.list_messages(copy)) == 3
 
 
+def test_a_worker_of_the_queue_may_move_it(pair: Pair) -> None:
+    ids = pair.publish(2)
+    role = f"{pair.queue}_worker"
+    pair.look.execute(f"create role {role}".encode())
+    try:
+        pair.here.grant_role(pair.queue, "worker", role)
+        pair.here.subscribe(pair.queue, "mover", mode="exclusive", start="earliest", max_attempts=0)
+        pair.move(database=make_conninfo(pair.source, options=f"-c role={role}"))
+        assert pair.ids_there() == ids
+    finally:
+        pair.look.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
 def test_patterns_are_looked_at_in_their_order() -> None:
     patterns = {"^mail[.]": "mails", r"^(?P<region>eu|us)[.](\w)": "shop_{region}_{2}"}
     split = split_by("other", "pattern", patterns=patterns)

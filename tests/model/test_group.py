@@ -52,9 +52,7 @@ class GroupMachine(RuleBasedStateMachine):
             retention="2000 days", default_subscription=False
         )
         self.work.ask("create_group", **GROUP)
-        self.work.ask(
-            "subscribe", **STREAM, mode="exclusive", lease_time=f"{LEASE_TIME} s", max_attempts=0
-        )
+        self.work.ask("subscribe", **STREAM, mode="exclusive", lease_time=f"{LEASE_TIME} s", max_attempts=0)
         self.sought: int = self.work.ask("position", **STREAM)
         self.model = Model(self.sought, self.sought)
         self.messages: dict[int, list[int]] = {}
@@ -176,5 +174,3 @@ class GroupMachine(RuleBasedStateMachine):
 
 def test_a_group_does_what_its_model_does(connect: Connect) -> None:
     run_machine(lambda: GroupMachine(connect), 12, 40)
-
-

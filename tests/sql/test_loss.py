@@ -54,7 +54,8 @@ def test_a_subscription_that_stands_still_loses_what_is_behind_the_limit_and_say
     after = publish_later(work, 3)
     (loss,) = lose(work)
     assert (loss.subscription, loss.reason, loss.messages, loss.is_more) == ("default", "time", 3, False)
-    assert loss.from_txid == loss.to_txid and loss.accepted_at is None
+    assert loss.from_txid == loss.to_txid
+    assert loss.accepted_at is None
     assert work.fetch("select array_agg(id order by id) from {log}") == after
     with refused("TQ026", "default", "messages: 3", "accept_loss"):
         work.lease(1)
@@ -65,7 +66,8 @@ def test_a_subscription_that_stands_still_loses_what_is_behind_the_limit_and_say
     assert work.drain() == after
     assert set(before).isdisjoint(after)
     (loss,) = work.call("list_losses")
-    assert loss.accepted_at is not None and work.status().lost_at is None
+    assert loss.accepted_at is not None
+    assert work.status().lost_at is None
     assert lose(work) == [loss], "nothing more is lost"
 
 
@@ -78,12 +80,16 @@ def test_without_a_limit_nothing_is_lost(session: psycopg.Connection[Any]) -> No
 
 def test_a_segment_that_is_not_behind_the_limit_stays(session: psycopg.Connection[Any]) -> None:
     work = make(session, retention="1000 days", hold_at_most="3000 days")
-    assert work.fetch("select (segments, span)::text from trunq.queue where queue_id = {id}") == "(8,12000:00:00)"
+    assert (
+        work.fetch("select (segments, span)::text from trunq.queue where queue_id = {id}")
+        == "(8,12000:00:00)"
+    )
     found = work.publish(5)
     assert lose(work, "3000 days") == []
     assert [loss.messages for loss in lose(work, "3500 days")] == [5]
     work.ask("accept_loss", subscription="default")
-    assert found and work.drain() == []
+    assert found
+    assert work.drain() == []
 
 
 def test_what_is_leased_goes_back_and_is_not_lost(work: Engine) -> None:
@@ -186,7 +192,7 @@ def test_lanes_lose_what_they_hold_of_the_segment_and_go_on(
     work.ask("accept_loss", subscription="default")
     with work.clock("3001 days"):
         work.ask("promote")
-        assert sorted(work.drain()) == sorted([*held.ids[1:], *sum(after.values(), [])])
+        assert sorted(work.drain()) == sorted([*held.ids[1:], *(id for ids in after.values() for id in ids)])
 
 
 def test_the_archive_and_takers_have_all_before_anything_is_lost(work: Engine) -> None:
@@ -216,7 +222,8 @@ def test_the_oldest_go_first_by_size(session: psycopg.Connection[Any]) -> None:
     assert work.drain() == after
     work.ask("set_queue", hold_size=0)
     kept = work.publish(2)
-    assert lose(work)[1:] == [] and work.drain() == kept
+    assert lose(work)[1:] == []
+    assert work.drain() == kept
 
 
 def test_what_all_have_read_is_kept_up_to_a_size(session: psycopg.Connection[Any]) -> None:
@@ -226,7 +233,8 @@ def test_what_all_have_read_is_kept_up_to_a_size(session: psycopg.Connection[Any
     work.drain()
     assert work.rotate() == 0
     assert work.rotate("1000 days") == 1
-    assert work.is_empty("log") and not work.is_empty("lease"), "only the log is cut by size"
+    assert work.is_empty("log")
+    assert not work.is_empty("lease"), "only the log is cut by size"
 
 
 def test_it_is_warned_of_a_size_too(session: psycopg.Connection[Any]) -> None:
@@ -235,13 +243,15 @@ def test_it_is_warned_of_a_size_too(session: psycopg.Connection[Any]) -> None:
     assert work.call("list_warnings") == []
     work.ask("set_queue", hold_size=work.status().held_bytes * 3 // 2)
     (row,) = work.call("list_warnings")
-    assert "has used 50 % of the" in row.warning and "kB" in row.warning
+    assert "has used 50 % of the" in row.warning
+    assert "kB" in row.warning
 
 
 def test_warnings_come_at_50_80_and_95_percent(work: Engine) -> None:
     work.publish(1)
     ended = work.fetch(
-        "select extract(epoch from -trunq._age(q, trunq._turn(q, now())))::bigint from trunq.queue q where q.queue_id = {id}"
+        "select extract(epoch from -trunq._age(q, trunq._turn(q, now())))::bigint from trunq.queue q"
+        " where q.queue_id = {id}"
     )
     told = []
     for share in (0.0, 0.49, 0.51, 0.79, 0.81, 0.94, 0.96):

@@ -145,6 +145,9 @@ def test_one_that_gives_messages_up_cannot_be_moved(work: Engine) -> None:
     work.ask("subscribe", subscription="short", mode="exclusive", max_attempts=3)
     with refused("TQ005", "after 3 attempts", "p_max_attempts => 0"):
         work.ask("start_mover", subscription="short", worker="ada", definition={})
+    work.ask("create_group", group="team")
+    with refused("TQ011", "is a group"):
+        work.ask("start_mover", subscription="team", worker="ada", definition={})
     with refused("TQ005", "gave none"):
         start(work, worker="")
 

@@ -129,9 +129,9 @@ def uninstall(
         for queue in found.queues:
             removal.drop_queue(trunq, queue, force=force)
             err.print(f"Queue {queue} dropped.", markup=False)
-        removal.drop_schemas(trunq)
+        removal.drop_schemas(trunq, found.schemas)
     if json:
-        write_json({"queues": list(found.queues), "schemas": removal.SCHEMAS, "others": found.strangers})
+        write_json({"queues": list(found.queues), "schemas": found.schemas, "others": found.strangers})
     else:
         say("trunq is no longer in this database.")
 
@@ -143,7 +143,7 @@ def _list_losses(found: removal.Contents) -> None:
             err.print(f"  {row.subscription}: {in_words(row)}", markup=False)
     for archive in found.archives:
         err.print(f"archive trunq_archive.{archive}", markup=False)
-    err.print(f"schemas {', '.join(removal.SCHEMAS)}")
+    err.print(f"schemas {', '.join(found.schemas)}")
     for stranger in found.strangers:
         err.print(f"{stranger}, which needs them", markup=False)
 

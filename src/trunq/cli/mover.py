@@ -55,7 +55,7 @@ def pattern(value: str) -> Pattern:
     "trunq stream move orders 'orders_{slot}' --split key --into 3 --create --once",
     "# To a queue for each kind; by patterns, and the rest to other",
     "trunq stream move orders 'orders_{kind}' --split kind",
-    "trunq stream move orders other --split pattern --map '^mail[.]=mails' --map '^(eu|us)[.]=shop_{1}'",
+    "trunq stream move orders rest --split pattern --map '^(eu|us)[.]=shop_{1}'",
     "# Of a mover that runs elsewhere",
     "trunq stream move orders 'orders_{kind}' --status",
     "trunq stream move orders 'orders_{kind}' --stop",

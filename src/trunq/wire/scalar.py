@@ -127,7 +127,7 @@ def plain(name: str, value: Any) -> Any:
 
 def decode_timestamp(microseconds: int) -> datetime:
     """Decode a binary timestamptz."""
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return _EPOCH + timedelta(0, 0, microseconds)  # by name it takes twice as long
 
 
 def adapt_raw(context: AdaptContext) -> None:

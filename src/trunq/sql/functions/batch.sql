@@ -56,8 +56,12 @@ language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub trunq.subscription;
   v_queue trunq.queue := trunq._find_queue(p_queue);
+  -- A page of this size is read by a plan that is kept, and so is the beginning of all else.
+  c_page constant integer := 2000;
+  v_first constant integer := case when p_limit <= c_page then p_limit else 500 end;
+  v_count integer;
   v record;
   v_after_txid xid8;
   v_after_id bigint;
@@ -67,6 +71,7 @@ begin
       'p_after_txid', p_after_txid::text, 'p_after_id', p_after_id::text, 'p_limit', p_limit::text, 'p_filter', p_filter::text);
     return;
   end if;
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   if v_sub.lost_at is not null then
     perform trunq._check_loss(v_sub.subscription_id);
@@ -76,21 +81,23 @@ begin
     perform trunq._check_limit(coalesce(p_limit, 1));
     perform trunq._check_filter(p_filter);
   end if;
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', v_queue.name || '_read_page')
+    using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter;
+  get diagnostics v_count = row_count;
+  if v_count < v_first or v_first = p_limit then
+    return;
+  end if;
   v := trunq._batch_of(v_queue, v_sub, p_batch_id);
   v_after_txid := v.after_txid; v_after_id := v.after_id;
   if (p_after_txid::text::xid8, p_after_id) > (v_after_txid, v_after_id) then
     v_after_txid := p_after_txid::text::xid8; v_after_id := p_after_id;
   end if;
+  -- The rows of a batch are the same, and in the same order, whenever they are read.
   return query execute format($q$
     select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
       g.txid::text::bigint
-    from (%s) g %s
-  $q$, case
-      -- The whole window is planned in less time.
-      when v_after_txid = '0' and v.last_txid >= pg_snapshot_xmax(v.hi) and p_filter is null then
-        format('select g.* from trunq_queue.%I($1, $2) g where g.subscription_id = $7 or g.subscription_id is null and %s',
-          trunq._function(p_queue, 'window'), trunq._filter_condition(v_sub.filter))
-      else trunq._part_query(v_queue, v_sub.filter, p_filter) end, 'limit ' || p_limit)
+    from (%s) g offset %s limit %s
+  $q$, trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
   using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
   -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
   perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
@@ -134,6 +141,13 @@ end $$;
 comment on function trunq._batch_query(text, text, bigint, jsonb) is
   'The query that reads of the log what trunq.read_batch returns, in that order, for those who may select from all of it: COPY takes its rows as they come, where read_batch keeps all of them first. Its values are literals. No row for others. Run it with seqscan, bitmapscan, jit and parallel workers off, and trunq._check_reachable afterwards.';
 
+create or replace function trunq._fail_no_batch(p_queue text, p_subscription text, p_batch_id bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_subscription, p_queue, p_batch_id), 'next_batch opens one');
+end $$;
+comment on function trunq._fail_no_batch(text, text, bigint) is 'Raises TQ012 for a batch that a subscription never had.';
+
 create or replace function trunq._batch_of(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint,
   out lo pg_snapshot, out hi pg_snapshot, out from_tick_id bigint, out after_txid xid8, out after_id bigint, out last_txid xid8, out last_id bigint
@@ -145,8 +159,7 @@ begin
     from trunq_data.%I l where l.subscription_id = $1 and l.lease_id = $2
   $q$, p_queue.lease_table) into lo, hi, from_tick_id, after_txid, after_id, last_txid, last_id using p_sub.subscription_id, p_batch_id;
   if lo is null then
-    perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_sub.name, p_queue.name, p_batch_id),
-      'next_batch opens one');
+    perform trunq._fail_no_batch(p_queue.name, p_sub.name, p_batch_id);
   end if;
 end $$;
 comment on function trunq._batch_of(trunq.queue, trunq.subscription, bigint) is
@@ -176,10 +189,13 @@ begin
     return trunq._pass(p_queue, 'position', 'p_subscription', p_subscription)::bigint;
   end if;
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq._tick_position(trunq._subscription(p_queue, s.name))) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   return trunq._tick_position(trunq._subscription(p_queue, p_subscription, 'exclusive'));
 end $$;
 comment on function trunq.position(text, text) is
-  'The tick up to which an exclusive subscription has read and finished.
+  'The tick up to which an exclusive subscription has read and finished; of a group by key, that of the slot furthest behind.
 Raises: TQ001, TQ002, TQ010, TQ011.';
 
 create or replace function trunq.advance(p_queue text, p_subscription text, p_tick_id bigint) returns bigint
@@ -197,6 +213,9 @@ begin
   end if;
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq.advance(p_queue, s.name, p_tick_id)) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   perform trunq._check_loss(v_sub.subscription_id);

@@ -15,6 +15,7 @@ language sql immutable parallel safe as $$
     when 'install' then 1953656416       -- one installation at a time (install.py)
     when 'bell' then 1953656417          -- by queue: the bell of a sleeping worker
     when 'subscription' then 1953656418  -- by subscription: its position (lease, next_batch, rotate)
+    when 'member' then 1953656432        -- by group and member, hashed: it gets one batch at a time; tried, never waited for
     when 'lease' then 1953656419         -- by queue and lease, hashed: its answers, extensions and end
     when 'queue' then 1953656420         -- by queue: its shape (subscribe shared; rotate and drop exclusive)
     when 'tick' then 1953656421          -- by queue: one tick at a time

@@ -44,6 +44,7 @@ Raises: TQ001.';
 create or replace function trunq.accept_loss(p_queue text, p_subscription text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
+  v_subs trunq.subscription[];
   v_sub trunq.subscription;
   v_count integer;
 begin
@@ -51,36 +52,45 @@ begin
     return trunq._pass(p_queue, 'accept_loss', 'p_subscription', p_subscription)::integer;
   end if;
   perform trunq._require_read_committed('accept_loss');
-  v_sub := trunq._subscription(p_queue, p_subscription);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
-  update trunq.subscription s set lost_at = null where s.subscription_id = v_sub.subscription_id and s.lost_at is not null;
-  update trunq.loss o set accepted_at = trunq.clock() where o.subscription_id = v_sub.subscription_id and o.accepted_at is null;
+  -- Of a group by key, all its slots.
+  v_subs := array(
+    select s from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id left join trunq.subscription_group g on g.group_id = s.group_id
+    where q.name = p_queue and p_subscription in (s.name, g.name) order by s.subscription_id);
+  if v_subs = '{}' then
+    perform trunq._subscription(p_queue, p_subscription);
+  end if;
+  foreach v_sub in array v_subs loop
+    perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_sub.name);
+  end loop;
+  update trunq.subscription s set lost_at = null from unnest(v_subs) u where s.subscription_id = u.subscription_id and s.lost_at is not null;
+  update trunq.loss o set accepted_at = trunq.clock() from unnest(v_subs) u where o.subscription_id = u.subscription_id and o.accepted_at is null;
   get diagnostics v_count = row_count;
   if v_count > 0 then
-    perform trunq._call_workers(v_sub.queue_id);
+    perform trunq._call_workers((v_subs[1]).queue_id);
   end if;
   return v_count;
 end $$;
 comment on function trunq.accept_loss(text, text) is
-  'Lets a subscription that lost messages go on with what is there. trunq.list_losses keeps what was lost.
+  'Lets a subscription, or a group, that lost messages go on with what is there. trunq.list_losses keeps what was lost.
 Returns: how many losses this accepts; 0 when there was none.
 Raises: TQ001, TQ002, TQ007; TQ008 when an open transaction holds the subscription for 5 seconds.
-Locks: the subscription.';
+Locks: the subscription, or each of the group.';
 
 create or replace function trunq._check_loss(p_subscription_id integer) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   v record;
 begin
-  select q.name queue, s.name subscription, s.lost_at into v
-  from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id where s.subscription_id = p_subscription_id and s.lost_at is not null;
+  select q.name queue, s.name subscription, s.lost_at, coalesce(g.name, s.name) accepted into v
+  from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id left join trunq.subscription_group g on g.group_id = s.group_id
+  where s.subscription_id = p_subscription_id and s.lost_at is not null;
   if not found then
     return;
   end if;
   perform trunq._fail('TQ026', format('subscription "%s" of queue "%s" has lost messages: %s, at %s', v.subscription, v.queue, (
       select trunq._number(sum(o.messages)::bigint, bool_or(o.is_more)) from trunq.loss o
       where o.subscription_id = p_subscription_id and o.accepted_at is null), date_trunc('second', v.lost_at)),
-    format('the queue holds no more for it; select * from trunq.list_losses(''%1$s'') tells which, and trunq.accept_loss(''%1$s'', ''%2$s'') lets it go on', v.queue, v.subscription));
+    format('the queue holds no more for it; select * from trunq.list_losses(''%1$s'') tells which, and trunq.accept_loss(''%1$s'', ''%2$s'') lets it go on', v.queue, v.accepted));
 end $$;
 comment on function trunq._check_loss(integer) is 'Refuses (TQ026) to hand anything out to a subscription whose loss nobody has accepted.';
 

@@ -20,7 +20,10 @@ begin
   end if;
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
-  if coalesce(p_worker, '') = '' then
+  if v_sub.group_id is not null then
+    perform trunq._fail('TQ011', format('subscription "%s" of queue "%s" is a group, whose members have batches side by side', p_subscription, p_queue),
+      'move a stream that has one reader at a time: another subscription');
+  elsif coalesce(p_worker, '') = '' then
     perform trunq._fail('TQ005', 'a mover starts under the name of its process, and gave none');
   elsif jsonb_typeof(p_definition) is distinct from 'object' then
     perform trunq._fail('TQ005', format('the definition of a mover is a JSON object, not %s', coalesce(p_definition::text, 'null')));
@@ -246,7 +249,7 @@ comment on function trunq._mover_stops(text, text) is 'How often a mover was ask
 
 create or replace function trunq._database() returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select format('%s/%s', c.system_identifier, d.oid) from trunq.cluster c cross join pg_database d where d.datname = current_database()
+  select format('%s/%s', s.system_identifier, d.oid) from pg_control_system() s cross join pg_database d where d.datname = current_database()
 $$;
 comment on function trunq._database() is 'What tells this database from any other: the system identifier of its cluster and its number there.';
 

@@ -393,7 +393,8 @@ begin
     select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype or p.prosecdef is_closed,
       format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
     from pg_proc p
-    where p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
+    -- By the index: other queues have thousands of functions.
+    where p.proname like '\_%' and p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
   loop
     execute trunq._for_queue(p_queue, v_function.definition);
     if v_function.is_closed then
@@ -487,7 +488,7 @@ begin
     from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || regexp_replace(s.proname, '^_(lane|unique)?specimen', '')
       -- A queue q with lanes has a function q_is_read, and a queue q_is a door of that name.
       and (p.prosecdef = s.prosecdef or p.proname !~ '_is_read$')
-    where s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
+    where s.proname like '\_%' and s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
   loop
     execute format('drop function %s', v_function.signature);
   end loop;

@@ -246,9 +246,10 @@ $$;
 comment on function trunq._doors(text) is 'The doors of a queue that lead to a function of trunq, that which shows most first.';
 
 create or replace function trunq._owns() returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select pg_has_role(current_user, n.nspowner, 'usage') from pg_namespace n where n.nspname = 'trunq'
-$$;
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  return (select pg_has_role(current_user, n.nspowner, 'usage') from pg_namespace n where n.nspname = 'trunq');
+end $$;
 comment on function trunq._owns() is 'Whether the caller has the rights of the owner of trunq.';
 
 create or replace function trunq._door(p_queue text, p_function text) returns text

@@ -29,29 +29,31 @@ comment on function pgq._open(integer, integer) is 'The open batches of a subscr
 
 create or replace function pgq._find_batch(
   p_batch_id bigint, out queue_id integer, out queue text, out subscription_id integer, out subscription text, out sub_consumer integer,
-  out lease_id bigint, out token bigint, out from_tick_id bigint, out to_tick_id bigint, out lo pg_snapshot, out hi pg_snapshot,
-  out after_txid xid8, out after_id bigint, out last_txid xid8, out last_id bigint
+  out lease_id bigint, out token bigint, out from_tick_id bigint, out to_tick_id bigint, out lo pg_snapshot, out hi pg_snapshot
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_lease_id bigint;
 begin
-  select b.queue_id, q.name, b.subscription_id, s.name, b.sub_consumer into queue_id, queue, subscription_id, subscription, sub_consumer
+  select b.queue_id, q.name, b.subscription_id, s.name, b.sub_consumer, b.lease_id into queue_id, queue, subscription_id, subscription, sub_consumer, v_lease_id
   from pgq._batch b join trunq.queue q on q.queue_id = b.queue_id join trunq.subscription s on s.subscription_id = b.subscription_id
   where b.batch_id = p_batch_id;
-  if not found then
-    return;
+  if found then
+    execute format('select f.* from pgq.%I($1, $2) f', '_on_' || queue || '_find') into lease_id, token, from_tick_id, to_tick_id, lo, hi
+      using subscription_id, v_lease_id;
   end if;
-  select o.lease_id, o.token, o.from_tick_id, o.to_tick_id, o.lo, o.hi, o.after_txid, o.after_id, o.last_txid, o.last_id
-  into lease_id, token, from_tick_id, to_tick_id, lo, hi, after_txid, after_id, last_txid, last_id
-  from pgq._open(queue_id, subscription_id) o where o.batch_id = p_batch_id;
 end $$;
-comment on function pgq._find_batch(bigint) is 'An open batch by its number; lease_id null: it is not open.';
+comment on function pgq._find_batch(bigint) is 'An open batch by its number; lease_id null: it is not open, queue null: there is none.';
 
 create or replace function pgq._lock_batch(p_batch_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := pgq._find_batch(p_batch_id);
+  v record;
 begin
-  if v.subscription_id is not null then
+  select b.subscription_id, q.name queue, s.name subscription into v
+  from pgq._batch b join trunq.queue q on q.queue_id = b.queue_id join trunq.subscription s on s.subscription_id = b.subscription_id
+  where b.batch_id = p_batch_id;
+  if found then
     perform trunq._lock_subscription(v.subscription_id, v.queue, v.subscription);
   end if;
 end $$;
@@ -60,55 +62,10 @@ comment on function pgq._lock_batch(bigint) is 'Takes the lock of the subscripti
 create or replace function pgq._hand_out(
   p_sub pgq._subscription, p_min_lag interval, p_min_count integer, p_min_interval interval, out batch_id bigint, out from_tick_id bigint, out to_tick_id bigint
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
-declare
-  v_queue trunq.queue := trunq._find_queue(p_sub.sub_queue);
-  v_sub trunq.subscription;
-  v_newest record;
-  v_from trunq.tick;
-  v_to trunq.tick;
-  v_open bigint[];
-  v_lease_id bigint;
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  select s.* into v_sub from trunq.subscription s where s.subscription_id = p_sub.subscription_id;
-  if trunq._is_paused(v_sub, trunq.clock()) then
-    return;
-  end if;
-  perform trunq._check_cluster();
-  select array_agg(o.lease_id order by o.lease_id) into v_open from pgq._open(p_sub.sub_queue, p_sub.subscription_id) o;
-  if v_open is not null and not exists (select from pgq._subscription t where t.subscription_id = p_sub.subscription_id and t.is_member) then
-    -- A native reader's: trunq's own rules say whether it can be had.
-    execute format('select b.batch_id, b.from_tick_id, b.to_tick_id from trunq_queue.%I($1, $2, p_cut => false) b', v_queue.name || '_next_batch')
-      into v_lease_id, from_tick_id, to_tick_id using v_sub.name, 'pgq';
-  else
-    execute format('select n.to_tick_id from trunq_queue.%I($1) n', v_queue.name || '_newest_batch') into v_newest using v_sub.subscription_id;
-    select t.* into v_from from trunq.tick t
-    where t.queue_id = p_sub.sub_queue and t.tick_id = coalesce(v_newest.to_tick_id, v_sub.start_tick_id);
-    if not found then
-      raise exception 'PgQ corruption: Consumer % on queue % does not see tick %', (select c.co_name from pgq.consumer c where c.co_id = p_sub.sub_consumer),
-        (select f.queue_name from pgq._queue f where f.queue_id = p_sub.sub_queue), coalesce(v_newest.to_tick_id, v_sub.start_tick_id);
-    end if;
-    if num_nonnulls(p_min_count, p_min_interval) = 0 then
-      select t.* into v_to from trunq.tick t where t.queue_id = p_sub.sub_queue and t.tick_id > v_from.tick_id order by t.tick_id limit 1;
-    else
-      select t.* into v_to from pgq.find_tick_helper(p_sub.sub_queue, v_from.tick_id, v_from.created_at, greatest(v_from.last_message_id, 1),
-        p_min_count, p_min_interval) h join trunq.tick t on t.queue_id = p_sub.sub_queue and t.tick_id = h.next_tick_id;
-    end if;
-    if v_to.tick_id is null or (trunq.clock() - v_to.created_at < p_min_lag) is true then
-      return;
-    end if;
-    perform trunq._check_position(v_to.snapshot, trunq.snapshot());
-    perform trunq._check_reachable(p_sub.sub_queue, v_from.tick_id);
-    from_tick_id := v_from.tick_id; to_tick_id := v_to.tick_id;
-    execute format('select o.lease_id from trunq_queue.%I($1, ''pgq'', $2, $3, $4, $5, $6, $7, $8) o', v_queue.name || '_open_batch')
-      into v_lease_id using v_sub.subscription_id, v_from.snapshot, v_to.snapshot, from_tick_id, to_tick_id,
-        trunq.clock(), trunq.clock() + v_sub.lease_time, v_open;
-  end if;
-  if v_lease_id is not null then
-    insert into pgq._batch as b (queue_id, subscription_id, sub_consumer, lease_id)
-    values (p_sub.sub_queue, p_sub.subscription_id, p_sub.sub_consumer, v_lease_id)
-    returning b.batch_id into batch_id;
-  end if;
+  execute format('select h.* from pgq.%I($1, $2, $3, $4) h', '_on_' || (trunq._find_queue(p_sub.sub_queue)).name || '_hand_out')
+    into batch_id, from_tick_id, to_tick_id using p_sub, p_min_lag, p_min_count, p_min_interval;
 end $$;
 comment on function pgq._hand_out(pgq._subscription, interval, integer, interval) is
   'Opens the next batch of a subscription for one of its consumers, who has none; batch_id null: there is nothing to be had. The caller holds the subscription''s lock.';
@@ -120,19 +77,19 @@ create or replace function pgq.next_batch_custom(
 )
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  v_sub pgq._subscription := pgq._find(i_queue_name, i_consumer_name);
+  v_sub pgq._subscription;
+  v_queue text;
 begin
-  if v_sub.sub_queue is null then
+  select t.* into v_sub from pgq._subscription t join pgq._queue f on f.queue_id = t.sub_queue join pgq.consumer c on c.co_id = t.sub_consumer
+  where f.queue_name = i_queue_name and c.co_name = i_consumer_name;
+  if not found then
     raise exception 'Not subscriber to queue: %/%', coalesce(i_queue_name, 'NULL'), coalesce(i_consumer_name, 'NULL');
   end if;
   perform trunq._require_read_committed('next_batch');
-  perform trunq._lock_subscription(v_sub.subscription_id, i_queue_name, i_consumer_name);
-  select o.batch_id, o.from_tick_id, o.to_tick_id into batch_id, prev_tick_id, cur_tick_id
-  from pgq._open(v_sub.sub_queue, v_sub.subscription_id) o where o.sub_consumer = v_sub.sub_consumer order by o.batch_id limit 1;
-  if batch_id is null then
-    select h.batch_id, h.from_tick_id, h.to_tick_id into batch_id, prev_tick_id, cur_tick_id
-    from pgq._hand_out(v_sub, i_min_lag, i_min_count, i_min_interval) h;
-  end if;
+  select q.name into v_queue from trunq.queue q where q.queue_id = v_sub.sub_queue;
+  perform trunq._lock_subscription(v_sub.subscription_id, v_queue, i_consumer_name);
+  execute format('select n.* from pgq.%I($1, $2, $3, $4) n', '_on_' || v_queue || '_next') into batch_id, prev_tick_id, cur_tick_id
+    using v_sub, i_min_lag, i_min_count, i_min_interval;
   if batch_id is null then
     prev_tick_id := null; cur_tick_id := null;
     return;
@@ -164,28 +121,16 @@ create or replace function pgq.get_batch_events(
   x_batch_id bigint, out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry integer, out ev_type text, out ev_data text,
   out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text
 ) returns setof record
-language plpgsql security definer rows 500 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off as $$
+language plpgsql security definer rows 500 set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := pgq._find_batch(x_batch_id);
-  v_filter jsonb;
-  v_is_part boolean;
+  v record;
 begin
-  if v.lease_id is null then
+  select b.subscription_id, b.lease_id, q.name queue into v
+  from pgq._batch b join trunq.queue q on q.queue_id = b.queue_id where b.batch_id = x_batch_id;
+  if not found then
     raise exception 'batch not found';
   end if;
-  select s.filter into v_filter from trunq.subscription s where s.subscription_id = v.subscription_id;
-  v_is_part := v.after_txid is not null or v.last_txid < pg_snapshot_xmax(v.hi);
-  return query execute format($q$
-    select g.id, g.created_at, g.txid::text::bigint, case when g.subscription_id is not null or g.attempt > 1 then g.attempt - 1 end::integer,
-      g.kind::text, g.payload #>> '{}', g.key::text, g.headers ->> 'extra2', g.headers ->> 'extra3', g.headers ->> 'extra4'
-    from (%s) g order by g.id
-  $q$, case when v_is_part then trunq._part_query(trunq._find_queue(v.queue_id), v_filter)
-    else format('select g.* from trunq_queue.%I($1, $2) g where g.subscription_id = $7 or g.subscription_id is null and %s',
-      v.queue || '_window', trunq._filter_condition(v_filter)) end)
-  using v.lo, v.hi, coalesce(v.after_txid, '0'), coalesce(v.after_id, 0), v.last_txid, v.last_id, v.subscription_id;
-  -- By a later statement: what was emptied before those rows were read is known by now.
-  perform trunq._check_reachable(v.queue_id, v.from_tick_id);
+  return query execute format('select e.* from pgq.%I($1, $2) e', '_on_' || v.queue || '_read') using v.subscription_id, v.lease_id;
 end $$;
 
 create or replace function pgq._require_batch(p_batch_id bigint) returns void
@@ -254,16 +199,23 @@ create or replace function pgq._finish(p_batch_id bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record;
+  v_is_finished boolean;
 begin
   perform trunq._require_read_committed('finish_batch');
-  perform pgq._lock_batch(p_batch_id);
-  v := pgq._find_batch(p_batch_id);
-  delete from pgq._batch b where b.batch_id = p_batch_id;
-  if v.lease_id is null then
+  select b.subscription_id, b.lease_id, q.name queue, s.name subscription into v
+  from pgq._batch b join trunq.queue q on q.queue_id = b.queue_id join trunq.subscription s on s.subscription_id = b.subscription_id
+  where b.batch_id = p_batch_id;
+  if not found then
     return false;
   end if;
-  perform trunq.finish_batch(v.queue, v.subscription, v.lease_id, v.token);
-  return true;
+  perform trunq._lock_subscription(v.subscription_id, v.queue, v.subscription);
+  -- Again, by a later statement: two may finish it at once.
+  delete from pgq._batch b where b.batch_id = p_batch_id;
+  if not found then
+    return false;
+  end if;
+  execute format('select pgq.%I($1, $2, $3)', '_on_' || v.queue || '_finish') into v_is_finished using v.subscription, v.subscription_id, v.lease_id;
+  return v_is_finished;
 end $$;
 comment on function pgq._finish(bigint) is 'Finishes a batch by its number, whoever has it: PgQ''s callers have no token. Returns: false when it is not open.';
 

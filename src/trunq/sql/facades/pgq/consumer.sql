@@ -86,10 +86,14 @@ begin
 end $$;
 
 create or replace function pgq._find(p_queue text, p_consumer text) returns pgq._subscription
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select t from pgq._subscription t join pgq._queue f on f.queue_id = t.sub_queue join pgq.consumer c on c.co_id = t.sub_consumer
-  where f.queue_name = p_queue and c.co_name = p_consumer
-$$;
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub pgq._subscription;
+begin
+  select t.* into v_sub from pgq._subscription t join pgq._queue f on f.queue_id = t.sub_queue join pgq.consumer c on c.co_id = t.sub_consumer
+  where f.queue_name = p_queue and c.co_name = p_consumer;
+  return v_sub;
+end $$;
 comment on function pgq._find(text, text) is 'The registration of a consumer; null: there is none.';
 
 create or replace function pgq._stand(p_queue_id integer, p_subscription_id integer, out tick_id bigint, out seen_at timestamptz)

@@ -1,6 +1,8 @@
 -- Publishing. insert_event_raw is generated with each queue's INSERT written out, and its settings: found by name while running, it took five
 -- times as long. It is made anew when a queue comes or goes, or one of these settings changes; names are found by halving.
 --
+-- PgQ's own is in C, whose errors have the SQLSTATE XX000.
+--
 -- People replace pgq.insert_event with one of their own: all that publishes calls it, with seven arguments.
 
 create or replace function pgq._define_insert() returns void
@@ -16,12 +18,12 @@ declare
       end if;$q$, f.queue_name, f.queue_id, q.log_table,
       case when f.queue_disable_insert then $q$
         if current_setting('session_replication_role') <> 'replica' then
-          raise exception 'Insert into queue disallowed';
+          raise internal_error using message = 'Insert into queue disallowed';
         end if;$q$ end,
       -- What this transaction has in the log, by the index: exact, also after a rollback to a savepoint.
       case when f.queue_per_tx_limit is not null then format($q$
         if (select count(*) from (select from trunq_log.%1$I g where g.txid = pg_current_xact_id() limit %2$s) n) >= %2$s then
-          raise exception 'Queue ''%%'' allows max %2$s events from one TX', queue_name;
+          raise internal_error using message = format('Queue ''%%s'' allows max %2$s events from one TX', queue_name);
         end if;$q$, q.log_table, f.queue_per_tx_limit) end,
       pgq._headers(''))
     from pgq._queue f join trunq.queue q on q.queue_id = f.queue_id order by f.queue_name collate "C");
@@ -36,7 +38,7 @@ begin
       v_id bigint;  -- drawn first: a refused event has used up a number
     begin
       %s
-      raise exception 'No such queue';
+      raise internal_error using message = case when queue_name is null then 'Queue name must not be NULL' else 'No such queue' end;
     end $f$
   $q$, pgq._halve(v_names, v_branches, 1, cardinality(v_names)));
 end $$;

@@ -68,15 +68,17 @@ end $$;
 comment on function pgq._add_queue(text, text, interval) is 'Gives a queue PgQ''s names: its sequences, the views of its log, and its place in insert_event_raw.';
 
 create or replace function pgq._define_queue(p_queue_id integer) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set check_function_bodies = off as $$
 declare
-  v_log constant text := (trunq._find_queue(p_queue_id)).log_table;
+  v_queue trunq.queue := trunq._find_queue(p_queue_id);
+  v_log constant text := v_queue.log_table;
   v_view text;
+  v_function record;
 begin
   execute format($q$
     create or replace view pgq.event_%1$s as
       select g.id ev_id, g.created_at ev_time, g.txid::text::bigint ev_txid, g.subscription_id ev_owner,
-        case when g.subscription_id is not null or g.attempt > 1 then g.attempt - 1 end ev_retry, g.kind::text ev_type, g.payload #>> '{}' ev_data,
+        nullif(g.attempt - 1, 0) ev_retry, g.kind::text ev_type, g.payload #>> '{}' ev_data,
         g.key::text ev_extra1, g.headers ->> 'extra2' ev_extra2, g.headers ->> 'extra3' ev_extra3, g.headers ->> 'extra4' ev_extra4
       from trunq_log.%2$I g
   $q$, p_queue_id, v_log);
@@ -91,6 +93,14 @@ begin
     end $f$;
     revoke execute on function pgq._instead_%1$s() from public
   $q$, p_queue_id, v_log, pgq._headers('new.'));
+  for v_function in
+    select pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, pg_get_function_identity_arguments(p.oid) arguments, p.proname as name
+    from pg_proc p where p.pronamespace = 'pgq'::regnamespace and starts_with(p.proname, '_on__specimen')
+  loop
+    execute trunq._for_queue(v_queue, v_function.definition);
+    execute format('revoke execute on function %1$s from public; comment on function %1$s is %2$L',
+      trunq._for_queue(v_queue, format('pgq.%I(%s)', v_function.name, v_function.arguments)), v_function.comment);
+  end loop;
   for v_n in 0 .. 2 loop
     v_view := format('pgq.event_%s_%s', p_queue_id, v_n);
     execute format('create or replace view %s as select e.* from pgq.event_%s e where (select f.queue_cur_table from pgq._queue f where f.queue_id = %2$s) = %s',
@@ -100,7 +110,7 @@ begin
     execute format('create or replace trigger instead instead of insert on %s for each row execute function pgq._instead_%s()', v_view, p_queue_id);
   end loop;
 end $$;
-comment on function pgq._define_queue(integer) is 'Makes the views of a queue''s log, event_N and its three parts, into which programs also insert and copy.';
+comment on function pgq._define_queue(integer) is 'Makes a queue''s functions, like the specimen''s, and the views of its log: event_N and its three parts, into which programs also insert and copy.';
 
 create or replace function pgq._headers(p_prefix text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -140,7 +150,9 @@ begin
 end $$;
 
 create or replace function pgq._forget_queue(p_queue_id integer) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+declare
+  v_function record;
 begin
   if not exists (select from pgq._queue f where f.queue_id = p_queue_id) then
     return;
@@ -150,6 +162,13 @@ begin
     execute format('drop view pgq.event_%s_%s', p_queue_id, v_n);
   end loop;
   execute format('drop view pgq.event_%1$s; drop function pgq._instead_%1$s(); drop sequence pgq.event_%1$s_tick_seq', p_queue_id);
+  for v_function in
+    select p.oid::regprocedure signature from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace
+      and p.proname = '_on_' || (trunq._find_queue(p_queue_id)).name || substr(s.proname, length('_on__specimen') + 1)
+    where s.pronamespace = 'pgq'::regnamespace and starts_with(s.proname, '_on__specimen')
+  loop
+    execute format('drop function %s', v_function.signature);
+  end loop;
   delete from pgq._batch b where b.queue_id = p_queue_id;
   delete from pgq._subscription s where s.sub_queue = p_queue_id;
   delete from pgq.consumer c where not exists (select from pgq._subscription s where s.sub_consumer = c.co_id);
@@ -193,7 +212,7 @@ begin
     raise feature_not_supported using message = 'queue_id, queue_ntables, queue_data_pfx and the names of sequences are fixed: trunq''s log is behind them';
   end if;
   update trunq.queue q set tick_max_count = new.queue_ticker_max_count, tick_max_lag = new.queue_ticker_max_lag,
-    tick_idle_period = new.queue_ticker_idle_period,
+    tick_idle_period = new.queue_ticker_idle_period, tick_external = new.queue_external_ticker, tick_paused = new.queue_ticker_paused,
     -- The ring stays as it was made: of a longer period, it keeps what it can.
     retention = case when new.queue_rotation_period = old.queue_rotation_period then q.retention
       else least(greatest(new.queue_rotation_period, '1 second'), (q.segments - 2) * q.span) end
@@ -201,8 +220,7 @@ begin
   update pgq._queue f set queue_name = new.queue_name, queue_cur_table = new.queue_cur_table,
     queue_rotation_period = new.queue_rotation_period, queue_switch_step1 = new.queue_switch_step1,
     queue_switch_step2 = new.queue_switch_step2, queue_switch_time = new.queue_switch_time,
-    queue_external_ticker = new.queue_external_ticker, queue_disable_insert = new.queue_disable_insert,
-    queue_ticker_paused = new.queue_ticker_paused, queue_per_tx_limit = new.queue_per_tx_limit, queue_extra_maint = new.queue_extra_maint
+    queue_disable_insert = new.queue_disable_insert, queue_per_tx_limit = new.queue_per_tx_limit, queue_extra_maint = new.queue_extra_maint
   where f.queue_id = old.queue_id;
   if (old.queue_name, old.queue_disable_insert, old.queue_per_tx_limit) is distinct from (new.queue_name, new.queue_disable_insert, new.queue_per_tx_limit) then
     perform pgq._lock_names();

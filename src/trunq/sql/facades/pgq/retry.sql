@@ -20,6 +20,9 @@ begin
   found_events := cardinality(v_ids);
   queued := cardinality(v_new);
   if queued > 0 then
+    if p_at is null then
+      raise not_null_violation using message = 'null value in column "ev_retry_after" of relation "retry_queue" violates not-null constraint';
+    end if;
     -- Put off in any case, then to the very time: PgQ hands nothing out again before maint_retry_events.
     perform trunq.retry_batch(v.queue, v.subscription, v.lease_id, v.token, v_new, p_after => '1 day');
     update trunq.delayed d set due_at = p_at where d.queue_id = v.queue_id and d.subscription_id = v.subscription_id and d.id = any (v_new);

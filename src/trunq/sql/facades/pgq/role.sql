@@ -19,7 +19,7 @@ begin
         'next_batch_info', 'next_batch', 'next_batch_custom', 'get_batch_events', 'get_batch_info', 'get_batch_cursor', 'event_retry', 'batch_retry',
         'force_tick', 'finish_batch', 'register_subconsumer', 'unregister_subconsumer', '_require_batch') then 'pgq_reader, pgq_admin'
       when v.name in ('insert_event', 'current_event_table', 'jsontriga', 'logutriga', 'sqltriga') then 'pgq_writer, pgq_admin'
-      when v.name not like '\_%' then 'pgq_admin' else 'current_user' end);
+      when v.name not like '\_%' or v.name = '_grant_perms_from' then 'pgq_admin' else 'current_user' end);
   end loop;
 end $$;
 grant usage on schema pgq to public;

@@ -3,7 +3,7 @@
 -- stands for.
 --
 --   an event        is a message: ev_id id, ev_type kind, ev_data payload (a JSON string), ev_extra1 key, ev_extra2..4 in headers,
---                   ev_owner subscription_id, ev_retry attempt - 1
+--                   ev_owner subscription_id, ev_retry attempt - 1 (0: null)
 --   a consumer      is an exclusive subscription without a limit of attempts, whose leases do not run out
 --   a batch         is a lease over a window, under a number of its own
 --   a retry         is a row of trunq.delayed
@@ -58,9 +58,7 @@ begin
     queue_switch_time timestamptz not null default now(),
     queue_disable_insert boolean not null default false,
     queue_per_tx_limit integer,
-    queue_extra_maint text[],
-    queue_external_ticker boolean not null default false,
-    queue_ticker_paused boolean not null default false
+    queue_extra_maint text[]
   );
 
   create table pgq.consumer (

@@ -5,12 +5,21 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer;
 begin
-  select f.queue_id into v_queue_id from pgq._queue f
-  where f.queue_name = i_queue_name and f.queue_external_ticker and not f.queue_ticker_paused;
+  select q.queue_id into v_queue_id from pgq.queue q
+  where q.queue_name = i_queue_name and q.queue_external_ticker and not q.queue_ticker_paused;
   if not found then
     raise exception 'queue not found or ticker disabled: %', i_queue_name;
   end if;
-  perform pgq._cut_tick(v_queue_id, i_tick_id, i_event_seq, i_orig_timestamp);
+  perform trunq._require_read_committed('cut_tick');
+  perform pgq._sync_commit();
+  perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue_id);
+  if num_nulls(i_tick_id, i_orig_timestamp, i_event_seq) > 0 then
+    raise not_null_violation using message = format('null value in column "%s" of relation "tick" violates not-null constraint',
+      case when i_tick_id is null then 'tick_id' when i_orig_timestamp is null then 'tick_time' else 'tick_event_seq' end);
+  end if;
+  -- As it is given, whatever trunq.cut_tick would refuse: ticks in disorder are in PgQ, too, for the one who numbers them to avoid.
+  insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
+  values (v_queue_id, i_tick_id, trunq.snapshot(), i_event_seq, i_orig_timestamp);
   perform pgq.seq_setval(format('pgq.event_%s_id_seq', v_queue_id), i_event_seq);
   return i_tick_id;
 end $$;
@@ -21,6 +30,8 @@ declare
   v_queue record;
   v_last record;
   v_before timestamptz;
+  v_sequence regclass;
+  v_id bigint;
   v_seq bigint;
   v_new bigint;
   v_lag interval;
@@ -36,7 +47,9 @@ begin
   perform trunq._require_read_committed('tick');
   perform trunq._check_cluster();
   perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
-  v_seq := pgq.seq_getval(v_queue.queue_event_seq);
+  v_sequence := v_queue.queue_event_seq;
+  v_id := coalesce(pg_sequence_last_value(v_sequence), 0);
+  v_seq := greatest(v_id, 1);
   select t.tick_id, t.created_at, v_seq - greatest(t.last_message_id, 1) new_events, greatest(t.last_message_id, 1) seq into v_last
   from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
   if found then
@@ -58,28 +71,31 @@ begin
       end if;
     end if;
   end if;
-  return pgq._cut_tick(v_queue.queue_id, greatest(nextval(v_queue.queue_tick_seq::regclass), v_last.tick_id + 1),
-    trunq._last_message_id(trunq._find_queue(v_queue.queue_id)), trunq.clock());
+  perform pgq._sync_commit();
+  return (trunq._cut_tick(trunq._find_queue(v_queue.queue_id), greatest(nextval(v_queue.queue_tick_seq::regclass), v_last.tick_id + 1),
+    trunq.clock(), v_id)).tick_id;
 end $$;
 
-create or replace function pgq._cut_tick(p_queue_id integer, p_tick_id bigint, p_last_message_id bigint, p_at timestamptz) returns bigint
+create or replace function pgq._sync_commit() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('synchronous_commit') = 'off' then
     -- As trunq.tick: a tick may be in a checkpoint elsewhere before the next crash.
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
-  values (p_queue_id, p_tick_id, trunq.snapshot(), p_last_message_id, p_at);
-  return p_tick_id;
 end $$;
-comment on function pgq._cut_tick(integer, bigint, bigint, timestamptz) is 'Stores a tick under a number that PgQ''s caller chose.';
+comment on function pgq._sync_commit() is 'Lets this transaction wait for the disk.';
 
 create or replace function pgq._follow_tick() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sequence regclass;
 begin
   if exists (select from pgq._queue f where f.queue_id = new.queue_id) then
-    perform pgq.seq_setval(format('pgq.event_%s_tick_seq', new.queue_id), new.tick_id);
+    v_sequence := format('pgq.event_%s_tick_seq', new.queue_id);
+    if coalesce(pg_sequence_last_value(v_sequence), 0) < new.tick_id then
+      perform setval(v_sequence, new.tick_id);
+    end if;
   end if;
   return null;
 end $$;
@@ -91,7 +107,7 @@ declare
   v_name text;
   v_count bigint := 0;
 begin
-  for v_name in select f.queue_name from pgq._queue f where not f.queue_external_ticker and not f.queue_ticker_paused order by f.queue_name loop
+  for v_name in select q.queue_name from pgq.queue q where not q.queue_external_ticker and not q.queue_ticker_paused order by 1 loop
     if pgq.ticker(v_name) > 0 then
       v_count := v_count + 1;
     end if;

@@ -10,7 +10,7 @@ end $$;
 
 create or replace view pgq.queue as
   select f.queue_id, f.queue_name, f.queue_ntables, f.queue_cur_table, f.queue_rotation_period, f.queue_switch_step1, f.queue_switch_step2,
-    f.queue_switch_time, f.queue_external_ticker, f.queue_disable_insert, f.queue_ticker_paused, q.tick_max_count queue_ticker_max_count,
+    f.queue_switch_time, q.tick_external queue_external_ticker, f.queue_disable_insert, q.tick_paused queue_ticker_paused, q.tick_max_count queue_ticker_max_count,
     q.tick_max_lag queue_ticker_max_lag, q.tick_idle_period queue_ticker_idle_period, f.queue_per_tx_limit,
     'pgq.event_' || f.queue_id queue_data_pfx, 'pgq.event_' || f.queue_id || '_id_seq' queue_event_seq,
     'pgq.event_' || f.queue_id || '_tick_seq' queue_tick_seq, f.queue_extra_maint
@@ -27,7 +27,7 @@ comment on view pgq.tick is 'The ticks of these queues.';
 
 create or replace view pgq.retry_queue as
   select d.due_at ev_retry_after, d.queue_id ev_queue, d.id ev_id, d.created_at ev_time, null::bigint ev_txid, d.subscription_id ev_owner,
-    d.attempt - 1 ev_retry, d.kind ev_type, d.payload #>> '{}' ev_data, d.key ev_extra1, d.headers ->> 'extra2' ev_extra2,
+    nullif(d.attempt - 1, 0) ev_retry, d.kind ev_type, d.payload #>> '{}' ev_data, d.key ev_extra1, d.headers ->> 'extra2' ev_extra2,
     d.headers ->> 'extra3' ev_extra3, d.headers ->> 'extra4' ev_extra4
   from trunq.delayed d where d.subscription_id is not null and exists (select from pgq._queue f where f.queue_id = d.queue_id);
 comment on view pgq.retry_queue is 'Events that wait to be handed out again.';
