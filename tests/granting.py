@@ -27,6 +27,7 @@ UNTIL = "2999-01-01"
 HELD = {"subscription": "default", "lease_id": 1, "token": 1}
 SCOPE = "mine:one"
 BATCH = {"subscription": "stream", "batch_id": 1}
+PLACE = Jsonb({"tick_id": 1, "snapshot": "1:1:", "txid": 0, "id": 0})
 
 DEFINITION = Jsonb({"source": {"format": "files"}, "sink": {"format": "delta"}})
 
@@ -39,11 +40,13 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "announcement_channel": (EVERYBODY, {}),
     "archive": (OWNER, {}),
     "backfill_pipeline": (OWNER, {"pipeline": "there", "range": Jsonb({})}),
+    "begin_move": (WORKS, {**BATCH, "token": 1}),
     "cancel": (ADMIN, {"ids": [1]}),
     "cancel_pipeline": (OWNER, {"pipeline": "there"}),
     "capture": (OWNER, {"table": "public.anything"}),
     "clock": (EVERYBODY, {}),
     "close_queue": (ADMIN, {}),
+    "copy_position": (WORKS | ADMIN, {"subscription": "stream", "like": "stream"}),
     "count_dead": (LOOKS, {}),
     "count_quarantine": (OWNER, {"pipeline": "there"}),
     "create_archive": (OWNER, {}),
@@ -65,10 +68,13 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "drop_taker": (OWNER, {"taker": "there"}),
     "elect": (OWNER, {"name": "me"}),
     "empty_queue": (OWNER, {}),
+    "end_mover": (WORKS, {"subscription": "stream", "worker": "w"}),
     "extend": (WORKS, HELD),
     "fail_batch": (WORKS, {**BATCH, "token": 1}),
+    "fail_move": (WORKS, {**BATCH, "token": 1, "error": "e"}),
     "find_reference": (LOOKS, {"reference": "0000000000"}),
     "finish_batch": (WORKS, {**BATCH, "token": 1}),
+    "finish_move": (WORKS, {**BATCH, "token": 1}),
     "fire": (OWNER, {}),
     "fleet": (LOOKS, {}),
     "forget": (OWNER, {}),
@@ -90,6 +96,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_members": (LOOKS | WORKS, {"group": "crew"}),
     "list_memos": (WORKS | ADMIN, {"scope": SCOPE}),
     "list_messages": (LOOKS, {}),
+    "list_movers": (LOOKS | WORKS, {}),
     "list_pipelines": (OWNER, {}),
     "list_webhooks": (PUBLISHES, {}),
     "list_progress": (LOOKS, {}),
@@ -129,6 +136,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "read_batch": (WORKS, BATCH),
     "reap": (OWNER, {}),
     "rebase": (OWNER, {}),
+    "receive": (OWNER, {"source": "s", "subscription_id": 1, "from": PLACE, "to": PLACE}),
     "reclaim": (WORKS, {"subscription": "default", "worker": "w"}),
     "reject": (WORKS, {**HELD, "ids": [1]}),
     "release": (WORKS, {**HELD, "ids": [1]}),
@@ -166,8 +174,10 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "show_message": (LOOKS, {"id": 1}),
     "show_public": (LOOKS, {"id": 1}),
     "snapshot": (EVERYBODY, {}),
+    "start_mover": (WORKS, {"subscription": "stream", "worker": "w", "definition": Jsonb({})}),
     "statistics": (LOOKS, {}),
     "status": (LOOKS | WORKS, {}),
+    "stop_mover": (WORKS | ADMIN, {"subscription": "stream"}),
     "subscribe": (ADMIN, {"subscription": "default", "rate": 9}),
     "summarize": (OWNER, {}),
     "sync_schedules": (OWNER, {"schedules": Jsonb([])}),

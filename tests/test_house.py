@@ -151,6 +151,8 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "set_dead": record.DeadPolicy,
         "list_groups": record.Group,
         "list_members": record.Member,
+        "begin_move": record.Move,
+        "list_movers": record.MoverState,
         "list_streams": record.Stream,
         "list_losses": record.Loss,
         "list_ticks": record.Tick,

@@ -14,6 +14,7 @@ from trunq.errors import (
     InvalidName,
     InvalidSchedule,
     LeaseLost,
+    MarkMismatch,
     MemberBusy,
     MemoTooLarge,
     MessageFailed,
@@ -45,6 +46,7 @@ from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
     from trunq.consumer import Consumer
+    from trunq.mover import Mover
     from trunq.rank import Rank, Ranks
     from trunq.worker import Worker
 
@@ -61,6 +63,7 @@ __all__ = [
     "InvalidName",
     "InvalidSchedule",
     "LeaseLost",
+    "MarkMismatch",
     "MemberBusy",
     "MemoTooLarge",
     "Message",
@@ -68,6 +71,7 @@ __all__ = [
     "MessageNotFound",
     "MessageTooLarge",
     "MessagesLost",
+    "Mover",
     "QueueClosed",
     "QueueFull",
     "QueueInUse",
@@ -106,6 +110,10 @@ def __getattr__(name: str) -> Any:
         from trunq.consumer import Consumer  # noqa: PLC0415
 
         return Consumer
+    if name == "Mover":
+        from trunq.mover import Mover  # noqa: PLC0415
+
+        return Mover
     if name in ("Rank", "Ranks"):
         from trunq import rank  # noqa: PLC0415
 

@@ -24,6 +24,7 @@
     ├── MemoTooLarge           TQ025   also a ValueError
     ├── MessagesLost           TQ026
     ├── MemberBusy             TQ027
+    ├── MarkMismatch           TQ028
     ├── PipelineNotFound       TQ030
     ├── InvalidPipeline        TQ031   also a ValueError
     ├── MessageFailed                  the message that a client awaited did not succeed
@@ -202,6 +203,12 @@ class MessagesLost(TrunqError):
     """The subscription stood still for longer than its queue holds messages: go on with `accept_loss`."""
 
     sqlstate = "TQ026"
+
+
+class MarkMismatch(TrunqError):
+    """A batch of a stream does not follow what the target of its mover has received."""
+
+    sqlstate = "TQ028"
 
 
 class MemberBusy(TrunqError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shelling import Shell
-from trunq import Client
+from trunq import Client, LeaseLost
 
 
 @pytest.fixture
@@ -37,14 +37,55 @@ def test_streams_are_listed_shown_and_moved(trunq: Shell, client: Client, tick: 
     assert client.next_batch("orders", "ledger", "ada") is None
 
 
+def test_the_open_batch_is_taken_from_its_reader_and_comes_again(
+    trunq: Shell, client: Client, tick: int
+) -> None:
+    retry = ("stream", "retry", "orders", "ledger")
+    assert "has no open batch" in trunq(*retry).said
+    held = client.next_batch("orders", "ledger", "ada")
+    assert held is not None
+    assert f"is at {held.batch_id}" in trunq(*retry, "--batch", str(held.batch_id + 9)).said
+    told = trunq(*retry, "--batch", str(held.batch_id), "--after", "0", "--error", "no disk", "--json").json
+    assert (told["batch_id"], told["messages"]) == (held.batch_id, None)
+    with pytest.raises(LeaseLost):
+        client.finish(held)
+    assert "no disk" in trunq("stream", "show", "orders", "ledger").said
+    again = client.next_batch("orders", "ledger", "ada")
+    assert again is not None
+    assert [message.payload for message in client.read(again)] == [3, 4]
+    client.publish("orders", 5)
+    assert "2 messages of batch" in trunq(*retry, "--later", "--after", "0").said
+    following = client.next_batch("orders", "ledger", "ada")
+    assert following is not None
+    came = [(message.payload, message.attempt) for message in client.read(following)]
+    assert came == [(5, 1), (3, 2), (4, 2)]
+    assert "from 2" in trunq(*retry, "--after", "1h").said
+    assert "waits" in trunq(*retry).said
+    assert client.next_batch("orders", "ledger", "ada") is None
+
+
+def test_the_status_says_at_which_tick_streams_stand(trunq: Shell, tick: int) -> None:
+    (row,) = trunq("status", "--json").json
+    assert (row["position_tick_id"], row["newest_tick_id"]) == (tick + 1, tick + 1)
+    assert (
+        f"Stream ledger of orders: tick {tick + 1} of {tick + 1}, 2 pending for"
+        in trunq("status", "--once").said
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["seek", "orders", "ledger"], "give --tick, --at or --start"),
-        (["seek", "orders", "ledger", "--tick", "1", "--start", "latest"], "give --tick, --at or --start"),
+        (["seek", "orders", "ledger"], "give --tick, --at, --start or --like"),
+        (
+            ["seek", "orders", "ledger", "--tick", "1", "--start", "latest"],
+            "give --tick, --at, --start or --like",
+        ),
         (["seek", "orders", "ledger", "--tick", "99"], "has no tick 99"),
         (["seek", "orders", "ledger", "--at", "2001-01-01"], "keeps no tick in reach"),
         (["show", "orders", "nobody"], "trunq stream list orders"),
+        (["retry", "orders", "nobody"], "trunq stream list orders"),
+        (["retry", "orders", "ledger", "--after", "soon"], "not an interval"),
     ],
 )
 @pytest.mark.usefixtures("tick")

@@ -117,6 +117,7 @@ def test_rotation_beside_a_takeover_of_an_older_window_keeps_it(work: Engine, ot
         later = put_batches(work, 1)
         dan = take(work, worker="dan", cut=False)
         assert [ids(read(work, dan))] == later, "the frontier is where it was"
-        assert work.ask("finish_batch", **named(cat)) and work.ask("finish_batch", **named(dan))
+        assert work.ask("finish_batch", **named(cat))
+        assert work.ask("finish_batch", **named(dan))
     assert stream(work).pending == 0
     assert work.ask("position", **LAKE) == dan.to_tick_id

@@ -6,8 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
-from calling import move_clock, new_names, refused
+from calling import ask, move_clock, new_names, refused
 from conftest import Connect
 from engine import Engine
 from streaming import LAKE, ids, named, read, take
@@ -384,3 +385,16 @@ def test_messages_that_come_while_a_segment_is_emptied_are_read_and_no_tick_is_l
     wait_until_blocked(other.connection, work.connection)
     other.connection.commit()
     assert ids(read(work, take(work))) == inserting.result()
+
+
+def test_of_two_movers_that_bring_a_batch_the_second_finds_that_it_is_here(
+    work: Engine, other: Engine, meanwhile: Any
+) -> None:
+    work.publish(2)
+    (move,) = work.call("begin_move", **named(take(work)))
+    given = {"source": move.source, "subscription_id": move.subscription_id, "from": Jsonb(move.from_place)}
+    assert ask(other.connection, "receive", **given, to=Jsonb(move.to_place))
+    second = meanwhile(ask, work.connection, "receive", **given, to=Jsonb(move.to_place))
+    wait_until_blocked(other.connection, work.connection)
+    other.connection.commit()
+    assert second.result() is False

@@ -110,11 +110,8 @@ def test_unknown_subscriptions(session: Connection, queue: str, functions: list[
 
 def test_subscriptions_of_the_other_mode(session: Connection, queue: str, functions: list[Function]) -> None:
     ask(session, "subscribe", queue=queue, subscription="stream", mode="exclusive")
-    asked = [
-        each
-        for each in functions
-        if "TQ011" in each.raises and each.name not in ("subscribe", "create_group")
-    ]
+    makers = ("subscribe", "create_group")
+    asked = [each for each in functions if "TQ011" in each.raises and each.name not in makers]
     assert len(asked) > 10
     for function in asked:
         wrong = []

@@ -145,6 +145,24 @@ def test_a_reader_sees_payloads_only_where_its_role_says_so(
         full.execute("select payload from trunq_queue.mine_messages")
 
 
+def test_a_reader_with_payloads_may_select_from_the_log_until_it_is_revoked(
+    shop: Connection, grant: Callable[..., Connection]
+) -> None:
+    plain, full = grant("reader"), grant("reader", payload=True)
+    ask(shop, "grant_role", queue="mine", role="publisher", grantee=me(full))
+    select = b"select id, payload from trunq_log.mine"
+    assert len(full.execute(select).fetchall()) == 3
+    for session, query in ((plain, select), (full, b"select id from trunq_log.other")):
+        with refused("42501"):
+            session.execute(query)
+    ask(shop, "revoke_role", queue="mine", role="reader", grantee=me(full))
+    with refused("42501"):
+        full.execute(select)
+    # What it may as a publisher stays.
+    assert len(full.execute("select id from trunq_log.mine").fetchall()) == 3
+    publish(full, "mine")
+
+
 def test_doors_lead_to_their_functions_and_queue_alone(
     shop: Connection, grant: Callable[..., Connection]
 ) -> None:

@@ -18,6 +18,7 @@ from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
 from trunq._async.limit import AsyncLimits
 from trunq._async.memo import AsyncMemos
+from trunq._async.mover import AsyncMovers
 from trunq._async.pause import AsyncPauses
 from trunq._async.pipeline import AsyncPipelines
 from trunq._async.progress import AsyncReporting
@@ -67,6 +68,7 @@ class AsyncClient(
     AsyncBatches,
     AsyncStreams,
     AsyncGroups,
+    AsyncMovers,
     AsyncBells,
     AsyncDelayed,
     AsyncDead,

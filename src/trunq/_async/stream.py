@@ -129,3 +129,16 @@ class AsyncStreams(AsyncAccess):
             error=error,
         )
         return count
+
+    async def copy_position(
+        self, queue: str, subscription: str, like: str, *, connection: AsyncGiven | None = None
+    ) -> int:
+        """Move an exclusive subscription exactly where another one, `like`, stands; returns the tick.
+
+        Raises SubscriptionBusy while one of them has an open batch, TickNotFound when messages after that
+        place are gone.
+        """
+        position: int = await self._value(
+            connection, "copy_position", queue=queue, subscription=subscription, like=like
+        )
+        return position

@@ -20,6 +20,7 @@ from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
 from trunq._sync.limit import Limits
 from trunq._sync.memo import Memos
+from trunq._sync.mover import Movers
 from trunq._sync.pause import Pauses
 from trunq._sync.pipeline import Pipelines
 from trunq._sync.progress import Reporting
@@ -69,6 +70,7 @@ class Client(
     Batches,
     Streams,
     Groups,
+    Movers,
     Bells,
     Delayed,
     Dead,

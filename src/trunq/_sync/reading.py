@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from time import monotonic, time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import Connection
@@ -17,18 +17,21 @@ from tenacity import Retrying, retry_if_exception_type
 
 from trunq._sync.batch import Batches
 from trunq._sync.bell import Bells
+from trunq._sync.columns import PAGE, Columns
+from trunq._sync.group import Groups
 from trunq._sync.stream import Streams
 from trunq._sync.wake import Wake
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
-from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy
+from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, interval
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 log = logging.getLogger("trunq.client")
 
-_PAGE: Final = 2000
-"""Messages fetched by one call."""
 _SOON: Final = 0.05
 """Seconds after which one who was woken for nothing looks once more: another reader may have been about to
 cut the tick.
@@ -37,7 +40,7 @@ _TIMED_POLL: Final = 0.5
 """Seconds between two looks, at most, where a batch comes of age without anybody saying so."""
 
 
-class Readings(Batches, Streams, Bells):
+class Readings(Batches, Streams, Groups, Bells):
     """Reading in a loop."""
 
     def stream(
@@ -52,6 +55,7 @@ class Readings(Batches, Streams, Bells):
         min_count: int | None = None,
         min_interval: Interval | None = None,
         poll: Interval = 5.0,
+        member: str | None = None,
     ) -> BatchStream:
         """The batches of an exclusive subscription, for a loop that waits for the next until you leave it.
 
@@ -62,10 +66,12 @@ class Readings(Batches, Streams, Bells):
 
         Each has to be finished or failed in the body of the loop; the next turn raises InvalidArgument
         otherwise. `worker` is the reader's name: the next process of that name goes on at once where a killed
-        one stood, another (None: a name of its own) when the lease time is over. The rest is as in
-        `next_batch`. It listens on a connection of its own and looks each `poll` seconds besides; with a pool
-        of yours, and behind a connection pooler, it looks each half second. A lost connection is opened
-        again. Raises psycopg.OperationalError when there is no database to begin with.
+        one stood, another (None: a name of its own) when the lease time is over. With `member`, it reads a
+        group under that name, which it joins and leaves again: MemberBusy says that another process has the
+        name. The rest is as in `next_batch`. It listens on a connection of its own and looks each `poll`
+        seconds besides; with a pool of yours, and behind a connection pooler, it looks each half second. A
+        lost connection is opened again. Raises psycopg.OperationalError when there is no database to begin
+        with.
         """
         asked: dict[str, Any] = {
             "max_ticks": max_ticks,
@@ -74,13 +80,16 @@ class Readings(Batches, Streams, Bells):
             "min_count": min_count,
             "min_interval": min_interval,
         }
+        if worker is not None and member is not None:
+            raise InvalidArgument("a stream is read by a worker, or by a member of a group", "give one name")
         length = interval("poll", poll)
         seconds = length.total_seconds() if length is not None else 0.0
         if seconds <= 0:
             raise InvalidArgument(f"poll is a time between two looks, more than 0, not {poll}")
         if (min_lag, min_count, min_interval) != (None, None, None):
             seconds = min(seconds, _TIMED_POLL)
-        return BatchStream(self, queue, subscription, worker or own_name(), asked, seconds)
+        name = member or worker or own_name()
+        return BatchStream(self, queue, subscription, name, asked, seconds, is_member=member is not None)
 
 
 class BatchStream:
@@ -94,8 +103,11 @@ class BatchStream:
         worker: str,
         asked: dict[str, Any],
         poll: float,
+        *,
+        is_member: bool = False,
     ) -> None:
         self.worker = worker
+        self._is_member = is_member
         self._client = client
         self._queue = queue
         self._subscription = subscription
@@ -109,16 +121,31 @@ class BatchStream:
 
     def __iter__(self) -> Iterator[OpenBatch]:
         wake = Wake(self._client, self._queue)
+        columns = Columns(self._client)
         again_at: float | None = None
+        if self._is_member:
+            self._client.join_group(self._queue, self._subscription, self.worker)
         try:
             wake.open()
             while (found := self._wait(wake, again_at)) is not None:
-                batch = OpenBatch(self._client, found)
+                batch = OpenBatch(self._client, found, columns)
                 yield batch
                 batch._require_end()
                 again_at = batch._again_at
         finally:
-            wake.close()
+            try:
+                columns.close()
+            finally:
+                wake.close()
+            if self._is_member:
+                self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._client.leave_group(self._queue, self._subscription, self.worker)
+        except (psycopg.Error, TrunqError) as error:
+            # With a batch in hand it stays a member: others take that over when its time is up.
+            log.info("member %s of %s stays: %s", self.worker, self._subscription, error)
 
     def _wait(self, wake: Wake, again_at: float | None) -> Batch | None:
         """The next batch; None when the loop is to end."""
@@ -162,9 +189,10 @@ class BatchStream:
 class OpenBatch:
     """A batch in hand: loop over its messages, in order and by pages; finish it, or fail it."""
 
-    def __init__(self, client: Readings, batch: Batch) -> None:
+    def __init__(self, client: Readings, batch: Batch, columns: Columns) -> None:
         self.batch = batch
         self._client = client
+        self._columns = columns
         self._connection: Connection[Any] | None = None
         self._is_ended = False
         self._again_at: float | None = None
@@ -189,15 +217,34 @@ class OpenBatch:
                 self.batch.batch_id,
                 after_txid,
                 after_id,
-                _PAGE,
+                PAGE,
                 connection=self._connection,
             )
             for message in page:
                 self.message_count += 1
                 yield message
-            if len(page) < _PAGE:
+            if len(page) < PAGE:
                 return
             after_txid, after_id = page[-1].txid, page[-1].id
+
+    def to_arrow(self, filter: Mapping[str, Any] | None = None) -> pa.Table:
+        """The messages as a table of Arrow, in order; with `filter`, written as in `subscribe`, those that
+        pass it.
+
+        Columns: id, txid (int64), kind, key (string), payload, headers (string, JSON text), body (binary),
+        priority, attempt (int16), created_at (timestamp, UTC). A role that may read the log (the owner, or a
+        reader with payloads) has it copied straight from there, by ADBC if it is installed; for others it is
+        read in pages. Raises InvalidArgument without pyarrow, which comes with `pip install 'trunq[arrow]'`.
+        """
+        return self._columns.table(self.batch, filter, self._connection)
+
+    def to_arrow_reader(self, filter: Mapping[str, Any] | None = None) -> pa.RecordBatchReader:
+        """As `to_arrow`, for a batch of any size: a reader of some thousand messages, or 8 MB, at a time.
+
+        Read it to its end before you do anything else with the batch. Of an async client, read it in a thread
+        of its own: `asyncio.to_thread(pyarrow.parquet.write_table, ...)`.
+        """
+        return self._columns.reader(self.batch, filter, self._connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:

@@ -125,3 +125,16 @@ class Streams(Access):
             error=error,
         )
         return count
+
+    def copy_position(
+        self, queue: str, subscription: str, like: str, *, connection: Given | None = None
+    ) -> int:
+        """Move an exclusive subscription exactly where another one, `like`, stands; returns the tick.
+
+        Raises SubscriptionBusy while one of them has an open batch, TickNotFound when messages after that
+        place are gone.
+        """
+        position: int = self._value(
+            connection, "copy_position", queue=queue, subscription=subscription, like=like
+        )
+        return position

@@ -19,7 +19,7 @@ from trunq.cli.output import Row, out, write, write_csv, write_json
 from trunq.cli.pause import words
 from trunq.cli.table import Column, draw, draw_under, fits
 from trunq.cli.taker import behind
-from trunq.record import Status
+from trunq.record import Status, Stream
 
 COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
 """Numbers with their colours."""
@@ -59,12 +59,14 @@ def status(
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
     long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
     an estimate: numbers are exact up to 1,000. A subscription that is paused, or lost messages, says so
-    beside its name. The first line says when no leader runs, the last ones how far lakes are behind that take
-    the history of a queue, and what else is wrong: who is about to lose messages, too. Ctrl-C ends it.
+    beside its name. The first line says when no leader runs, the last ones at which tick streams stand, how
+    far lakes are behind that take the history of a queue, and what else is wrong: who is about to lose
+    messages, too. Ctrl-C ends it.
     """
     with client(database) as trunq:
         if json or csv:
-            rows = [row._asdict() for row in trunq.status(queue)]
+            ticks = {(row.queue, row.subscription): row for row in trunq.list_streams(queue)}
+            rows = [_with_ticks(row, ticks.get((row.queue, row.subscription))) for row in trunq.status(queue)]
             write_csv(rows) if csv else write_json(rows)
         elif once or not out.is_terminal:
             write(_shown(trunq, queue))
@@ -91,7 +93,26 @@ def _shown(trunq: Client, queue: str | None) -> Group:
         Text(f"{row.taker} takes the history of {row.queue}: {behind(row._asdict())}", style="dim")
         for row in trunq.list_takers(queue)
     )
-    return Group(*unled, table, *takers, *warnings)
+    streams = (Text(_standing(row), style="dim") for row in trunq.list_streams(queue))
+    return Group(*unled, table, *streams, *takers, *warnings)
+
+
+def _standing(row: Stream) -> str:
+    """Stream ledger of sales: tick 41 of 45, 12 pending for 3 s, batch 7 with bookkeeper."""
+    pending = display.count(row.pending, row.is_estimate)
+    said = [
+        f"Stream {row.subscription} of {row.queue}: tick {row.position_tick_id} of {row.newest_tick_id}",
+        f"{pending} pending" + (f" for {display.interval(row.lag)}" if row.pending else ""),
+    ]
+    if row.batch_id is not None:
+        said.append(f"batch {row.batch_id} {f'with {row.worker}' if row.worker else 'waits'}")
+    return ", ".join(said)
+
+
+def _with_ticks(row: Status, stream: Stream | None) -> Row:
+    """As JSON and CSV have it; ticks are those of a stream."""
+    ticks = (None, None) if stream is None else (stream.position_tick_id, stream.newest_tick_id)
+    return {**row._asdict(), "position_tick_id": ticks[0], "newest_tick_id": ticks[1]}
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:

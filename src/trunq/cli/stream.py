@@ -1,25 +1,28 @@
-"""trunq stream: list, show, seek, losses, accept."""
+"""trunq stream: list, show, seek, retry, losses, accept; move and moves are in mover.py."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import typer
 
 from trunq import Client
-from trunq.cli import option
+from trunq.cli import completion, option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
 from trunq.cli.subscription import Name
+from trunq.record import Batch, Stream
 
 app = option.noun(
     "Streams, the exclusive subscriptions of queues: where they stand, and how to move them.",
     "trunq stream list",
     "trunq stream show orders ledger",
+    "trunq stream retry orders ledger --after 10m",
     "trunq stream seek orders ledger --at 2026-03-01T08:00",
     "trunq stream losses orders",
+    "trunq stream move orders 'orders_{kind}' --split kind --to-dsn postgresql://reports/shop",
 )
 
 LOSSES = (
@@ -59,7 +62,7 @@ def show(
     After failures, batches is how many parts of it are open, and error what the last attempt failed with.
     """
     with client(database) as trunq:
-        row = _find(trunq, queue, subscription)
+        row = _stream(trunq, queue, subscription)._asdict()
     if json:
         write_json(row)
         return
@@ -76,6 +79,8 @@ def show(
     "trunq stream seek orders ledger --start earliest",
     "trunq stream seek orders ledger --start latest",
     "trunq stream seek orders ledger --tick 41",
+    "# Exactly where another stream of this queue stands",
+    "trunq stream seek orders ledger --like audit",
 )
 def seek(
     queue: option.Queue,
@@ -93,19 +98,31 @@ def seek(
         Literal["latest", "earliest"] | None,
         typer.Option("--start", help="earliest: at the oldest message in reach; latest: at those to come."),
     ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="NAME",
+            help="Where this exclusive subscription of the queue stands; neither may have an open batch.",
+            autocompletion=completion.subscriptions,
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Move a stream to a tick, a time or an end of its queue, forward or back.
+    """Move a stream to a tick, a time, an end of its queue or another stream's place, forward or back.
 
     It fails where messages after that place are gone. A batch that is open ends: its reader cannot finish it,
     and what it wrote in the same transaction is rolled back.
     """
-    if sum(given is not None for given in (tick, at, start)) != 1:
-        raise Mistake("Seek goes to one place: give --tick, --at or --start.")
+    if sum(given is not None for given in (tick, at, start, like)) != 1:
+        raise Mistake("Seek goes to one place: give --tick, --at, --start or --like.")
     with client(database) as trunq:
-        position = trunq.seek(queue, subscription, tick, at, start)
+        if like is None:
+            position = trunq.seek(queue, subscription, tick, at, start)
+        else:
+            position = trunq.copy_position(queue, subscription, like)
     if json:
         write_json({"queue": queue, "subscription": subscription, "position_tick_id": position})
     else:
@@ -115,6 +132,110 @@ def seek(
             queue=queue,
             tick=position,
         )
+
+
+@option.verb(
+    app,
+    "retry",
+    "# The batch that fails again and again: once more in ten minutes",
+    "trunq stream retry orders ledger --after 10m",
+    "# Its messages in an hour; the stream goes on behind them at once",
+    "trunq stream retry orders ledger --later --after 1h --error closed",
+    "# Only if it is still this one (trunq stream show)",
+    "trunq stream retry orders ledger --batch 41",
+)
+def retry(
+    queue: option.Queue,
+    subscription: Name,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="BATCH", help="Only if this batch is open.")
+    ] = None,
+    later: Annotated[
+        bool,
+        typer.Option(
+            "--later", metavar=option.FLAG, help="Put its messages into a later batch, and go on behind them."
+        ),
+    ] = False,
+    after: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--after",
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="When, such as 10m (default: after the back-off).",
+        ),
+    ] = None,
+    error: Annotated[
+        str, typer.Option("--error", metavar="TEXT", help="Why; the next attempt shows it.")
+    ] = "retried by trunq stream retry",
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Take the open batch of a stream from its reader, and have it handed out again.
+
+    The reader cannot finish it: what it wrote in the same transaction is rolled back. That counts as a
+    failure of the batch, which is handed out by halves after max_attempts of them, and the stream waits for
+    it. With --later the stream goes on: each of its messages comes again by itself in a later batch, out of
+    order, and dies when its attempts are used up.
+    """
+    with client(database) as trunq:
+        found = _stream(trunq, queue, subscription)
+        count, until = None, None
+        with trunq.transaction() as connection:
+            taken = _take(trunq, found, batch, connection)
+            named = (queue, subscription, taken.batch_id, taken.token)
+            if later:
+                count = trunq.retry_batch(*named, None, after, error, connection=connection)
+                trunq.finish_batch(*named, connection=connection)
+            else:
+                until = trunq.fail_batch(*named, error, after, connection=connection)
+    told = {
+        "queue": queue,
+        "subscription": subscription,
+        "batch_id": found.batch_id,
+        "messages": count,
+        "until": until,
+    }
+    if json:
+        write_json(told)
+    elif later:
+        say(
+            "{messages} messages of batch {batch_id} come again later;"
+            " stream {subscription} of {queue} goes on behind them.",
+            **told,
+        )
+    else:
+        say(
+            "Batch {batch_id} of stream {subscription} of {queue} is handed out again from {until} on.",
+            **{**told, "until": until and until.isoformat(" ", "seconds")},
+        )
+
+
+def _take(trunq: Client, stream: Stream, asked: int | None, connection: Any) -> Batch:
+    """The open batch, in the name of its reader."""
+    if stream.batch_id is None:
+        raise Mistake(f"Stream {stream.subscription} of {stream.queue} has no open batch.")
+    if asked is not None and asked != stream.batch_id:
+        raise Mistake(
+            f"Batch {asked} is not open: stream {stream.subscription} of {stream.queue}"
+            f" is at {stream.batch_id}."
+        )
+    taken = trunq.next_batch(
+        stream.queue,
+        stream.subscription,
+        stream.worker or "trunq stream retry",
+        cut=False,
+        connection=connection,
+    )
+    if taken is None:
+        raise Mistake(
+            f"Batch {stream.batch_id} waits: it is handed out from {stream.expires_at} on, if its"
+            f" stream is not paused. See: trunq stream show {stream.queue} {stream.subscription}"
+        )
+    if taken.to_tick_id != stream.to_tick_id:
+        raise Mistake(f"The reader has finished batch {stream.batch_id} meanwhile.")
+    return taken
 
 
 @option.verb(app, "losses", "trunq stream losses", "trunq stream losses orders --json")
@@ -158,10 +279,10 @@ def accept(
         )
 
 
-def _find(trunq: Client, queue: str, subscription: str) -> dict[str, Any]:
+def _stream(trunq: Client, queue: str, subscription: str) -> Stream:
     for row in trunq.list_streams(queue):
         if row.subscription == subscription:
-            return row._asdict()
+            return row
     raise Mistake(
         f"Queue {queue} has no exclusive subscription {subscription}."
         f" Those there are: trunq stream list {queue}"

@@ -15,9 +15,3 @@ READING: Final = {
 
 WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
 """Others do not matter for text that was read so; defaults and triggers of the table may depend on them."""
-
-
-def set_local(settings: dict[str, str]) -> str:
-    """The query that sets them in a transaction."""
-    chosen = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
-    return f"select {chosen}"

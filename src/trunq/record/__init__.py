@@ -18,6 +18,8 @@ from trunq.record.stream import BatchState as BatchState
 from trunq.record.stream import Group as Group
 from trunq.record.stream import Loss as Loss
 from trunq.record.stream import Member as Member
+from trunq.record.stream import Move as Move
+from trunq.record.stream import MoverState as MoverState
 from trunq.record.stream import Stream as Stream
 from trunq.record.stream import Tick as Tick
 from trunq.record.webhook import Webhook as Webhook

@@ -151,3 +151,36 @@ class Member(NamedTuple):
     expires_at: datetime | None
     joined_at: datetime
     seen_at: datetime
+
+
+class Move(NamedTuple):
+    """A row of `begin_move`: the stream, where a batch of it begins and ends, the end of the last one that
+    was moved (None: none was). For `receive`."""
+
+    source: str
+    subscription_id: int
+    from_place: dict[str, Any]
+    to_place: dict[str, Any]
+    moved_place: dict[str, Any] | None
+
+
+class MoverState(NamedTuple):
+    """A row of `list_movers`. `worker` None: it has ended; `batches` and `messages` were moved so far;
+    `pending` wait, the first of them since `lag`; `error`: why the last try failed."""
+
+    queue: str
+    subscription: str
+    definition: dict[str, Any]
+    worker: str | None
+    stopping: bool
+    started_at: datetime
+    batches: int
+    messages: int
+    moved_at: datetime | None
+    position_tick_id: int
+    pending: int
+    is_estimate: bool
+    lag: timedelta
+    batch_id: int | None
+    error: str | None
+    failed_at: datetime | None

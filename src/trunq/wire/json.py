@@ -93,7 +93,11 @@ def _raw(name: str, value: RawJson, position: int | None) -> bytes:
 
 def decode_jsonb(raw: bytes) -> Any:
     """Decode a jsonb value in Postgres' binary form: one byte of version, then the text."""
-    return json.loads(raw[1:])
+    # json.loads guesses the encoding of bytes and looks for blanks; Postgres leaves nothing to guess.
+    return _read(raw[1:].decode())[0]
+
+
+_read: Final = json.JSONDecoder().raw_decode
 
 
 def _written(name: str, value: Any, position: int | None) -> str:

@@ -21,11 +21,12 @@ from psycopg.errors import LockNotAvailable
 
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
+from trunq.fetch import set_local
 from trunq.pipeline.control import Run
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import TableSink as Model
-from trunq.pipeline.setting import WRITING, set_local
+from trunq.pipeline.setting import WRITING
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.told import told_by_postgres
 from trunq.stage import catalog, mark

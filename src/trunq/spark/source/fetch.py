@@ -24,16 +24,13 @@ import pyarrow as pa
 from psycopg import sql
 from tenacity import Retrying, retry_if_exception, stop_after_delay
 
-from trunq.connection.address import complete
+from trunq import fetch as shared
 from trunq.connection.backoff import BACKOFF, is_away, is_passing
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
 from trunq.spark.source.column import BY_NAME, arrow_schema
 from trunq.spark.source.log import out_of_reach, still_reachable
 from trunq.spark.source.range import ROWS_WORTH_A_TASK, Part
-
-BATCH_BYTES: Final = 8 << 20
-BATCH_ROWS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +106,11 @@ def choose(engine: str, rows: int) -> Engine:
     """The engine of that name; `auto` takes adbc for many rows if it is installed."""
     if engine == "psycopg" or (engine == "auto" and rows < ROWS_WORTH_A_TASK):
         return read_psycopg
-    try:
-        import adbc_driver_postgresql.dbapi  # noqa: F401, PLC0415 - it may not be there
-    except ImportError as error:
-        if engine == "auto":
-            return read_psycopg
-        raise SparkError("the engine adbc is not installed", "pip install 'trunq[spark]'") from error
-    return read_adbc
+    if shared.has_adbc():
+        return read_adbc
+    if engine == "auto":
+        return read_psycopg
+    raise SparkError("the engine adbc is not installed", "pip install 'trunq[spark]'")
 
 
 def read_psycopg(dsn: str, statement: str, columns: Sequence[str], check: Check) -> Iterator[pa.RecordBatch]:
@@ -126,16 +121,12 @@ def read_psycopg(dsn: str, statement: str, columns: Sequence[str], check: Check)
             cursor.execute(setting)
         with cursor.copy(f"copy ({statement}) to stdout (format binary)".encode()) as copy:
             copy.set_types([BY_NAME[name].postgres for name in columns])
-            rows: list[tuple[Any, ...]] = []
-            size = 0
+            gathering = shared.Gathering(schema)
             for row in copy.rows():
-                rows.append(row)
-                size += sum(len(value) for value in row if isinstance(value, str | bytes))
-                if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
-                    yield _transpose(rows, schema)
-                    rows, size = [], 0
-            if rows:
-                yield _transpose(rows, schema)
+                if (batch := gathering.add(row)) is not None:
+                    yield batch
+            if (batch := gathering.rest()) is not None:
+                yield batch
         check(cursor)
 
 
@@ -150,14 +141,7 @@ def read_adbc(dsn: str, statement: str, columns: Sequence[str], check: Check) ->
         with connection.cursor() as cursor:
             for setting in _PLAN:
                 cursor.execute(setting)
-            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
-            cursor.execute(statement)
-            for batch in cursor.fetch_record_batch():
-                if batch.num_rows:
-                    arrays = [
-                        array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)
-                    ]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield from shared.run(cursor, statement, schema)
             check(cursor)
         connection.commit()
     except GeneratorExit:
@@ -192,11 +176,9 @@ def _forget_all() -> None:
 
 def _kept(dsn: str) -> Any:
     """This process's connection to the address; a forked process must not use that of its parent."""
-    import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415
-
     key = (os.getpid(), dsn)
     if key not in _connections:
-        _connections[key] = adbc.connect(complete(dsn, APPLICATION))
+        _connections[key] = shared.connect(dsn, APPLICATION)
     return _connections[key]
 
 
@@ -213,12 +195,6 @@ def _forget(dsn: str) -> None:
     if connection is not None:
         with suppress(Exception):
             connection.close()
-
-
-def _transpose(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _passes(error: BaseException) -> bool:

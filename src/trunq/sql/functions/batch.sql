@@ -56,8 +56,12 @@ language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub trunq.subscription;
   v_queue trunq.queue := trunq._find_queue(p_queue);
+  -- A page of this size is read by a plan that is kept, and so is the beginning of all else.
+  c_page constant integer := 2000;
+  v_first constant integer := case when p_limit <= c_page then p_limit else 500 end;
+  v_count integer;
   v record;
   v_after_txid xid8;
   v_after_id bigint;
@@ -67,6 +71,7 @@ begin
       'p_after_txid', p_after_txid::text, 'p_after_id', p_after_id::text, 'p_limit', p_limit::text, 'p_filter', p_filter::text);
     return;
   end if;
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   if v_sub.lost_at is not null then
     perform trunq._check_loss(v_sub.subscription_id);
@@ -76,28 +81,23 @@ begin
     perform trunq._check_limit(coalesce(p_limit, 1));
     perform trunq._check_filter(p_filter);
   end if;
-  execute format($q$
-    select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id
-    from trunq_data.%I l where l.subscription_id = $1 and l.lease_id = $2
-  $q$, v_queue.lease_table) into v using v_sub.subscription_id, p_batch_id;
-  if v.lo is null then
-    perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_subscription, p_queue, p_batch_id),
-      'next_batch opens one');
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', v_queue.name || '_read_page')
+    using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter;
+  get diagnostics v_count = row_count;
+  if v_count < v_first or v_first = p_limit then
+    return;
   end if;
+  v := trunq._batch_of(v_queue, v_sub, p_batch_id);
   v_after_txid := v.after_txid; v_after_id := v.after_id;
   if (p_after_txid::text::xid8, p_after_id) > (v_after_txid, v_after_id) then
     v_after_txid := p_after_txid::text::xid8; v_after_id := p_after_id;
   end if;
+  -- The rows of a batch are the same, and in the same order, whenever they are read.
   return query execute format($q$
     select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
       g.txid::text::bigint
-    from (%s) g %s
-  $q$, case
-      -- The whole window is planned in less time.
-      when v_after_txid = '0' and v.last_txid >= pg_snapshot_xmax(v.hi) and p_filter is null then
-        format('select g.* from trunq_queue.%I($1, $2) g where g.subscription_id = $7 or g.subscription_id is null and %s',
-          trunq._function(p_queue, 'window'), trunq._filter_condition(v_sub.filter))
-      else trunq._part_query(v_queue, v_sub.filter, p_filter) end, 'limit ' || p_limit)
+    from (%s) g offset %s limit %s
+  $q$, trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
   using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
   -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
   perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
@@ -105,6 +105,65 @@ end $$;
 comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
   'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
 Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.';
+
+create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
+returns table (query text, queue_id integer, from_tick_id bigint)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v record;
+begin
+  -- Of the caller, who runs the query. A name it may not look up is an error, so the catalog is asked.
+  if not exists (
+      select from pg_class c
+      where c.relnamespace = (select n.oid from pg_namespace n where n.nspname = 'trunq_log') and c.relname = v_queue.log_table
+        and has_schema_privilege(c.relnamespace, 'usage') and has_table_privilege(c.oid, 'select') and not row_security_active(c.oid)) then
+    return;
+  elsif trunq._goes_through(p_queue, '_batch_query') then
+    return query execute trunq._through(p_queue, '_batch_query', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
+      'p_filter', p_filter::text);
+    return;
+  end if;
+  perform trunq._check_cluster();
+  if p_filter is not null then
+    perform trunq._check_filter(p_filter);
+  end if;
+  v := trunq._batch_of(v_queue, v_sub, p_batch_id);
+  queue_id := v_queue.queue_id; from_tick_id := v.from_tick_id;
+  query := format(
+    'select g.id, g.kind::text, g.key::text, g.payload::text, g.body::bytea, g.headers::text, g.priority::smallint, g.attempt::smallint, g.created_at, '
+    'g.txid::text::bigint as txid from (%s) g', trunq._part_query_of(v_queue, v_sub.filter, p_filter, array[
+      format('%L::pg_snapshot', v.lo), format('%L::pg_snapshot', v.hi), format('%L::xid8', v.after_txid), v.after_id::text,
+      format('%L::xid8', v.last_txid), v.last_id::text, v_sub.subscription_id::text]));
+  return next;
+end $$;
+comment on function trunq._batch_query(text, text, bigint, jsonb) is
+  'The query that reads of the log what trunq.read_batch returns, in that order, for those who may select from all of it: COPY takes its rows as they come, where read_batch keeps all of them first. Its values are literals. No row for others. Run it with seqscan, bitmapscan, jit and parallel workers off, and trunq._check_reachable afterwards.';
+
+create or replace function trunq._fail_no_batch(p_queue text, p_subscription text, p_batch_id bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_subscription, p_queue, p_batch_id), 'next_batch opens one');
+end $$;
+comment on function trunq._fail_no_batch(text, text, bigint) is 'Raises TQ012 for a batch that a subscription never had.';
+
+create or replace function trunq._batch_of(
+  p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint,
+  out lo pg_snapshot, out hi pg_snapshot, out from_tick_id bigint, out after_txid xid8, out after_id bigint, out last_txid xid8, out last_id bigint
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format($q$
+    select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0'), coalesce(l.after_id, 0), l.last_txid, l.last_id
+    from trunq_data.%I l where l.subscription_id = $1 and l.lease_id = $2
+  $q$, p_queue.lease_table) into lo, hi, from_tick_id, after_txid, after_id, last_txid, last_id using p_sub.subscription_id, p_batch_id;
+  if lo is null then
+    perform trunq._fail_no_batch(p_queue.name, p_sub.name, p_batch_id);
+  end if;
+end $$;
+comment on function trunq._batch_of(trunq.queue, trunq.subscription, bigint) is
+  'The window of a batch, from behind (after_txid, after_id) to (last_txid, last_id); TQ012 for one this subscription never had.';
 
 create or replace function trunq.finish_batch(
   p_queue text, p_subscription text, p_batch_id bigint, p_token bigint, p_upto_txid bigint default null, p_upto_id bigint default null
@@ -130,10 +189,13 @@ begin
     return trunq._pass(p_queue, 'position', 'p_subscription', p_subscription)::bigint;
   end if;
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq._tick_position(trunq._subscription(p_queue, s.name))) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   return trunq._tick_position(trunq._subscription(p_queue, p_subscription, 'exclusive'));
 end $$;
 comment on function trunq.position(text, text) is
-  'The tick up to which an exclusive subscription has read and finished.
+  'The tick up to which an exclusive subscription has read and finished; of a group by key, that of the slot furthest behind.
 Raises: TQ001, TQ002, TQ010, TQ011.';
 
 create or replace function trunq.advance(p_queue text, p_subscription text, p_tick_id bigint) returns bigint
@@ -151,6 +213,9 @@ begin
   end if;
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq.advance(p_queue, s.name, p_tick_id)) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   perform trunq._check_loss(v_sub.subscription_id);
@@ -252,22 +317,28 @@ comment on function trunq._open_batches(trunq.queue, integer) is 'The open batch
 
 create or replace function trunq._part_query(p_queue trunq.queue, p_filter jsonb, p_also jsonb default null) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  -- As trunq._unread: the late transactions of the window, then the range, each with one start key.
-  select format($q$
-    select g.* from pg_snapshot_xip($1) late(txid) cross join lateral (
-      select g.* from trunq_log.%1$I g
-      where g.txid = late.txid and (g.txid, g.id) > ($3, $4) and (g.txid, g.id) <= ($5, $6) and %2$s order by g.id offset 0) g
-    where late.txid >= $3 and late.txid <= $5 and pg_visible_in_snapshot(late.txid, $2)
-    union all
-    (select g.* from trunq_log.%1$I g
-     where (g.txid, g.id) > (greatest($3, pg_snapshot_xmax($1)), case when $3 < pg_snapshot_xmax($1) then 0 else $4 end)
-       and (g.txid, g.id) <= ($5, $6) and pg_visible_in_snapshot(g.txid, $2) and %2$s
-     order by g.txid, g.id)
-  $q$, p_queue.log_table, format('(g.subscription_id = $7 or g.subscription_id is null and %s)%s', trunq._filter_condition(p_filter),
-    ' and ' || trunq._filter_condition(p_also)))
+  select trunq._part_query_of(p_queue, p_filter, p_also, '{$1,$2,$3,$4,$5,$6,$7}')
 $$;
 comment on function trunq._part_query(trunq.queue, jsonb, jsonb) is
   'SQL for the messages of a part of a window, in order: lo $1, hi $2, from behind ($3, $4) to ($5, $6), for the subscription $7.';
+
+create or replace function trunq._part_query_of(p_queue trunq.queue, p_filter jsonb, p_also jsonb, p_values text[]) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- As trunq._unread: the late transactions of the window, then the range, each with one start key.
+  select format($q$
+    select g.* from pg_snapshot_xip(%3$s) late(txid) cross join lateral (
+      select g.* from trunq_log.%1$I g
+      where g.txid = late.txid and (g.txid, g.id) > (%5$s, %6$s) and (g.txid, g.id) <= (%7$s, %8$s) and %2$s order by g.id offset 0) g
+    where late.txid >= %5$s and late.txid <= %7$s and pg_visible_in_snapshot(late.txid, %4$s)
+    union all
+    (select g.* from trunq_log.%1$I g
+     where (g.txid, g.id) > (greatest(%5$s, pg_snapshot_xmax(%3$s)), case when %5$s < pg_snapshot_xmax(%3$s) then 0 else %6$s end)
+       and (g.txid, g.id) <= (%7$s, %8$s) and pg_visible_in_snapshot(g.txid, %4$s) and %2$s
+     order by g.txid, g.id)
+  $q$, p_queue.log_table, format('(g.subscription_id = %s or g.subscription_id is null and %s)%s', p_values[7], trunq._filter_condition(p_filter),
+    ' and ' || trunq._filter_condition(p_also)), p_values[1], p_values[2], p_values[3], p_values[4], p_values[5], p_values[6])
+$$;
+comment on function trunq._part_query_of(trunq.queue, jsonb, jsonb, text[]) is 'trunq._part_query with literals, or other parameters, for $1 to $7.';
 
 create or replace function trunq._check_place(p_what text, p_txid bigint, p_id bigint) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$

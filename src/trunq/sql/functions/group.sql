@@ -4,6 +4,8 @@
 -- newest lease carries (functions/batch.sql); a batch whose time ran out goes to whichever member asks next. Batches are done beside each
 -- other: a message may be done before an older one.
 --
+-- *By key* (slots): functions/slot.sql.
+--
 -- A member is a name. It joins by asking for a batch; trunq.join_group also refuses a name that another uses. What it has in hand is its lease and
 -- nothing else: its row only says when it was last seen, written every ten seconds at most.
 
@@ -14,19 +16,16 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_group trunq.subscription_group;
-  v_created boolean;
+  v_mode text;
 begin
   perform trunq._require_read_committed('create_group');
   perform trunq._check_name('group', p_group);
+  perform trunq._check_slots(p_slots);
   perform trunq._check_start(p_start, p_tick_id, p_at);
-  if p_slots is not null then
-    perform trunq._fail('TQ005', 'groups read whole batches: there are no slots yet');
-  end if;
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
   insert into trunq.subscription_group (queue_id, name, slots) values (v_queue.queue_id, p_group, p_slots)
   on conflict (queue_id, name) do nothing returning * into v_group;
-  v_created := found;
-  if not v_created then
+  if not found then
     v_group := trunq._group(p_queue, p_group);
     if v_group.slots is distinct from p_slots then
       perform trunq._fail('TQ011', format('group "%s" of queue "%s" is there, and reads %s', p_group, p_queue, trunq._way(v_group.slots)),
@@ -34,14 +33,24 @@ begin
     end if;
     return false;
   end if;
+  if p_slots is not null then
+    select s.mode into v_mode from trunq.subscription s where s.queue_id = v_queue.queue_id and s.name = p_group;
+    if found then
+      perform trunq._fail('TQ011', format('"%s" is the name of a subscription of queue "%s", which is %s', p_group, p_queue, v_mode),
+        'a group by key has slots of its own: choose another name');
+    end if;
+    perform trunq._check_cluster();
+    perform trunq._make_slots(v_queue, v_group, trunq._start_tick(v_queue, p_start, p_tick_id, p_at));
+    return true;
+  end if;
   perform trunq.subscribe(p_queue, p_group, 'exclusive', p_start, p_tick_id => p_tick_id, p_at => p_at);
   update trunq.subscription s set group_id = v_group.group_id where s.queue_id = v_queue.queue_id and s.name = p_group;
   return true;
 end $$;
 comment on function trunq.create_group(text, text, integer, text, bigint, timestamptz) is
-  'Makes a group of readers, who have a batch each at the same time. It starts as subscribe says; an exclusive subscription of this name becomes the group, and goes on where it stands.
+  'Makes a group of readers, who have a batch each at the same time: whole batches, beside each other; or with p_slots (1 to 1024, a power of two; 16 is usual) by key: messages of one key come in order, those of the same slot one batch at a time. It starts as subscribe says; without slots, an exclusive subscription of this name becomes the group, and goes on where it stands.
 Returns: false when it was there.
-Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in another way, or a shared subscription has its name; TQ012 when messages after that tick or time are gone.
+Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in another way, or a subscription has its name; TQ012 when messages after that tick or time are gone.
 Locks: the queue, shared.';
 
 create or replace function trunq.drop_group(p_queue text, p_group text) returns boolean
@@ -118,7 +127,11 @@ begin
     perform trunq._fail('TQ005', format('what becomes of the batch of a member who leaves is finish or give_back, not "%s"', left(p_batch, 100)));
   end if;
   -- Nobody gives it a batch meanwhile.
-  perform trunq._lock_subscription(s.subscription_id, p_queue, p_group) from trunq.subscription s where s.group_id = v_group.group_id;
+  if v_group.slots is null then
+    perform trunq._lock_subscription(s.subscription_id, p_queue, p_group) from trunq.subscription s where s.group_id = v_group.group_id;
+  elsif not pg_try_advisory_xact_lock(trunq._lock_class('member'), trunq._member_lock(v_group.group_id, p_member)) then
+    perform trunq._fail('TQ008', format('member "%s" of group "%s" asks for a batch just now', p_member, p_group), 'try again when it has it');
+  end if;
   for v_held in
     select h.* from trunq._held_in_group(v_group) h where h.worker = p_member order by h.subscription_id, h.lease_id
   loop
@@ -164,7 +177,7 @@ begin
     select count(*), count(*) filter (where m.is_alive) into members, alive from trunq._members(v.row, v_now) m;
     select min(s.position_tick_id), max(s.newest_tick_id), sum(s.pending), bool_or(s.is_estimate), max(s.lag), sum(s.batches)::integer
     into position_tick_id, newest_tick_id, pending, is_estimate, lag, batches
-    from trunq.list_streams(queue) s where s.subscription = group_name;
+    from trunq._streams(queue) s where s.group_id = (v.row).group_id;
     return next;
   end loop;
 end $$;

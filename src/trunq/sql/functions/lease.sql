@@ -135,7 +135,7 @@ comment on function trunq._wait_for_subscription(integer, text, text) is
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_sub trunq.subscription := trunq._subscription_of(p_queue, p_subscription, p_lease_id, null);
   v_other text;
 begin
   if v_sub.lost_at is not null then

@@ -48,7 +48,7 @@ begin
   if v_is_made and p_kinds is not null then
     perform trunq.set_publishing(p_queue, p_kinds);
   end if;
-  perform set_config('role', v_role, true);
+  perform trunq._go_back(v_role);
   return v_is_made;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text, text, interval, bigint, bigint) is
@@ -196,6 +196,9 @@ begin
   perform trunq._archive_rest(p_queue);
   perform trunq._end_roles(p_queue);
   perform trunq._drop_functions(p_queue);
+  if to_regprocedure('pgq._forget_queue(integer)') is not null then
+    execute 'select pgq._forget_queue($1)' using p_queue.queue_id;  -- PgQ's names for it (facades/pgq)
+  end if;
   execute format('drop table %s', v_tables);
   -- A delayed publish holds its sequence to the end of its transaction.
   execute format('drop sequence %s, trunq_data.%I', p_queue.id_sequence::regclass, p_queue.lease_sequence);
@@ -390,7 +393,8 @@ begin
     select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype or p.prosecdef is_closed,
       format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
     from pg_proc p
-    where p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
+    -- By the index: other queues have thousands of functions.
+    where p.proname like '\_%' and p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
   loop
     execute trunq._for_queue(p_queue, v_function.definition);
     if v_function.is_closed then
@@ -484,7 +488,7 @@ begin
     from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || regexp_replace(s.proname, '^_(lane|unique)?specimen', '')
       -- A queue q with lanes has a function q_is_read, and a queue q_is a door of that name.
       and (p.prosecdef = s.prosecdef or p.proname !~ '_is_read$')
-    where s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
+    where s.proname like '\_%' and s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
   loop
     execute format('drop function %s', v_function.signature);
   end loop;

@@ -132,6 +132,14 @@ begin
     execute format('%s usage on sequence %s %s', v_verb, p_queue.id_sequence::regclass, v_to);
   elsif p_role = 'reader' and p_payload then
     execute format('%s select on trunq_queue.%I %s', v_verb, v_view, v_to);
+    -- The log, which batches are copied from (trunq._batch_query). Its table was granted whole: nobody keeps a column that it took back.
+    if p_grant then
+      execute format('grant usage on schema trunq_log %s', v_to);
+    end if;
+    execute format('%s select on trunq_log.%I %s', v_verb, p_queue.log_table, v_to);
+    if not p_grant and exists (select from trunq._roles(p_queue) r where r.role = 'publisher' and r.grantee = p_grantee) then
+      execute format('grant select (id) on trunq_log.%I %s', p_queue.log_table, format('to %I', p_grantee));
+    end if;
   elsif p_role = 'reader' then
     execute format('%s select (%s) on trunq_queue.%I %s', v_verb, (
       select string_agg(quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a
@@ -222,25 +230,26 @@ comment on function trunq._shut_out(text) is 'Takes from a database role what it
 create or replace function trunq._doors(p_function text) returns text[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case
-    when p_function in ('status', 'list_subscriptions', 'position', 'list_streams', 'show_batch', 'list_groups', 'list_members', 'list_losses') then '{read_payload,read,administer,work}'::text[]
+    when p_function in ('status', 'list_subscriptions', 'position', 'list_streams', 'show_batch', 'list_groups', 'list_members', 'list_losses', 'list_movers') then '{read_payload,read,administer,work}'::text[]
     when p_function in ('list_messages', 'show_message', 'list_dead', 'count_dead', 'list_lanes', 'fleet', 'statistics', 'list_ticks',
       'list_progress', 'find_reference', 'show_public')
       then '{read_payload,read,administer}'
     when p_function = 'list_replies' then '{read_payload}'
     when p_function in ('pause_queue', 'resume_queue', 'pause_subscription', 'resume_subscription', 'subscribe', 'set_publishing', 'close_queue',
       'open_queue', 'cancel', 'requeue', 'purge', 'set_lanes', 'set_lane', 'pause_lane', 'resume_lane', 'accept_loss', 'pause_ticks', 'resume_ticks') then '{administer}'
-    when p_function in ('seek', 'leave_group') then '{work,administer}'
-    when p_function in ('read_batch', 'advance', 'fail_batch', 'retry_batch', 'join_group', 'list_fates', 'retry_after', 'reclaim', '_has_delayed', '_attend_queue', '_leave_queue',
-      'show_checkpoint') then '{work}'
+    when p_function in ('seek', 'copy_position', 'stop_mover', 'leave_group') then '{work,administer}'
+    when p_function in ('read_batch', 'advance', 'fail_batch', 'retry_batch', 'join_group', 'list_fates', 'retry_after', 'reclaim', '_batch_query', '_has_delayed', '_attend_queue', '_leave_queue',
+      'show_checkpoint', 'start_mover', 'begin_move', 'finish_move', 'fail_move', 'end_mover', '_mover_stops') then '{work}'
     when p_function in ('_set_memo', '_get_memo', '_delete_memo', '_list_memos') then '{work,administer}'
     else '{}' end
 $$;
 comment on function trunq._doors(text) is 'The doors of a queue that lead to a function of trunq, that which shows most first.';
 
 create or replace function trunq._owns() returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select pg_has_role(current_user, n.nspowner, 'usage') from pg_namespace n where n.nspname = 'trunq'
-$$;
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  return (select pg_has_role(current_user, n.nspowner, 'usage') from pg_namespace n where n.nspname = 'trunq');
+end $$;
 comment on function trunq._owns() is 'Whether the caller has the rights of the owner of trunq.';
 
 create or replace function trunq._door(p_queue text, p_function text) returns text

@@ -155,12 +155,10 @@ comment on function trunq.list_ticks(text, bigint, bigint) is
 Raises: TQ001, TQ010.';
 
 create or replace function trunq._last_message_id(p_queue trunq.queue) returns bigint
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare
-  v_id bigint;
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
-  execute format('select case when is_called then last_value else 0 end from %s', p_queue.id_sequence::regclass) into v_id;
-  return v_id;
+  -- Null before the first. A SELECT from the sequence would be planned each time.
+  return coalesce(pg_sequence_last_value(p_queue.id_sequence::regclass), 0);
 end $$;
 comment on function trunq._last_message_id(trunq.queue) is 'The last message id handed out; sessions take 32 at a time.';
 

@@ -87,14 +87,15 @@ begin
     where (p_queue is null or q.name = p_queue) and s.created_at < trunq.clock() - q.retention order by q.name, s.name
   loop
     execute format($q$
-      select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and (l.worker in ('rotate', 'lost')) is not true
+      select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and coalesce(l.worker, '') not in ('rotate', 'skip', 'lost')
       order by l.lease_id desc limit 1
     $q$, (v.row).lease_table) into v_leased_at using (v.sub).subscription_id;
     continue when v_leased_at >= v.before;
     v_oldest := (select u.created_at from trunq._unread(v.row, (v.sub).subscription_id, 1) u);
     continue when v_oldest is null or v_oldest >= v.before;
+    continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
     queue := v.name;
-    subscription := v.subscription;
+    subscription := split_part(v.subscription, '#', 1);
     warning := format('subscription "%s" of queue "%s" holds messages since %s, longer than the retention of %s, and nobody reads from it',
       subscription, queue, date_trunc('second', v_oldest), (v.row).retention);
     hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);

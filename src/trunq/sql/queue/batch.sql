@@ -35,7 +35,15 @@ declare
   v_has_minimum constant boolean := num_nonnulls(p_min_lag, p_min_count, p_min_interval) > 0;
 begin
   perform trunq._require_read_committed('next_batch');
-  v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');
+  select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
+  if not found then
+    v_sub := trunq._subscription_of('_specimen', p_subscription, null);  -- a group by key, or it says why
+    if v_sub.slot is not null and v_sub.name <> p_subscription then
+      return query select b.* from trunq_queue._specimen_next_in_group(trunq._group('_specimen', p_subscription), p_worker, p_max_ticks, p_lease_time,
+        p_min_lag, p_min_count, p_min_interval, p_cut) b;
+      return;
+    end if;
+  end if;
   perform trunq._check_next_batch(p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
   perform trunq._check_cluster();
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
@@ -94,7 +102,11 @@ begin
     return;
   end if;
   v_from_tick_id := coalesce(v_newest.to_tick_id, v_sub.start_tick_id); v_from_snapshot := coalesce(v_newest.hi, v_sub.start);
-  if v_has_minimum then
+  if v_sub.slot is not null then
+    select t.* into v_to from trunq._slot_window(trunq._find_queue(0 /*queue_id*/), v_sub, v_from_tick_id, v_from_snapshot, p_max_ticks, v_now,
+      p_min_lag, p_min_count, p_min_interval, p_cut) t;
+    v_now := trunq.clock();
+  elsif v_has_minimum then
     select t.* into v_to from trunq._find_tick(0 /*queue_id*/, v_from_tick_id, v_now, p_max_ticks, p_min_lag, p_min_count, p_min_interval) t;
   else
     select n.tick_id, n.snapshot into v_to from (
@@ -102,7 +114,7 @@ begin
       where t.queue_id = 0 /*queue_id*/ and t.tick_id > v_from_tick_id order by t.tick_id limit p_max_ticks) n
     order by n.tick_id desc limit 1;
   end if;
-  if v_to.tick_id is null and p_cut then
+  if v_to.tick_id is null and p_cut and v_sub.slot is null then
     select t.* into v_last from trunq.tick t where t.queue_id = 0 /*queue_id*/ order by t.tick_id desc limit 1;
     v_seen := trunq.snapshot();
     -- By a later statement: whatever v_seen sees is there for it.
@@ -169,7 +181,10 @@ declare
   v_batch record;
 begin
   perform trunq._require_read_committed('finish_batch');
-  v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');
+  select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
+  if not found then
+    v_sub := trunq._subscription_of('_specimen', p_subscription, p_batch_id);
+  end if;
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
   if v_newest.lease_id = p_batch_id and not v_newest.finished then
@@ -259,3 +274,58 @@ begin
 end $$;
 comment on function trunq_queue._specimen_open_batches(integer) is
   'The open batches of an exclusive subscription, in order: the newest and those open before it, less those that have a receipt. In one state of the database, as it is stable: a batch finished in part and its rest are seen together.';
+
+create or replace function trunq_queue._specimen_read_page(
+  p_sub trunq.subscription, p_batch_id bigint, p_after_txid xid8, p_after_id bigint, p_limit integer, p_filter jsonb
+) returns table (
+  id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz, txid bigint
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v record;
+  v_all constant boolean := num_nonnulls(p_sub.filter, p_filter) = 0;
+  v_own record;
+  v_also record;
+begin
+  -- Null, too, are read: a record without columns is none that a statement may name.
+  if v_all then
+    select null::text[] kinds, null::text[] not_kinds, null::text[] keys, null::text[] not_keys, null::jsonb headers, null::jsonb[] not_headers into v_own;
+    v_also := v_own;
+  else
+    v_own := trunq._read_filter(p_sub.filter); v_also := trunq._read_filter(p_filter);
+  end if;
+  select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
+  from trunq_data._specimen_lease l where l.subscription_id = p_sub.subscription_id and l.lease_id = p_batch_id limit 1;
+  if not found then
+    perform trunq._fail_no_batch('_specimen', p_sub.name, p_batch_id);
+  elsif (p_after_txid, p_after_id) > (v.after_txid, v.after_id) then
+    v.after_txid := p_after_txid; v.after_id := p_after_id;
+  end if;
+  -- As trunq._part_query.
+  return query
+    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
+      g.txid::text::bigint
+    from (
+      select g.* from pg_snapshot_xip(v.lo) late(txid) cross join lateral (
+        select g.* from trunq_log._specimen g
+        where g.txid = late.txid and (g.txid, g.id) > (v.after_txid, v.after_id) and (g.txid, g.id) <= (v.last_txid, v.last_id)
+        order by g.id offset 0) g
+      where late.txid >= v.after_txid and late.txid <= v.last_txid and pg_visible_in_snapshot(late.txid, v.hi)
+      union all
+      (select g.* from trunq_log._specimen g
+       where (g.txid, g.id) > (greatest(v.after_txid, pg_snapshot_xmax(v.lo)), case when v.after_txid < pg_snapshot_xmax(v.lo) then 0 else v.after_id end)
+         and (g.txid, g.id) <= (v.last_txid, v.last_id) and pg_visible_in_snapshot(g.txid, v.hi)
+       order by g.txid, g.id)) g
+    where (g.subscription_id = p_sub.subscription_id or g.subscription_id is null and (v_all
+        or trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, g.headers)))
+      and (v_all or trunq._passes(v_also.kinds, v_also.not_kinds, v_also.keys, v_also.not_keys, v_also.headers, v_also.not_headers, g.kind, g.key, g.headers))
+    limit p_limit;
+  -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
+  perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
+end $$;
+comment on function trunq_queue._specimen_read_page(trunq.subscription, bigint, xid8, bigint, integer, jsonb) is
+  'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading.';

@@ -323,7 +323,7 @@ create or replace function trunq_queue._specimen_extend(
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription := trunq._subscription('_specimen', p_subscription);
+  v_sub trunq.subscription := trunq._subscription_of('_specimen', p_subscription, p_lease_id, null);
   v_lease record;
   v_lease_time interval;
   v_is_ordered boolean;
