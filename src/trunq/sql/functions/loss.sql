@@ -56,7 +56,7 @@ begin
   v_subs := array(
     select s from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id left join trunq.subscription_group g on g.group_id = s.group_id
     where q.name = p_queue and p_subscription in (s.name, g.name) order by s.subscription_id);
-  if v_subs = '{}' then
+  if cardinality(v_subs) = 0 then
     perform trunq._subscription(p_queue, p_subscription);
   end if;
   foreach v_sub in array v_subs loop
