@@ -17,7 +17,7 @@ from calling import come_back
 from trunq.worker import Worker
 from waiting import wait_until
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 class Queue:

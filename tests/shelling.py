@@ -74,4 +74,4 @@ def at_a_terminal(
         while part := os.read(ours, 4096):
             shown += part
     os.close(ours)
-    return process.wait(timeout=60), shown.decode().replace("\r\n", "\n")
+    return process.wait(timeout=120), shown.decode().replace("\r\n", "\n")

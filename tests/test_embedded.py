@@ -40,7 +40,7 @@ def started(user: subprocess.Popen[str]) -> tuple[int, Path]:
 
 
 def leave(user: subprocess.Popen[str]) -> None:
-    user.communicate("", timeout=30)
+    user.communicate("", timeout=120)
 
 
 def is_dead(pid: int) -> bool:
@@ -147,7 +147,7 @@ def test_no_server_outlives_a_user_that_is_stopped(number: signal.Signals) -> No
     user = use()
     pid, directory = started(user)
     user.send_signal(number)
-    user.communicate(timeout=30)
+    user.communicate(timeout=120)
     wait_until(lambda: is_dead(pid) and not directory.exists())
 
 

@@ -13,8 +13,11 @@ T = TypeVar("T")
 
 PAUSE = 0.005
 
+PATIENCE = 120.0
+"""Long, for machines that do ten things at once: waiting for a fact that comes costs nothing."""
 
-def wait_until(predicate: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
+
+def wait_until(predicate: Callable[[], T], timeout: float = PATIENCE, what: str = "") -> T:
     """Call `predicate` until it gives something true, and return that. Fails after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (value := predicate()):
@@ -24,7 +27,7 @@ def wait_until(predicate: Callable[[], T], timeout: float = 10.0, what: str = ""
 
 
 async def async_wait_until(
-    predicate: Callable[[], T | Awaitable[T]], timeout: float = 10.0, what: str = ""
+    predicate: Callable[[], T | Awaitable[T]], timeout: float = PATIENCE, what: str = ""
 ) -> T:
     """`wait_until` for async tests; `predicate` may be a coroutine function."""
     deadline = time.monotonic() + timeout
@@ -39,7 +42,7 @@ async def async_wait_until(
 
 
 def wait_until_blocked(
-    watcher: psycopg.Connection[Any], waiting: psycopg.Connection[Any] | int, timeout: float = 10.0
+    watcher: psycopg.Connection[Any], waiting: psycopg.Connection[Any] | int, timeout: float = PATIENCE
 ) -> None:
     """Wait until the session `waiting` (a connection or a backend's pid) is seen to wait for a lock."""
     pid = waiting if isinstance(waiting, int) else waiting.info.backend_pid

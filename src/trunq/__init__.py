@@ -14,9 +14,12 @@ from trunq.errors import (
     InvalidName,
     InvalidSchedule,
     LeaseLost,
+    MarkMismatch,
+    MemberBusy,
     MemoTooLarge,
     MessageFailed,
     MessageNotFound,
+    MessagesLost,
     MessageTooLarge,
     QueueClosed,
     QueueFull,
@@ -43,6 +46,7 @@ from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
     from trunq.consumer import Consumer
+    from trunq.mover import Mover
     from trunq.rank import Rank, Ranks
     from trunq.worker import Worker
 
@@ -59,11 +63,15 @@ __all__ = [
     "InvalidName",
     "InvalidSchedule",
     "LeaseLost",
+    "MarkMismatch",
+    "MemberBusy",
     "MemoTooLarge",
     "Message",
     "MessageFailed",
     "MessageNotFound",
     "MessageTooLarge",
+    "MessagesLost",
+    "Mover",
     "QueueClosed",
     "QueueFull",
     "QueueInUse",
@@ -102,6 +110,10 @@ def __getattr__(name: str) -> Any:
         from trunq.consumer import Consumer  # noqa: PLC0415
 
         return Consumer
+    if name == "Mover":
+        from trunq.mover import Mover  # noqa: PLC0415
+
+        return Mover
     if name in ("Rank", "Ranks"):
         from trunq import rank  # noqa: PLC0415
 

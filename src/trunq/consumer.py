@@ -48,7 +48,8 @@ class Consumer:
 
     `handler` gets each batch and a connection in the transaction that finishes it: what it writes there and
     the position commit together. When it raises, both are rolled back, the batch has failed and comes again
-    after its back-off. `options` are those of `client.stream`; `database` a connection string.
+    after its back-off. `options` are those of `client.stream`, such as `member`, its name in a group;
+    `database` a connection string.
     """
 
     def __init__(

@@ -22,6 +22,9 @@
     ├── TransactionTooLarge    TQ019
     ├── ChangeDenied           TQ020
     ├── MemoTooLarge           TQ025   also a ValueError
+    ├── MessagesLost           TQ026
+    ├── MemberBusy             TQ027
+    ├── MarkMismatch           TQ028
     ├── PipelineNotFound       TQ030
     ├── InvalidPipeline        TQ031   also a ValueError
     ├── MessageFailed                  the message that a client awaited did not succeed
@@ -194,6 +197,24 @@ class MemoTooLarge(TrunqError, ValueError):
     """The value of a memo above the stated limit."""
 
     sqlstate = "TQ025"
+
+
+class MessagesLost(TrunqError):
+    """The subscription stood still for longer than its queue holds messages: go on with `accept_loss`."""
+
+    sqlstate = "TQ026"
+
+
+class MarkMismatch(TrunqError):
+    """A batch of a stream does not follow what the target of its mover has received."""
+
+    sqlstate = "TQ028"
+
+
+class MemberBusy(TrunqError):
+    """The member of a group has a batch in hand, or another process uses its name."""
+
+    sqlstate = "TQ027"
 
 
 class MessageFailed(TrunqError):

@@ -74,6 +74,12 @@ _UNBLOCK: Final = (
     "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or upgrade when it has ended"
 )
 
+FACADES: Final = ("pgq",)
+"""Other systems' APIs over trunq's queues, each in schemas of its own: the folders of sql/facades."""
+
+_ORDER: Final = {"schema.sql": 0, "view.sql": 2, "role.sql": 3}
+"""Which files of a facade come before the others, and which after them."""
+
 _INSTALL: Final = "`trunq db install` puts it there, and completes a copy of its schema without rows"
 _UPGRADE: Final = "`trunq db upgrade` brings it up to date"
 _RENEW: Final = "`pip install --upgrade trunq` brings this program up to date"
@@ -95,39 +101,43 @@ class Change:
     before: int | None
     after: int
     functions: bool
+    facades: tuple[str, ...] = ()
+    """Those that were put there, or applied again."""
 
 
-def install(where: str | Connection) -> Change:
+def install(where: str | Connection, facade: str | None = None) -> Change:
     """Put trunq into the database, or bring it up to date; nothing happens when it is.
+
+    `facade` "pgq" puts PgQ's API over its queues too (docs/pgq.md); one that is there is brought up to date
+    without being named.
 
     `where` is a connection string, or a connection whose transaction it joins. Twenty at once are as good
     as one. Publishers go on meanwhile; an open transaction that stands in the way is waited for, some
     fifteen seconds. A copy of the schema without its rows is completed. Raises SchemaNewer when the
-    database was made by a newer trunq.
+    database was made by a newer trunq; SchemaError when the system that a facade stands for is there, or its
+    roles cannot be made; ValueError for a facade that there is not.
     """
+    _check_facade(facade)
     if isinstance(where, str):
         with psycopg.connect(complete(where, "trunq install")) as connection:
-            return install(connection)
+            return install(connection, facade)
     for _ in range(_PATIENCE):
         with suppress(psycopg.errors.LockNotAvailable), _transaction(where) as connection:
-            return _install(connection)
+            return _install(connection, facade)
         time.sleep(0.05)
     raise SchemaError(_BLOCKED, _UNBLOCK)
 
 
-def _install(connection: Connection) -> Change:
-    try:
-        _run(connection, _ENCODING)
-    except psycopg.errors.ObjectNotInPrerequisiteState as error:
-        raise SchemaError(str(error.diag.message_primary), error.diag.message_hint) from error
+def _install(connection: Connection, facade: str | None) -> Change:
+    _run_or_refuse(connection, _ENCODING)
     # Whoever waits here finds the work done: the statements below see what was committed meanwhile.
     connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
     with _restoring(connection, "role"):
         _run(connection, _REACH)
-        return _bring_up_to_date(connection)
+        return _bring_up_to_date(connection, facade)
 
 
-def _bring_up_to_date(connection: Connection) -> Change:
+def _bring_up_to_date(connection: Connection, facade: str | None) -> Change:
     before = version(connection)
     if (before or 0) > newest():
         raise _newer(before or 0)
@@ -136,7 +146,19 @@ def _bring_up_to_date(connection: Connection) -> Change:
     if functions:
         with _restoring(connection, "lock_timeout", "check_function_bodies", "role"):
             _apply(connection, before or 0, copied)
-    return Change(before, newest(), functions)
+    facades = tuple(name for name in FACADES if _is_facade_old(connection, name, facade, functions))
+    for name in facades:
+        with _restoring(connection, "lock_timeout", "check_function_bodies", "role"):
+            _run(connection, _TURN)
+            _run(connection, _AS_OWNER)
+            _run_or_refuse(connection, _facade_sql(name))
+    return Change(before, newest(), functions, facades)
+
+
+def _is_facade_old(connection: Connection, name: str, wanted: str | None, functions: bool) -> bool:
+    found = _fetch(connection, f"select obj_description(to_regnamespace('{name}')::oid, 'pg_namespace')")
+    is_there = str(found).startswith("trunq:")
+    return (is_there or name == wanted) and (functions or found != _facade_mark(name))
 
 
 def _apply(connection: Connection, before: int, copied: int) -> None:
@@ -145,11 +167,11 @@ def _apply(connection: Connection, before: int, copied: int) -> None:
     if before or copied:
         _run(connection, _AS_OWNER)
     _run(connection, _KEEP_CHANGES if before else _NO_CHANGES)
-    for migration in migrations()[:copied]:
-        _run(connection, _record(migration))
-    for migration in migrations()[before or copied :]:
-        _run(connection, migration.sql)
-        _run(connection, _record(migration))
+    for migration in migrations():
+        if migration.number > (before or copied):
+            _run(connection, migration.sql)
+        if migration.number > before:
+            _run(connection, _record(migration))
     _run(connection, _LATE_BOUND)
     for _, sql in function_files():
         _run(connection, sql)
@@ -183,8 +205,12 @@ def compare(found: int | None) -> None:
         raise _newer(found)
 
 
-def render(since: int = 0) -> str:
-    """The whole install as one SQL script, for a DBA to read and run; `since` is the version there now."""
+def render(since: int = 0, facade: str | None = None) -> str:
+    """The whole install as one SQL script, for a DBA to read and run; `since` is the version there now.
+
+    With a `facade` that too. Raises ValueError for one that there is not.
+    """
+    _check_facade(facade)
     parts = [
         f"-- trunq: from schema {since} to {newest()}, in one transaction. Run it with psql -f.",
         "begin;",
@@ -194,12 +220,17 @@ def render(since: int = 0) -> str:
         _guard(since),
         *([_AS_OWNER, _KEEP_CHANGES] if since else [_NO_CHANGES]),
     ]
-    for migration in migrations()[since:]:
+    for migration in migrations():
+        if migration.number <= since:
+            continue
         parts += [f"-- migrations/{migration.name}", migration.sql, _record(migration)]
     parts.append(_LATE_BOUND)
     for name, sql in function_files():
         parts += [f"-- {name}", sql]
-    parts += [_finish(), "commit;", ""]
+    parts.append(_finish())
+    if facade is not None:
+        parts += [f"-- facades/{facade}", _facade_sql(facade)]
+    parts += ["commit;", ""]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -222,9 +253,16 @@ def function_files() -> tuple[tuple[str, str], ...]:
     )
 
 
+@cache
+def facade_files(facade: str) -> tuple[tuple[str, str], ...]:
+    """Path and text of every file of a facade, in the order they are applied."""
+    paths = sorted(_sql_files(f"facades/{facade}"), key=lambda path: _ORDER.get(path.name, 1))
+    return tuple((f"facades/{facade}/{path.name}", path.read_text(encoding="utf-8")) for path in paths)
+
+
 def newest() -> int:
     """Schema version this trunq works with."""
-    return len(migrations())
+    return migrations()[-1].number
 
 
 def _sql_files(folder: str) -> list[Traversable]:
@@ -261,6 +299,29 @@ def _fetch(connection: Connection, query: str) -> Any:
     with connection.cursor(row_factory=tuple_row) as cursor:
         row = cursor.execute(query.encode()).fetchone()
     return row and row[0]
+
+
+def _run_or_refuse(connection: Connection, sql: str) -> None:
+    """Run what says itself why it cannot be."""
+    try:
+        _run(connection, sql)
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise SchemaError(str(error.diag.message_primary), error.diag.message_hint) from error
+
+
+def _check_facade(facade: str | None) -> None:
+    if facade is not None and facade not in FACADES:
+        raise ValueError(f'there is no facade "{facade}": {", ".join(FACADES)}')
+
+
+def _facade_sql(facade: str) -> str:
+    files = "\n\n".join(f"-- {name}\n\n{sql}" for name, sql in facade_files(facade))
+    return f"{_LATE_BOUND}\n\n{files}\n\ncomment on schema {facade} is '{_facade_mark(facade)}';"
+
+
+def _facade_mark(facade: str) -> str:
+    digest = hashlib.sha256("".join(sql for _, sql in facade_files(facade)).encode()).hexdigest()[:16]
+    return f"trunq: the API of {facade} over its queues; functions {digest}."
 
 
 def _record(migration: Migration) -> str:

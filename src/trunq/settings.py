@@ -45,6 +45,15 @@ class Spark(BaseModel):
     """Any of Spark's own settings. As a variable it is JSON."""
 
 
+class Leader(BaseModel):
+    """What `trunq leader` leads: the table `leader` of trunq.toml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dsns: list[str] = []
+    """Addresses of databases, in place of `dsn`. As a variable, TRUNQ_LEADER_DSNS, it is JSON."""
+
+
 class Settings(BaseSettings):
     """The settings, each a flag of the commands, a variable TRUNQ_<NAME> and a line of trunq.toml."""
 
@@ -64,6 +73,8 @@ class Settings(BaseSettings):
     """Directory of an embedded server to use instead."""
 
     spark: Spark = Spark()
+
+    leader: Leader = Leader()
 
     @classmethod
     def settings_customise_sources(
@@ -88,7 +99,8 @@ def load(**flags: Any) -> Settings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            of = Spark if len(first["loc"]) > 1 else Settings
+            nested: dict[str, type[BaseModel]] = {"spark": Spark, "leader": Leader}
+            of = nested.get(str(first["loc"][0]), Settings) if len(first["loc"]) > 1 else Settings
             known = ", ".join(of.model_fields)
             raise InvalidArgument(f"{FILE} has an unknown setting, {name}", f"known: {known}") from error
         where = f"the setting {name} (TRUNQ_{name.upper().replace('.', '_')}, or {FILE})"

@@ -100,7 +100,7 @@ class Fleet:
         while self._expired_of(told) == before:
             self.feed()
             self.workers[name].send_signal(signal.SIGSTOP)
-            wait_until(lambda: self._expired_of(told) > before or not self._open_of(told), 60)
+            wait_until(lambda: self._expired_of(told) > before or not self._open_of(told), 120)
             self.workers[name].send_signal(signal.SIGCONT)
 
     def feed(self) -> None:
@@ -131,7 +131,7 @@ class Fleet:
         return self._number("select coalesce(sum(size), 0) from trunq_data.q_receipt where outcome = 'x'")
 
     def wait_for(self, handled: int) -> None:
-        wait_until(lambda: self.handled() >= handled, 60, f"{handled} messages handled")
+        wait_until(lambda: self.handled() >= handled, 120, f"{handled} messages handled")
 
     def wait_until_all_run(self) -> None:
         """Wait until each process was seen to do its work: to lease, or to stand for election."""
@@ -140,7 +140,7 @@ class Fleet:
             " where application_name like 'trunq%' and query ~"
             " '(trunq_queue.q_lease|trunq.(elect|perform_duty|list_queues|list_warnings))\\('"
         )
-        wait_until(lambda: self._number(seen) >= len(self.workers) + len(self.leaders), 60, "all run")
+        wait_until(lambda: self._number(seen) >= len(self.workers) + len(self.leaders), 120, "all run")
 
     def wait_for_end(self) -> None:
         """Wait until nothing waits, runs or is delayed, all processes alive."""
@@ -157,7 +157,7 @@ class Fleet:
                 return left.fetchone() == (0,)
             return False
 
-        wait_until(is_over, 60, "everything is handled")
+        wait_until(is_over, 120, "everything is handled")
 
     def stop(self) -> None:
         """Stop all in good order."""
@@ -165,7 +165,7 @@ class Fleet:
         for process in processes:
             process.send_signal(signal.SIGTERM)
         for process in processes:
-            assert process.wait(20) == 0
+            assert process.wait(120) == 0
         self.workers.clear()
         self.leaders.clear()
 

@@ -52,7 +52,7 @@ class KeyedFleet(Fleet):
         """Publish round after round until so many were handled, and go while messages wait and run."""
         while (before := self.handled()) < handled:
             self.publish(1)
-            wait_until(lambda before=before: self.handled() > before, 60, "work goes on")  # type: ignore[misc]
+            wait_until(lambda before=before: self.handled() > before, 120, "work goes on")  # type: ignore[misc]
         self.publish(1)
 
     def feed(self) -> None:

@@ -142,7 +142,7 @@ def test_without_the_extra_it_is_said_before_anything_is_asked_for(
     (hidden / "pyarrow.py").write_text("raise ModuleNotFoundError('no pyarrow', name='pyarrow')\n")
     paths = f"{hidden}:{Path(trunq_package.__file__).parents[1]}"
     process = start("pipeline", "run", "flights", directory=tmp_path, PYTHONPATH=paths)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")
     assert "Pipelines need pyarrow: pip install 'trunq[pipeline]'" in " ".join(err.split())
     assert client.list_messages("pipelines") == []
@@ -151,6 +151,6 @@ def test_without_the_extra_it_is_said_before_anything_is_asked_for(
 def test_webhooks_are_not_served_from_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRUNQ_DSN", raising=False)
     process = start("webhook", "serve", "--port", "0", directory=tmp_path, PGHOST=str(tmp_path))
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "No database is given" in err

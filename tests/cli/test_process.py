@@ -60,7 +60,7 @@ def test_a_worker_serves_the_application_until_it_is_told_to_end(
     processes.append(worker)
     wait_until(lambda: done(client) == 3, what="three letters delivered")
     worker.send_signal(signal.SIGINT)
-    out, err = worker.communicate(timeout=20)
+    out, err = worker.communicate(timeout=120)
     assert worker.returncode == 0, err
     assert json.loads(out)["handled"] == 3
     assert "clerk serves mail; kinds: letter;" in err
@@ -75,7 +75,7 @@ def test_a_worker_ends_when_nothing_is_left(
     processes.append(
         worker := start("worker", "office:post", "--until-empty", directory=office, TRUNQ_DSN=database)
     )
-    _, err = worker.communicate(timeout=30)
+    _, err = worker.communicate(timeout=120)
     assert worker.returncode == 0, err
     assert "2 handled" in err
 
@@ -83,7 +83,7 @@ def test_a_worker_ends_when_nothing_is_left(
 def test_a_worker_without_its_database_says_so(office: Path, processes: list[subprocess.Popen[str]]) -> None:
     address = f"postgresql:///x?host={office}"
     processes.append(worker := start("worker", "office:post", directory=office, TRUNQ_DSN=address))
-    _, err = worker.communicate(timeout=30)
+    _, err = worker.communicate(timeout=120)
     assert worker.returncode == 1
     assert "No Postgres answers on the socket" in err
     assert "Traceback" not in err
@@ -94,7 +94,7 @@ def test_a_worker_of_a_queue_that_is_not_there_says_so(
 ) -> None:
     (tmp_path / "office.py").write_text(APP)
     processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
-    _, err = worker.communicate(timeout=30)
+    _, err = worker.communicate(timeout=120)
     assert worker.returncode == 1
     assert 'There is no queue "mail". Create it with trunq queue create' in err
     assert "Traceback" not in err
@@ -105,7 +105,7 @@ def test_an_application_that_does_not_load_shows_where(
 ) -> None:
     (tmp_path / "office.py").write_text("import nosuchlibrary\n")
     processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
-    _, err = worker.communicate(timeout=30)
+    _, err = worker.communicate(timeout=120)
     assert worker.returncode == 1
     assert err == (
         "error: office.py, line 1: import nosuchlibrary\n"
@@ -148,7 +148,7 @@ def test_a_worker_serves_the_queue_and_subscription_of_the_command_line(
     client.publish("post", 1, kind="letter")
     given = ("--queue", "post", "--subscription", "audit", "--until-empty", "--json")
     processes.append(worker := start("worker", "office:post", *given, directory=office, TRUNQ_DSN=database))
-    out, err = worker.communicate(timeout=30)
+    out, err = worker.communicate(timeout=120)
     assert worker.returncode == 0, err
     assert json.loads(out)["handled"] == 1
     assert {row.subscription: row.ready for row in client.status("post")} == {"audit": 0, "default": 1}
@@ -160,9 +160,9 @@ def test_a_leader_promotes_what_is_due(
     client.create_queue("mail")
     client.publish("mail", 1, delay=0.01)
     processes.append(leader := start("leader", "--json", directory=tmp_path, TRUNQ_DSN=database))
-    wait_until(lambda: client.status("mail")[0].ready == 1, timeout=20, what="the message is promoted")
+    wait_until(lambda: client.status("mail")[0].ready == 1, timeout=120, what="the message is promoted")
     leader.send_signal(signal.SIGTERM)
-    out, err = leader.communicate(timeout=20)
+    out, err = leader.communicate(timeout=120)
     assert leader.returncode == 0, err
     assert json.loads(out)["promote"] == 1
 
@@ -178,7 +178,7 @@ def test_status_ends_quietly_with_ctrl_c(
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "mail" in first + out
     assert "Traceback" not in err
@@ -214,7 +214,7 @@ def test_a_worker_of_a_queue_that_cannot_be_has_one_sentence(
 ) -> None:
     (tmp_path / "office.py").write_text(APP.replace('"mail"', '"Mail"'))
     processes.append(worker := start("worker", "office:post", directory=tmp_path, TRUNQ_DSN=database))
-    _, err = worker.communicate(timeout=60)
+    _, err = worker.communicate(timeout=120)
     assert worker.returncode == 1
     assert err == (
         'error: office:post cannot run: "Mail" cannot be the name of a queue. '
@@ -245,7 +245,7 @@ def test_no_color_leaves_no_escape_on_a_terminal(
     except OSError:  # Linux tells the end of a terminal so
         pass
     finally:
-        process.wait(timeout=60)
+        process.wait(timeout=120)
         os.close(ours)
     assert b"queue" in said
     assert (b"\x1b[" not in said) == is_plain
@@ -259,7 +259,7 @@ def test_the_log_of_a_leader_as_json_is_an_object_a_line(
     assert leader.stderr is not None
     first = leader.stderr.readline() + leader.stderr.readline()
     leader.send_signal(signal.SIGTERM)
-    _, rest = leader.communicate(timeout=60)
+    _, rest = leader.communicate(timeout=120)
     told = [json.loads(line)["message"] for line in (first + rest).splitlines()]
     assert told[0].endswith("stands for election; Ctrl-C ends it")
     assert told[1] == "leading, term 1"
@@ -279,5 +279,5 @@ def test_a_leader_prints_the_address_of_its_own_database_as_a_line_to_paste(
         with Client(address) as client:
             assert client.list_queues() == []
         leader.send_signal(signal.SIGTERM)
-        leader.communicate(timeout=60)
+        leader.communicate(timeout=120)
         assert leader.returncode == 0

@@ -105,9 +105,9 @@ def test_the_batch_reader_reads_what_is_there_and_what_comes(
             return []
         return connection.execute("select order_id from ledger order by message").fetchall()
 
-    wait_until(lambda: ledger() == [(1,)], 60, f"see {following}")
+    wait_until(lambda: ledger() == [(1,)], 120, f"see {following}")
     connection.execute(PUBLISH, (2,))
-    wait_until(lambda: ledger() == [(1,), (2,)], 60, f"see {following}")
+    wait_until(lambda: ledger() == [(1,), (2,)], 120, f"see {following}")
 
 
 def test_several_pools_of_workers_see_every_message(database: str) -> None:

@@ -76,8 +76,11 @@ def test_the_status_says_at_which_tick_streams_stand(trunq: Shell, tick: int) ->
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["seek", "orders", "ledger"], "give --tick, --at or --start"),
-        (["seek", "orders", "ledger", "--tick", "1", "--start", "latest"], "give --tick, --at or --start"),
+        (["seek", "orders", "ledger"], "give --tick, --at, --start or --like"),
+        (
+            ["seek", "orders", "ledger", "--tick", "1", "--start", "latest"],
+            "give --tick, --at, --start or --like",
+        ),
         (["seek", "orders", "ledger", "--tick", "99"], "has no tick 99"),
         (["seek", "orders", "ledger", "--at", "2001-01-01"], "keeps no tick in reach"),
         (["show", "orders", "nobody"], "trunq stream list orders"),
@@ -95,3 +98,38 @@ def test_what_cannot_be_is_refused(trunq: Shell, command: list[str], words: str)
 def test_without_streams_it_says_so(trunq: Shell, client: Client) -> None:
     client.create_queue("mail")
     assert trunq("stream", "list").said == "There are no streams: no subscription is exclusive."
+
+
+def test_what_was_lost_is_listed_warned_of_and_accepted(trunq: Shell, client: Client) -> None:
+    assert trunq("queue", "create", "mail", "--retention", "2d", "--hold-at-most", "2d").status == 0
+    assert trunq("stream", "losses").said == "Nothing was lost."
+    assert "had lost nothing" in trunq("stream", "accept", "mail", "default").said
+    client.publish_many("mail", [1, 2, 3])
+    with client.transaction() as connection:
+        connection.execute("select set_config('trunq.clock_offset', '3 days', true)")
+        assert client.rotate("mail", connection=connection) == 1
+    status = trunq("status", "--once").said
+    assert "default (messages lost)" in status
+    assert 'subscription "default" of queue "mail" has lost messages: 3' in status
+    (row,) = trunq("stream", "losses", "mail", "--json").json
+    assert (row["messages"], row["reason"], row["accepted_at"]) == (3, "time", None)
+    assert "default time 3" in trunq("stream", "losses").said
+    assert trunq("stream", "accept", "mail", "default", "--json").json["accepted"] == 1
+    assert "messages lost" not in trunq("status", "--once").said
+
+
+def test_space_and_ticks_of_a_queue_are_set(trunq: Shell, client: Client) -> None:
+    assert trunq("queue", "create", "mail").status == 0
+    asked = trunq(
+        "queue", "set", "mail", "--hold-at-most", "1d", "--hold-size", "1000000", "--ticks", "paused"
+    )
+    assert asked.status == 0, asked.said
+    settings = trunq("queue", "set", "mail", "--retain-size", "500", "--tick-max-count", "0", "--json").json
+    names = ("hold_at_most", "hold_size", "retain_size", "tick_paused", "tick_external")
+    assert [settings[name] for name in names] == [86400, 1_000_000, 500, True, False]
+    client.subscribe("mail", "ledger", mode="exclusive")
+    assert "ledger (exclusive, ticks paused)" in trunq("status", "--once").said
+    settings = trunq("queue", "set", "mail", "--hold-at-most", "0s", "--ticks", "external", "--json").json
+    assert [settings[name] for name in names] == [None, 1_000_000, 500, False, True]
+    asked = trunq("queue", "create", "mail", "--hold-at-most", "7d")
+    assert "is there already, with a hold_at_most of no limit" in asked.said

@@ -62,7 +62,7 @@ def test_what_is_piped_has_all_columns_unless_columns_says_otherwise(
 
     def width(**environment: str) -> int:
         process = start("status", "--once", directory=tmp_path, TRUNQ_DSN=database, **environment)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         return max(map(len, out.splitlines()))
 

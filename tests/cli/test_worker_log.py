@@ -62,7 +62,7 @@ def test_until_empty_has_a_status_and_a_sentence_when_messages_died(worker: Work
     client.subscribe("mail", "default", max_attempts=1)
     client.publish_many("mail", ["fail", "never", "fine"], kind="letter")
     process = worker("--until-empty", "--json")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == UNFINISHED == 3, err
     assert json.loads(out)["dead"] == 2
     assert err.splitlines()[-1].endswith("2 messages died: trunq dead list mail shows why")
@@ -73,7 +73,7 @@ def test_until_empty_has_a_status_and_a_sentence_when_messages_died(worker: Work
 def test_until_empty_has_a_sentence_for_messages_without_a_handler(worker: Worker, client: Client) -> None:
     client.publish("mail", 1, kind="parcel")
     process = worker("--until-empty")
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == UNFINISHED, err
     assert err.splitlines()[-1].endswith(
         "1 message waits for a worker with a handler: trunq message list mail shows the kinds"
@@ -84,7 +84,7 @@ def test_until_empty_has_a_sentence_for_messages_without_a_handler(worker: Worke
 def test_unknown_kinds_are_rejected_when_asked_to(worker: Worker, client: Client) -> None:
     client.publish("mail", 1, kind="parcel")
     process = worker("--until-empty", "--unknown-kinds", "reject")
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == UNFINISHED, err
     assert states(client) == ["dead"]
 
@@ -93,17 +93,17 @@ def test_status_names_kinds_without_a_handler(
     worker: Worker, client: Client, tmp_path: Path, database: str
 ) -> None:
     client.publish("mail", 1, kind="parcel")
-    worker("--until-empty").communicate(timeout=30)
-    out, _ = start("status", "--once", directory=tmp_path, TRUNQ_DSN=database).communicate(timeout=30)
+    worker("--until-empty").communicate(timeout=120)
+    out, _ = start("status", "--once", directory=tmp_path, TRUNQ_DSN=database).communicate(timeout=120)
     assert '! no handler for kind parcel in subscription "default" of queue "mail"; 1 message waits' in out
 
 
 def test_the_log_as_json_is_an_object_a_line(worker: Worker, client: Client) -> None:
     client.publish_many("mail", ["fail", "fine"], kind="letter")
     process = worker("--log-format", "json", "-v")
-    wait_until(lambda: states(client) == ["done", "retrying"], 30)
+    wait_until(lambda: states(client) == ["done", "retrying"], 120)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     told: list[dict[str, Any]] = [json.loads(line) for line in err.splitlines()]
     (failed,) = [each for each in told if each.get("outcome") == "failed"]
@@ -126,7 +126,7 @@ def test_a_higher_level_says_less(worker: Worker, client: Client) -> None:
     client.subscribe("mail", "default", max_attempts=2, backoff_base=0, jitter=0)
     client.publish_many("mail", ["fail", "fine"], kind="letter")
     process = worker("--until-empty", "--log-level", "error")
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == UNFINISHED, err
     first, last = err.splitlines()
     assert "is dead (max_attempts), attempt 2/2, kind letter: ValueError: no such street" in first
@@ -138,9 +138,9 @@ def test_an_application_that_configures_its_log_keeps_it_unless_a_format_is_aske
 ) -> None:
     own = "import logging\nlogging.basicConfig(level='INFO', format='MINE %(message)s')\n"
     (tmp_path / "office.py").write_text(own + APP)
-    _, err = worker("--until-empty").communicate(timeout=30)
+    _, err = worker("--until-empty").communicate(timeout=120)
     assert all(line.startswith("MINE ") for line in err.splitlines()), err
-    _, err = worker("--until-empty", "--log-format", "json").communicate(timeout=30)
+    _, err = worker("--until-empty", "--log-format", "json").communicate(timeout=120)
     assert all(line.startswith("{") for line in err.splitlines()), err
 
 
@@ -155,7 +155,7 @@ def test_a_second_ctrl_c_ends_what_still_runs_and_says_so(worker: Worker, client
     while "stopping" not in told:
         told = process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert told.rstrip().endswith("stopping: 2 handlers still run, Ctrl-C again ends them")
     assert "ended at once: 2 handlers were cut off" in err

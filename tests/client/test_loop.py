@@ -115,7 +115,7 @@ def test_a_call_on_a_client_that_is_closed_meanwhile_raises_our_error(
             wait_until(lambda: client._pool is not None and client._pool.get_stats()["requests_waiting"] == 1)
             client.close()
             with pytest.raises(ClientClosed):
-                waiting.result(10)
+                waiting.result(120)
         assert client.version()
         client.close()
 
@@ -155,7 +155,7 @@ def test_a_client_that_is_closed_while_its_first_call_connects_keeps_no_connecti
         holding.rollback()
         for call in calls:
             with pytest.raises(ClientClosed):
-                call.result(10)
+                call.result(120)
     wait_until(lambda: connection.execute(f"select count(*) {CLIENTS}".encode()).fetchone() == (0,))
     assert client.version()
     client.close()

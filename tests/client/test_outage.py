@@ -14,9 +14,9 @@ from trunq import AsyncClient, Client, embedded, install
 from trunq.embedded import Embedded
 from waiting import async_wait_until, wait_until
 
-TRIES = 6
+TRIES = 8
 """More than one connection makes in PATIENCE seconds, if it doubles its pause after each."""
-PATIENCE = 14.0
+PATIENCE = 60.0
 SOON = 5.0
 
 

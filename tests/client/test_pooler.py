@@ -124,6 +124,11 @@ def use_ticks(client: Any, queue: str, round: int) -> None:
     assert client.position(queue, "stream") == tick_id
     assert client.list_ticks(queue, tick_id, tick_id)[0].tick_id == tick_id
     assert client.advance(queue, "stream", tick_id) == tick_id
+    assert client.pause_ticks(queue)
+    assert client.resume_ticks(queue)
+    client.set_queue(queue, tick_external=True)
+    assert client.advance(queue, "stream", client.cut_tick(queue)) > tick_id
+    client.set_queue(queue, tick_external=False)
 
 
 def look(client: Any, queue: str) -> None:
@@ -142,6 +147,8 @@ def look(client: Any, queue: str) -> None:
     assert client.version() > 0
     assert client.list_duties()
     client.rotate(queue)
+    assert client.list_losses(queue) == []
+    assert client.accept_loss(queue, "stream") == 0
     client.summarize(queue)
     assert client.set_dead(queue, warn=False).channel
     client.roll_up(queue)
@@ -150,6 +157,12 @@ def look(client: Any, queue: str) -> None:
     client.archive(queue)
     assert queue in {each.queue for each in client.list_archives()}
     client.drop_archive(queue)
+    assert client.create_group(queue, "crew")
+    assert client.join_group(queue, "crew", "ada")
+    assert [each.group_name for each in client.list_groups(queue)] == ["crew"]
+    assert [each.member for each in client.list_members(queue, "crew")] == ["ada"]
+    assert client.leave_group(queue, "crew", "ada")
+    assert client.drop_group(queue, "crew")
     assert client.create_taker(queue, "lake")
     assert [each.taker for each in client.list_takers(queue)] == ["lake"]
     client.drop_taker(queue, "lake")

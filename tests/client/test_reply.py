@@ -32,7 +32,7 @@ from trunq import (
 from trunq.embedded import Embedded
 from waiting import async_wait_until, wait_until
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 NEVER = 3600.0
 WAITERS = 30
 

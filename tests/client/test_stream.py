@@ -67,7 +67,7 @@ async def test_what_is_published_is_in_hand_soon_and_once(client: AsyncClient) -
     reader = asyncio.create_task(read())
     for n in range(20):
         await client.publish("sales", n)
-        await async_wait_until(lambda n=n: n in seen, 30)  # type: ignore[misc]
+        await async_wait_until(lambda n=n: n in seen, 120)  # type: ignore[misc]
     stream.stop()
     await reader
     assert seen == list(range(20))
@@ -112,7 +112,7 @@ async def test_an_idle_reader_writes_nothing(
         return connection.execute(query).fetchone() == before
 
     # Others, such as autovacuum, write once in a while; a reader that writes does so at each look.
-    await async_wait_until(is_quiet, 30)
+    await async_wait_until(is_quiet, 120)
     stream.stop()
     await reader
 
@@ -176,7 +176,7 @@ async def test_a_message_that_kills_does_not_stop_a_consumer(
 
     consumer = Consumer("sales", "ledger", handle, database=database)
     consumer.start()
-    await async_wait_until(lambda: len(effects(connection)) == 3, 20)
+    await async_wait_until(lambda: len(effects(connection)) == 3, 120)
     consumer.stop()
     assert await asyncio.to_thread(consumer.wait, 10)
     assert effects(connection) == [ids[0], ids[1], ids[3]]
@@ -197,7 +197,7 @@ async def test_a_reader_whose_connections_are_cut_goes_on(
     ids: list[int] = []
     for _ in range(4):
         ids.extend(await client.publish_many("sales", [1, 2]))
-        await async_wait_until(lambda: effects(connection) == ids, 20)
+        await async_wait_until(lambda: effects(connection) == ids, 120)
         connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid() and application_name = 'trunq'"
@@ -229,7 +229,7 @@ async def test_readers_that_are_killed_in_the_middle_lose_and_double_nothing(
         reader.communicate()
     reader = started(READER, database)
     try:
-        await async_wait_until(lambda: len(effects(connection)) >= len(ids), 30)
+        await async_wait_until(lambda: len(effects(connection)) >= len(ids), 120)
     finally:
         reader.kill()
         reader.communicate()

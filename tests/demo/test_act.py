@@ -52,7 +52,7 @@ def test_writers_leave_the_table_as_the_input_has_it_a_part_at_a_time(
         for _ in range(1, PARTS):
             assert not writers.are_done
             writers.go_on()
-        wait_until(lambda: writers.are_done, 30)
+        wait_until(lambda: writers.are_done, 120)
     found = connection.execute(
         "select id, tailnum, status, dep_delay, arr_delay, revision from demo.flight order by id"
     ).fetchall()

@@ -36,7 +36,7 @@ def modules(tmp_path: Path) -> dict[str, str]:
 def test_a_process_that_fails_is_told_with_its_last_word(tmp_path: Path, modules: dict[str, str]) -> None:
     with Fleet(tmp_path, modules) as running:
         member = running.start("lake pipeline", "failing")
-        member.process.wait(timeout=20)
+        member.process.wait(timeout=120)
         with pytest.raises(ProcessDied, match=r"The lake pipeline ended with status 1\. the lake is dry\."):
             running.check()
 
@@ -45,7 +45,7 @@ def test_a_process_that_crashes_is_told_with_the_end_of_its_log(
     tmp_path: Path, modules: dict[str, str]
 ) -> None:
     with Fleet(tmp_path, modules) as running:
-        running.start("lake pipeline", "crashing").process.wait(timeout=20)
+        running.start("lake pipeline", "crashing").process.wait(timeout=120)
         with pytest.raises(ProcessDied, match=r"lake-pipeline\.log:\n(.*\n)+.*ZeroDivisionError"):
             running.check()
 
@@ -56,7 +56,7 @@ def test_processes_that_do_not_listen_are_killed_with_their_children(
     monkeypatch.setattr(fleet, "GRACE", 0.2)
     with Fleet(tmp_path, modules) as running:
         member = running.start("stubborn one", "stubborn")
-        wait_until(lambda: member.log.read_text().count("ready") == 2, timeout=20, what="both are there")
+        wait_until(lambda: member.log.read_text().count("ready") == 2, timeout=120, what="both are there")
         processes = [psutil.Process(member.process.pid), *psutil.Process(member.process.pid).children()]
         assert len(processes) == 2
         running.check()
@@ -66,5 +66,5 @@ def test_processes_that_do_not_listen_are_killed_with_their_children(
 
 def test_a_process_that_ended_well_is_no_failure(tmp_path: Path, modules: dict[str, str]) -> None:
     with Fleet(tmp_path, modules) as running:
-        running.start("quick one", "this").process.wait(timeout=20)
+        running.start("quick one", "this").process.wait(timeout=120)
         running.check()

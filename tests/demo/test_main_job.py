@@ -59,7 +59,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         wait_until(lambda: logs_say(directory, "did not answer"), timeout=200, what="flights are handled")
         running = processes_of(directory)
         os.killpg(run.pid, signal.SIGINT)
-        said, _ = run.communicate(timeout=60)
+        said, _ = run.communicate(timeout=120)
         return Ran(directory / "demo", run.returncode, said, processes_of(directory), running)
 
 

@@ -40,7 +40,7 @@ def test_a_member_ends_when_the_process_that_started_it_is_gone(tmp_path: Path, 
     ):
         os.close(reading)
         client.publish("mail", 1, kind="letter")
-        wait_until(lambda: client.status("mail")[0].done_last_minute == 1, timeout=20, what="it works")
+        wait_until(lambda: client.status("mail")[0].done_last_minute == 1, timeout=120, what="it works")
         assert process.poll() is None
         os.close(writing)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=120) == 0

@@ -18,7 +18,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 WITHOUT_BLOCKS = {"README.md", "heritage.md", "message.md", "reference.md", "replication.md"}
 
 
-SLOW = dict.fromkeys(("pipelines.md", "spark.md"), pytest.mark.timeout(900))
+SLOW = dict.fromkeys(("pipelines.md", "spark.md", "spark-writing.md"), pytest.mark.timeout(900))
 """Pages whose programs take their time: each of them starts a Spark."""
 
 

@@ -156,7 +156,7 @@ async def test_rotation_is_called_within_every_span(queue: Queue) -> None:
     )
     leader = Leader(queue.dsn)
     async with leading(leader):
-        await async_wait_until(lambda: queue.connection.execute(four_in_a_row).fetchone() == (True,), 60)
+        await async_wait_until(lambda: queue.connection.execute(four_in_a_row).fetchone() == (True,), 120)
     often = queue.connection.execute("select count(*) from called where queue = 'q'").fetchone()
     assert often == (1,), "a day's retention is not rotated by the second"
 
@@ -264,7 +264,7 @@ def test_as_a_process_it_resigns_on_a_signal(queue: Queue) -> None:
         [sys.executable, "-W", "error", "-c", program, queue.dsn], env=dict(os.environ)
     )
     try:
-        wait_until(lambda: terms(queue) == ("process", 1), 20)
+        wait_until(lambda: terms(queue) == ("process", 1), 120)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     finally:

@@ -31,7 +31,8 @@ class OrderMachine(RuleBasedStateMachine):
         )
         self.waiting: dict[str, list[int]] = {key: [] for key in KEYS}
         """Of each key what is not over, in its order."""
-        self.running: set[int] = set()
+        self.running: dict[int, Lease] = {}
+        """What runs, and under which lease."""
         self.cancelled: set[int] = set()
         """Of what runs: it does not come back."""
         self.noted: set[int] = set()
@@ -43,7 +44,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     def free(self) -> set[int]:
         heads = {ids[0] for ids in self.waiting.values() if ids}
-        return heads - self.running - set(self.delayed)
+        return heads - self.running.keys() - self.delayed.keys()
 
     @rule(keys=keys)
     def publish(self, keys: list[str]) -> None:
@@ -63,20 +64,20 @@ class OrderMachine(RuleBasedStateMachine):
         assert len(held.ids) + buried >= min(count, len(free)) or alone
         assert held or not free
         if held:
-            self.running |= set(held.ids)
+            self.running |= dict.fromkeys(held.ids, held)
             self.leases.append(held)
 
     def held(self, lease: int, which: set[int]) -> tuple[Lease, list[int]]:
         held = self.leases[lease % len(self.leases)]
         ids = [held.ids[n] for n in which if n < len(held.ids)]
-        return held, [id for id in ids if id in self.running] if held.lease_id else []
+        return held, [id for id in ids if self.running.get(id) is held]
 
     @precondition(lambda self: self.leases)
     @rule(lease=any_lease, which=which, verb=st.sampled_from(["ack", "reject"]))
     def finish(self, lease: int, which: set[int], verb: str) -> None:
         held, ids = self.held(lease, which)
         assert self.work.answer(verb, held, ids) == len(ids)
-        self.running -= set(ids)
+        self.stop(ids)
         self.end(set(ids))
         self.forget(held)
 
@@ -99,18 +100,22 @@ class OrderMachine(RuleBasedStateMachine):
         ids = [self.waiting[key][n] for n in which if n < len(self.waiting[key])]
         states = {row.id: row.state for row in self.work.call("cancel", ids=ids)}
         assert states == {id: self.state(id) for id in ids}
-        self.cancelled |= self.running.intersection(ids)
-        self.noted |= set(ids) - self.running - set(self.delayed)
-        self.end(set(ids) - self.running)
+        self.cancelled |= self.running.keys() & ids
+        self.noted |= set(ids) - self.running.keys() - self.delayed.keys()
+        self.end(set(ids) - self.running.keys())
 
     def state(self, id: int) -> str:
         return "leased" if id in self.running else "retrying" if id in self.delayed else "ready"
 
     def come_back(self, ids: Iterable[int]) -> set[int]:
         """They run no more; returns those that nobody has cancelled."""
-        self.running -= set(ids)
+        self.stop(ids)
         self.end(self.cancelled.intersection(ids))
         return set(ids) - self.cancelled
+
+    def stop(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            del self.running[id]
 
     def end(self, ids: set[int]) -> None:
         for rest in self.waiting.values():
@@ -120,7 +125,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     def forget(self, held: Lease) -> None:
         # A message runs under one lease, which is known as long as any of it does.
-        if not set(held.ids) & self.running:
+        if all(runs is not held for runs in self.running.values()):
             self.leases.remove(held)
 
     @precondition(lambda self: self.delayed)
@@ -138,7 +143,7 @@ class OrderMachine(RuleBasedStateMachine):
         move_clock(self.work.connection, f"{self.now} s")
         assert self.work.ask("reap") == len(self.leases)
         come_back(self.work.connection, self.work.queue)
-        self.lost.update(self.running)
+        self.lost.update(self.running.keys())
         self.come_back([*self.running])
         self.leases.clear()
         self.delayed.clear()

@@ -250,7 +250,7 @@ def test_a_slow_api_is_given_up(bench: Bench, api: Server) -> None:
 
     def answer(_: Request) -> Reply:
         if len(api.requests) == 1:
-            given_up.wait(30)
+            given_up.wait(120)
         given_up.set()
         return Reply(rows(0, 5))
 

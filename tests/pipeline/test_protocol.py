@@ -168,7 +168,7 @@ def test_of_two_that_commit_at_the_same_time_one_is_in_the_sink(
         def go(attempt: Attempt, at_once: threading.Barrier = at_once, failed: Any = failed) -> None:
             try:
                 next(attempt.steps)()
-                at_once.wait(30)
+                at_once.wait(120)
                 for step in attempt.steps:
                     step()
             except BaseException as error:
@@ -179,7 +179,7 @@ def test_of_two_that_commit_at_the_same_time_one_is_in_the_sink(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         assert not failed
         meeting.check(both, round)
 

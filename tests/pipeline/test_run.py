@@ -333,7 +333,7 @@ def test_the_runner_runs_what_waits_and_stops_what_is_cancelled(
 
     def slow(self: Executor, *given: Any) -> Any:
         with self._watched(given[0], given[3], asked.message_id, threading.Event()) as check:
-            wait_until(lambda: _stopped(check), 20)
+            wait_until(lambda: _stopped(check), 120)
         ended.set()
         return original(self, *given)
 
@@ -345,7 +345,7 @@ def test_the_runner_runs_what_waits_and_stops_what_is_cancelled(
     working = threading.Thread(target=filled.executor.execute, args=(asked,))
     working.start()
     wait_until(lambda: filled.client.cancel_pipeline(name))
-    working.join(20)
+    working.join(120)
     assert not ended.is_set()
     assert filled.client.list_runs(name)[0].outcome == "cancelled"
     monkeypatch.undo()

@@ -38,13 +38,13 @@ def test_a_run_says_how_far_it_is_and_is_cancelled_while_its_task_sleeps(
         wait_until(lambda: runner._executor is not None and runner._executor.engine._session is not None, 120)
         filled.client.run_pipeline(slow, str(tmp_path))
         wait_until(lambda: [*tmp_path.iterdir()], 120)
-        wait_until(lambda: (filled.client.list_runs(slow)[0].progress or {}).get("tasks"), 30)
+        wait_until(lambda: (filled.client.list_runs(slow)[0].progress or {}).get("tasks"), 120)
         # Another one is done beside it.
         filled.client.run_pipeline(other)
         wait_until(lambda: filled.client.list_runs(other) and filled.client.list_runs(other)[0].outcome, 120)
         assert filled.client.list_runs(slow)[0].outcome is None
         assert filled.client.cancel_pipeline(slow)
-        wait_until(lambda: filled.client.list_runs(slow)[0].outcome == "cancelled", 60)
+        wait_until(lambda: filled.client.list_runs(slow)[0].outcome == "cancelled", 120)
     assert filled.one("select count(*) from pg_class where relname like 'stage\\_%'") == 0
 
 
@@ -53,13 +53,13 @@ def test_a_lost_lease_ends_the_jobs_of_a_run(filled: Bench, tmp_path: Path) -> N
     with running(filled) as runner:
         filled.client.run_pipeline(slow, str(tmp_path))
         wait_until(lambda: [*tmp_path.iterdir()], 120)
-        tracker = wait_until(lambda: runner._executor and runner._executor.engine._session, 10)
+        tracker = wait_until(lambda: runner._executor and runner._executor.engine._session, 120)
         active = tracker.sparkContext.statusTracker().getActiveJobsIds
         assert active()
         ((_, lost),) = runner._handling.values()
         assert isinstance(lost, threading.Event)
         lost.set()
-        wait_until(lambda: not active(), 60)
-        wait_until(lambda: not runner._handling, 60)
+        wait_until(lambda: not active(), 120)
+        wait_until(lambda: not runner._handling, 120)
         # Nobody is at it, and it has not failed.
         assert filled.sql("select outcome, error, holder from trunq.pipeline_run") == [(None, None, None)]

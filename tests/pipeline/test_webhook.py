@@ -60,7 +60,7 @@ def serving(dsn: str) -> Iterator[httpx.Client]:
             yield http
     finally:
         servers[0].should_exit = True
-        thread.join(30)
+        thread.join(120)
 
 
 @pytest.fixture
@@ -296,11 +296,11 @@ def test_the_command_serves_until_it_is_stopped(database: str, client: Client) -
                 except httpx.TransportError:
                     return False
 
-            wait_until(is_up, 60)
+            wait_until(is_up, 120)
             assert post(http, "shop", "{}").status_code == 202
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +320,6 @@ def test_while_the_database_is_away_it_says_so_and_then_goes_on(own_server: Embe
         away = [post(http, "shop", "2") for _ in range(2)] + [http.get("/health")]
         assert [(reply.status_code, reply.headers["retry-after"]) for reply in away] == [(503, "5")] * 3
         own_server.restart()
-        wait_until(lambda: post(http, "shop", "3").status_code == 202, 30)
+        wait_until(lambda: post(http, "shop", "3").status_code == 202, 120)
     with psycopg.connect(own_server.dsn) as connection:
         assert [payload for _, payload, _, _ in logged(connection, "plain")] == [1, 3]

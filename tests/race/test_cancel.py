@@ -169,7 +169,7 @@ def test_a_promotion_that_came_first_is_waited_for(
     found = meanwhile(cancel, cancelling, queue, id)
     wait_until_blocked(session, cancelling)
     getattr(other, outcome)()
-    assert found.result(10) == ["ready" if outcome == "commit" else "scheduled"]
+    assert found.result(120) == ["ready" if outcome == "commit" else "scheduled"]
     assert not lease(session, queue)
     assert dead(session, queue) == {id: "cancelled"}
 
@@ -240,7 +240,7 @@ def test_who_cancels_waits_for_the_duty_and_is_not_forgotten(
     found = meanwhile(cancel, cancelling, queue, waiting)
     wait_until_blocked(session, cancelling)
     other.commit()
-    assert found.result(10) == ["ready"]
+    assert found.result(120) == ["ready"]
     assert not lease(session, queue)
     assert dead(session, queue) == {waiting: "cancelled"}
 
@@ -254,7 +254,7 @@ def test_two_who_cancel_the_same_in_another_order_both_come_through(
     found = meanwhile(cancel, cancelling, queue, *reversed(ids))
     wait_until_blocked(session, cancelling)
     other.commit()
-    assert found.result(10) == ["ready"] * 10
+    assert found.result(120) == ["ready"] * 10
     assert not lease(session, queue)
     assert noted(session, queue) == 10
 

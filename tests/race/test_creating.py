@@ -75,7 +75,7 @@ def test_a_queue_that_is_being_dropped_is_made_anew(connect: Connect, meanwhile:
     late = meanwhile(ask, session, "create_queue", queue="orders")
     wait_until_blocked(watcher, session)
     dropper.commit()
-    assert late.result(10) is True
+    assert late.result(120) is True
     assert publish(session, "orders") == [1]
 
 
@@ -88,7 +88,7 @@ def test_ids_are_those_of_the_queue_made_meanwhile(connect: Connect, meanwhile: 
     late = meanwhile(ask, session, "draw_ids", queue="orders", count=3)
     wait_until_blocked(watcher, session)
     maker.commit()
-    assert late.result(10) == [1, 2, 3]
+    assert late.result(120) == [1, 2, 3]
     assert publish(session, "orders", 1)[0] > 3
 
 
@@ -108,7 +108,7 @@ def test_a_drop_waits_for_a_delayed_publish_and_takes_it_along(connect: Connect,
     late = meanwhile(ask, session, "drop_queue", queue="orders", force=True)
     wait_until_blocked(connect(), session)
     publisher.commit()
-    late.result(10)
+    late.result(120)
     assert fetch(session, "select count(*) from trunq.delayed") == 0
 
 
@@ -120,7 +120,7 @@ def test_an_upgrade_waits_for_a_queue_that_is_being_made(
     late = meanwhile(fetch, session, "select trunq._refresh_queues()")
     wait_until_blocked(connect(), session)
     maker.commit()
-    assert late.result(10) == 1
+    assert late.result(120) == 1
 
 
 MADE_MEANWHILE = """
@@ -177,7 +177,7 @@ def test_a_queue_cannot_have_the_name_of_an_index_of_another_that_is_being_made(
     wait_until_blocked(connect(), session)
     maker.commit()
     with refused("TQ004", name, "choose another name"):
-        late.result(10)
+        late.result(120)
     with refused("TQ004", name, "choose another name"):
         ask(session, "create_queue", queue=name)
     assert [row.queue for row in call(session, "list_queues")] == ["orders"]

@@ -39,7 +39,7 @@ def test_a_pause_ends_for_a_trigger_that_comes_meanwhile(
     resumed = meanwhile(ask, session, "resume_pipeline", pipeline=pipeline)
     wait_until_blocked(open_session(), session)
     other.commit()
-    assert resumed.result(10)
+    assert resumed.result(120)
     (found,) = (
         row
         for row in call(session, "list_subscriptions", queue=queue)
@@ -78,4 +78,4 @@ def test_who_waits_for_a_drop_hears_that_the_pipeline_is_gone(
     late = meanwhile(lambda _: attempt(), session)
     wait_until_blocked(open_session(), session)
     other.commit()
-    late.result(10)
+    late.result(120)

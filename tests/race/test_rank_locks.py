@@ -36,5 +36,5 @@ def test_who_sets_two_lanes_meets_another_who_sets_one(
     wait_until_blocked(session, second)
     laned.on(first).ask("set_lane", lane="b", weight=2)
     first.commit()
-    late.result(20)
+    late.result(120)
     second.commit()

@@ -133,7 +133,7 @@ def test_an_extension_back_in_time_holds_against_a_reaper_that_has_looked(
     wait_until_blocked(open_session(), reaper)
     other.execute("select trunq.extend(%s, 'default', %s, %s)", (queue, held.lease_id, held.token))
     other.commit()
-    assert slow.result(10) == 0
+    assert slow.result(120) == 0
     assert reap(reaper, queue, "3 hours") == 1
     assert set(drain(session, queue)) >= set(ids[:2])
 
@@ -237,7 +237,7 @@ def test_an_extension_that_waited_for_the_reaper_is_refused(
     wait_until_blocked(open_session(), session)
     other.commit()
     with refused("TQ003"):
-        late.result(10)
+        late.result(120)
     assert lease(session, queue).ids == held.ids
 
 

@@ -69,7 +69,7 @@ def test_a_lock_got_in_vain_is_given_back_at_once(
     rotation = meanwhile(rotator.ask, "rotate")
     wait_until_blocked(work.connection, rotator.connection)
     late.connection.commit()
-    assert rotation.result(10) is None
+    assert rotation.result(120) is None
     assert locked(work, rotator) == 0
     assert work.drain() == [id]
 

@@ -82,7 +82,7 @@ def test_two_who_make_the_same_subscription_make_one(
     second = meanwhile(ask, session, "subscribe", queue=queue, subscription="s", max_attempts=9)
     wait_until_blocked(open_session(), session)
     first.commit()
-    assert second.result(10) is False
+    assert second.result(120) is False
     (row,) = [row for row in call(session, "list_subscriptions", queue=queue) if row.subscription == "s"]
     assert row.max_attempts == 9
     assert drain(session, queue, "s") == [id]
@@ -97,7 +97,7 @@ def test_subscribing_to_a_queue_that_is_being_dropped_finds_none(
     wait_until_blocked(open_session(), session)
     dropper.commit()
     with refused("TQ001", queue):
-        late.result(10)
+        late.result(120)
 
 
 def test_unsubscribing_under_a_worker_refuses_its_answer(
@@ -130,7 +130,7 @@ def test_an_answer_overtaken_by_the_end_of_its_subscription_is_refused_or_stands
     ask(ender, "unsubscribe", queue=queue, subscription="s")
     blocker.commit()
     if verb == "ack":
-        assert late.result(10) == 1
+        assert late.result(120) == 1
     else:
         with refused("TQ002"):
-            late.result(10)
+            late.result(120)

@@ -53,13 +53,13 @@ def test_a_segment_is_emptied_and_its_lock_given_back_while_a_reader_holds_up_th
     ):
         assert fetch(reader, "select count(*) from trunq_log.q") == 3
         rotation = meanwhile(ask, rotator, "rotate", queue="q")
-        wait_until(lambda: fetch(eye, IS_HELD_UP), 60, "the standby waits for its reader")
-        assert rotation.result(60) == 1
+        wait_until(lambda: fetch(eye, IS_HELD_UP), 120, "the standby waits for its reader")
+        assert rotation.result(120) == 1
         assert fetch(watcher, LOCKED) == 0
         # What waits for the standby has done its work by then: nobody stood in its way.
         published = meanwhile(publish, publisher, "q")
         pid = publisher.info.backend_pid
-        wait_until(lambda: fetch(watcher, WAITS_FOR_STANDBY, pid), 60, "a publisher waits for the standby")
+        wait_until(lambda: fetch(watcher, WAITS_FOR_STANDBY, pid), 120, "a publisher waits for the standby")
         # And what does not goes on.
         worker.execute("set synchronous_commit = local")
         ids = publish(worker, "q", 2)
@@ -69,7 +69,7 @@ def test_a_segment_is_emptied_and_its_lock_given_back_while_a_reader_holds_up_th
         assert fetch(eye, IS_HELD_UP)
         assert not published.done()
         reader.rollback()
-    late = published.result(60)
+    late = published.result(120)
     assert lease(worker, "q", 9).ids == late
     pair.caught_up()
     with psycopg.connect(pair.standby.dsn) as reader:

@@ -79,7 +79,7 @@ def test_an_insert_that_commits_between_check_and_lock_is_kept(
     rotation = meanwhile(rotate, rotator)
     wait_until_blocked(session, rotator)
     late.commit()
-    assert rotation.result(10) is None
+    assert rotation.result(120) is None
     assert drain(session, QUEUE) == [id]
     while rotate(rotator):
         pass
@@ -96,7 +96,7 @@ def test_an_insert_that_rolls_back_in_between_holds_nothing(
     rotation = meanwhile(rotate, rotator)
     wait_until_blocked(session, rotator)
     late.rollback()
-    assert rotation.result(10) == 1
+    assert rotation.result(120) == 1
     assert rows(session, "log") == 0
 
 
@@ -110,7 +110,7 @@ def test_an_insert_that_waits_for_the_truncate_lands_in_the_emptied_segment(
         assert rotate(rotator) == 1
         late = meanwhile(publish, publisher, QUEUE, 2)
         wait_until_blocked(session, publisher)
-    ids = late.result(10)
+    ids = late.result(120)
     assert drain(session, QUEUE) == ids
 
 
@@ -142,7 +142,7 @@ def test_a_writer_that_does_not_end_holds_up_neither_rotation_nor_anybody(
         writer.execute("prepare transaction 'a_writer'")
     before = time.monotonic()
     assert rotate(rotator) is None
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 60
     assert rows(session, "log") == len(ids)
     more = publish(session, QUEUE)
     assert drain(session, QUEUE) == more
@@ -214,7 +214,7 @@ def test_a_lease_taken_while_positions_are_carried_forward_waits_and_goes_on_fro
         assert carry_cursors(rotator) == 1
         late = meanwhile(lease, worker, QUEUE, 2)
         wait_until_blocked(session, worker)
-    first = late.result(10).ids
+    first = late.result(120).ids
     assert first == new[:2]
     assert drain(session, QUEUE) == new[2:]
     assert not set(first) & set(old)
@@ -249,7 +249,7 @@ def test_leases_emptied_while_workers_wait_lose_no_position(
         assert rows(rotator, "lease") == 1
         waiting = meanwhile(lease, worker, QUEUE, 9)
         wait_until_blocked(session, worker)
-    assert not waiting.result(10)
+    assert not waiting.result(120)
     ids = publish(session, QUEUE, 3)
     assert drain(session, QUEUE) == ids
 

@@ -63,7 +63,7 @@ def test_publishers_of_one_key_wait_for_each_other_and_nobody_else_does(
     keyed.ack(held)
     keyed.ask("forget")
     first.run(end)
-    id, is_new = waiting.result(10)
+    id, is_new = waiting.result(120)
     assert is_new == (end == "rollback" or policy == "replace")
     if not is_new:
         assert id == mine
@@ -103,7 +103,7 @@ def test_a_key_taken_by_a_prepared_transaction_is_taken(
         assert not keyed.lease()
     finally:
         keyed.run("commit prepared 'keyed'")
-    newest, is_new = waiting.result(10)
+    newest, is_new = waiting.result(120)
     assert is_new == (policy == "replace")
     assert keyed.drain() == [newest if is_new else id]
 

@@ -30,7 +30,7 @@ def test_a_lease_in_an_open_transaction_makes_others_wait_and_they_go_on_after_i
     waiting = meanwhile(lease, session, queue, 2)
     wait_until_blocked(open_session(), session)
     holder.commit()
-    assert waiting.result(10).ids == ids[2:]
+    assert waiting.result(120).ids == ids[2:]
 
 
 def test_when_it_is_rolled_back_they_get_its_messages(
@@ -41,7 +41,7 @@ def test_when_it_is_rolled_back_they_get_its_messages(
     waiting = meanwhile(lease, session, queue, 2)
     wait_until_blocked(open_session(), session)
     holder.rollback()
-    assert waiting.result(10).ids == ids
+    assert waiting.result(120).ids == ids
 
 
 def test_a_wait_can_be_cancelled_and_leaves_nothing_behind(
@@ -54,7 +54,7 @@ def test_a_wait_can_be_cancelled_and_leaves_nothing_behind(
     wait_until_blocked(watcher, session)
     watcher.execute("select pg_cancel_backend(%s)", (session.info.backend_pid,))
     with refused("57014"):
-        waiting.result(10)
+        waiting.result(120)
     holder.rollback()
     locks = "select count(*) from pg_locks where locktype = 'advisory' and pid = %s"
     assert fetch(watcher, locks, session.info.backend_pid) == 0
@@ -203,7 +203,7 @@ def test_two_who_make_the_same_queue_make_one(
     second = meanwhile(ask, session, "create_queue", queue=name)
     wait_until_blocked(open_session(), session)
     first.commit()
-    assert second.result(10) is False
+    assert second.result(120) is False
     assert drain(session, name) == [id]
 
 
@@ -216,7 +216,7 @@ def test_a_queue_whose_maker_rolls_back_is_made_by_the_next(
     second = meanwhile(ask, session, "create_queue", queue=name)
     wait_until_blocked(open_session(), session)
     first.rollback()
-    assert second.result(10) is True
+    assert second.result(120) is True
     assert publish(session, name) == [1]
 
 
@@ -236,7 +236,7 @@ class TestDrop:
             publish(other, queue)
         assert time.monotonic() - before < 5
         with refused("TQ009", "in use by an open transaction", "pg_stat_activity"):
-            drop.result(30)
+            drop.result(120)
         stuck.commit()
         assert len(drain(session, queue)) == 4
 
@@ -249,7 +249,7 @@ class TestDrop:
         wait_until_blocked(open_session(), session)
         publisher.commit()
         with refused("TQ009", "unfinished messages"):
-            drop.result(30)
+            drop.result(120)
         assert drain(session, queue) == [id]
 
     def test_what_is_rolled_back_does_not(
@@ -260,7 +260,7 @@ class TestDrop:
         drop = meanwhile(ask, session, "drop_queue", queue=queue)
         wait_until_blocked(open_session(), session)
         publisher.rollback()
-        drop.result(30)
+        drop.result(120)
         with refused("TQ001"):
             publish(session, queue)
 
@@ -273,7 +273,7 @@ class TestDrop:
         wait_until_blocked(open_session(), session)
         subscriber.commit()
         with refused("TQ009", "audit"):
-            drop.result(30)
+            drop.result(120)
 
     @pytest.mark.parametrize("count", [1, 2, 600])
     def test_a_publisher_that_waited_for_it_finds_none(
@@ -300,7 +300,7 @@ class TestDrop:
             wait_until_blocked(open_session(), session)
             dropper.commit()
             with pytest.raises(QueueNotFound, match=queue):
-                late.result(10)
+                late.result(120)
             with pytest.raises(QueueNotFound, match=queue):
                 publish_some(session)
 
@@ -313,7 +313,7 @@ class TestDrop:
         wait_until_blocked(open_session(), session)
         first.commit()
         with refused("TQ001", queue):
-            second.result(30)
+            second.result(120)
 
     def test_made_again_under_its_name_it_is_a_new_queue_for_the_same_sessions(
         self, session: Connection, open_session: Connect, queue: str
@@ -396,7 +396,7 @@ class TestTwin:
         wait_until_blocked(open_session(), session)
         second.commit()
         with refused("TQ003"):
-            late.result(10)
+            late.result(120)
         assert lease(session, queue).messages[0].attempt == 2
 
     def test_its_lease_not_committed_yet_is_its_own(

@@ -88,7 +88,7 @@ class Cluster:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            process.wait(60)
+            process.wait(120)
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -184,7 +184,7 @@ def test_workers_that_ended_keep_no_process_until_their_grace_is_over() -> None:
     workers = Spread(context, "trunq:worker", 1, {"grace": 60.0})
     workers.stop()
     over.set()
-    workers.wait(60)
+    workers.wait(120)
     assert [thread for thread in threading.enumerate() if thread not in before and not thread.daemon] == []
 
 

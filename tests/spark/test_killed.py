@@ -67,7 +67,7 @@ def test_the_reader_of_a_stream_that_was_killed(queue: Queue, spark: SparkSessio
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start(str(tmp_path / "lake"))
     )
-    wait_until(lambda: query.lastProgress, timeout=60)
+    wait_until(lambda: query.lastProgress, timeout=120)
     for process in source_runners(spark):
         process.kill()
     with pytest.raises(Exception, match="STREAM_FAILED") as caught:

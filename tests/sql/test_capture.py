@@ -339,6 +339,36 @@ def test_values_are_the_same_whatever_the_session_says(session: Connection, queu
     }
 
 
+def test_a_table_without_a_key_whose_rows_are_all_alike(session: Connection, queue: str) -> None:
+    table = next(new_names("keyless"))
+    session.execute(f"create table {table} (a integer, b integer)".encode())
+    capture(session, table, queue)
+    session.execute(f"insert into {table} select 1, 1 from generate_series(1, 3)".encode())
+    session.execute(f"update {table} set b = 2 where ctid = (select max(ctid) from {table})".encode())
+    session.execute(f"update {table} set b = b + 1".encode())
+    session.execute(f"delete from {table}".encode())
+    one, two, three = ({"a": 1, "b": n} for n in (1, 2, 3))
+    changes = said(session, queue)
+    assert changes[:4] == [("insert", None, one)] * 3 + [("update", None, one, two)]
+    assert sorted(changes[4:7], key=str) == [("update", None, one, two)] * 2 + [("update", None, two, three)]
+    assert sorted(changes[7:], key=str) == [("delete", None, two)] * 2 + [("delete", None, three)]
+    with refused("TQ005", f'table "public.{table}" has no column "id", which key names', "it has: a, b"):
+        capture(session, table, queue, key=["id"])
+
+
+def test_numbers_lose_no_digit_and_what_is_none_is_a_text(session: Connection, queue: str) -> None:
+    table = next(new_names("numbers"))
+    session.execute(f"create table {table} (n numeric, d double precision)".encode())
+    capture(session, table, queue)
+    digits = "12345678901234567890.12345678901234567890"
+    session.execute(f"insert into {table} values ({digits}, 'NaN'), ('Infinity', '-Infinity')".encode())
+    query = f"select payload->'after'->>'n', payload->'after'->'d' from trunq_log.{queue} order by id"
+    assert session.execute(query.encode()).fetchall() == [(digits, "NaN"), ("Infinity", "-Infinity")]
+    # A change of what digits are written alone is none.
+    session.execute(f"update {table} set n = n * 1.00 where n < 'Infinity'".encode())
+    assert len(said(session, queue)) == 2
+
+
 def test_virtual_columns_are_left_out_since_no_trigger_sees_them(session: Connection, queue: str) -> None:
     if session.info.server_version < 180000:
         pytest.skip("a virtual generated column comes with Postgres 18")

@@ -320,8 +320,29 @@ def test_a_row_that_is_too_large_is_refused_unless_its_column_is_left_out(
 ) -> None:
     capture(session, table, queue)
     large = f"insert into {table} values (1, repeat('x', 17000000))"
-    with refused("23514", "payload_at_most_16_mb"):
-        session.execute(large.encode())
+    for statement in (
+        large,
+        f"insert into {table} values (1, 'x'); update {table} set status = repeat('x', 17000000)",
+        f"alter table {table} disable trigger user; {large}; alter table {table} enable trigger user;"
+        f" delete from {table}",
+    ):
+        with refused("TQ006", f'change of table "public.{table}"', "16777216", "p_columns"):
+            session.execute(statement.encode())
+        assert fetch(session, f"select count(*) from {table}") == 0
+    assert fetch(session, f"select count(*) from trunq_log.{queue}") == 0
     capture(session, table, queue, columns=["id"])
     session.execute(large.encode())
     assert fetch(session, f"select payload->'after' from trunq_log.{queue}") == {"id": 1}
+
+
+def test_a_key_that_is_too_long_is_refused_unless_it_is_made_of_others(
+    session: Connection, queue: str, table: str
+) -> None:
+    capture(session, table, queue, key=["status"])
+    long = f"insert into {table} values (1, repeat('x', 1001))"
+    with refused("TQ006", f'key of a change of table "public.{table}"', "1001 bytes", "p_key"):
+        session.execute(long.encode())
+    assert fetch(session, f"select count(*) from {table}") == 0
+    capture(session, table, queue, key=[])
+    session.execute(long.encode())
+    assert fetch(session, f"select key from trunq_log.{queue}") is None

@@ -50,7 +50,7 @@ def test_a_notification_names_the_subscription_and_the_message(work: Engine, ope
     listener.execute(f"listen {policy.channel}".encode())
     work.publish()
     id = die(work)
-    (heard,) = listener.notifies(timeout=10, stop_after=1)
+    (heard,) = listener.notifies(timeout=120, stop_after=1)
     assert heard.payload == f"default {id}"
 
 

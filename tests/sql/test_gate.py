@@ -251,7 +251,7 @@ def test_a_queue_announces_the_ids_of_each_statement(
     come_back(session, queue)
     (last,) = publish(session, queue)
     heard: list[str] = []
-    for notification in listener.notifies(timeout=30):
+    for notification in listener.notifies(timeout=120):
         heard.append(notification.payload)
         if notification.payload == f"{last}-{last}":
             break

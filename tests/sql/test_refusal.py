@@ -103,13 +103,15 @@ def test_unknown_subscriptions(session: Connection, queue: str, functions: list[
     asked = [each for each in functions if "TQ002" in each.raises]
     assert len(asked) > 15
     for function in asked:
-        with refused("TQ002", '"nobody"', queue, "trunq.subscribe"):
-            function.call(session, queue=queue, subscription="nobody")
+        maker = "trunq.create_group" if "p_group" in function.parameters else "trunq.subscribe"
+        with refused("TQ002", '"nobody"', queue, maker):
+            function.call(session, queue=queue, subscription="nobody", group="nobody")
 
 
 def test_subscriptions_of_the_other_mode(session: Connection, queue: str, functions: list[Function]) -> None:
     ask(session, "subscribe", queue=queue, subscription="stream", mode="exclusive")
-    asked = [each for each in functions if "TQ011" in each.raises and each.name != "subscribe"]
+    makers = ("subscribe", "create_group")
+    asked = [each for each in functions if "TQ011" in each.raises and each.name not in makers]
     assert len(asked) > 10
     for function in asked:
         wrong = []

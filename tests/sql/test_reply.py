@@ -243,7 +243,7 @@ def test_a_reply_is_notified_when_it_commits(open_session: Connect, work: Engine
     held = work.lease(3)
     work.answer("ack", held, [first, second])
     work.answer("reject", held, [third])
-    assert [n.payload for n in listener.notifies(timeout=5, stop_after=2)] == [
+    assert [n.payload for n in listener.notifies(timeout=120, stop_after=2)] == [
         f"{first} {second}",
         str(third),
     ]
@@ -253,7 +253,7 @@ def test_a_reply_is_notified_when_it_commits(open_session: Connect, work: Engine
     work.connection.execute("reset trunq.notify")
     many = work.publish(101, options=AWAITED)
     work.answer("ack", work.lease(101))
-    assert [n.payload for n in listener.notifies(timeout=5, stop_after=1)] == [""]
+    assert [n.payload for n in listener.notifies(timeout=120, stop_after=1)] == [""]
     assert len(replies(work, many)) == 101
 
 

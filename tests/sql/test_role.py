@@ -394,7 +394,7 @@ def test_a_member_has_the_roles_of_its_group(shop: Connection, grant: Callable[.
         call(member, "status", queue="mine")
     shop.execute(f"grant {me(group)} to {me(member)}".encode())
     assert call(member, "status", queue="mine")
-    assert [row.queue for row in call(member, "status")] == ["mine", "mine"]
+    assert {row.queue for row in call(member, "status")} == {"mine"}
     assert [row.queue for row in call(member, "list_subscriptions")] == ["mine", "mine"]
 
 

@@ -270,6 +270,39 @@ def test_a_whole_batch_is_retried_once_however_often_it_is_asked(work: Engine) -
         assert sorted(ids(read(work, take(work)))) == published
 
 
+def test_what_does_not_wait_is_given_back_once_however_often_it_is_asked(work: Engine) -> None:
+    """It is in the log again at once, or dead: the batch knows what it gave back."""
+    published = work.publish(2)
+    for attempt in (1, 2, 3):
+        batch = take(work)
+        assert [(row.id, row.attempt) for row in read(work, batch)] == [(id, attempt) for id in published]
+        one = {**named(batch), "after": "0"}
+        counts = [
+            work.ask("retry_batch", **one, ids=ids) for ids in (published[:1], published[:1], None, None)
+        ]
+        assert counts == [1, 0, 1, 0]
+        assert work.ask("finish_batch", **named(batch))
+    assert take(work) is None
+    assert sorted(row.id for row in work.call("list_dead", **LAKE)) == published
+
+
+def test_a_batch_of_another_subscription_is_refused_by_name(work: Engine) -> None:
+    work.publish(2)
+    batch = take(work)
+    work.ask("subscribe", subscription="other", mode="exclusive", start="earliest")
+    other = {**named(batch), "subscription": "other"}
+    words = f'batch {batch.batch_id} of queue "{work.queue}" is of subscription "lake", not of "other"'
+    for function in ("finish_batch", "fail_batch", "retry_batch"):
+        with refused("TQ003", words, "nothing was changed"):
+            work.ask(function, **other)
+    with refused("TQ003", words):
+        work.call("extend", subscription="other", lease_id=batch.batch_id, token=batch.token)
+    for function in ("read_batch", "show_batch"):
+        with refused("TQ012", f'subscription "other" of queue "{work.queue}" has no batch {batch.batch_id}'):
+            work.call(function, subscription="other", batch_id=batch.batch_id)
+    assert work.ask("finish_batch", **named(batch)), "nothing was half done"
+
+
 def test_a_message_of_a_batch_dies_when_its_attempts_are_used_up(work: Engine) -> None:
     (id,) = work.publish()
     for attempt in (1, 2, 3):
@@ -308,7 +341,14 @@ def test_a_reader_stays_behind_as_far_as_it_asks(work: Engine) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"worker": ""}, {"max_ticks": 0}, {"min_count": -1}, {"min_lag": "-1 s"}, {"min_interval": "-1 s"}],
+    [
+        {"worker": ""},
+        {"max_ticks": 0},
+        {"max_ticks": None},
+        {"min_count": -1},
+        {"min_lag": "-1 s"},
+        {"min_interval": "-1 s"},
+    ],
 )
 def test_a_batch_that_cannot_be_is_refused(work: Engine, wrong: dict[str, Any]) -> None:
     with refused("TQ005"):

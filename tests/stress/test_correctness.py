@@ -260,7 +260,7 @@ def test_nothing_is_lost_or_doubled(stress: Stress, connect: Connect) -> None:
             except AssertionError as error:
                 error.add_note(told_of_missing(work, ledger))
                 raise
-            wait_until(lambda: work.is_empty("log"), 60, "all segments of the log are emptied")
+            wait_until(lambda: work.is_empty("log"), 120, "all segments of the log are emptied")
         finally:
             stress.stop.set()
             stress.end.set()

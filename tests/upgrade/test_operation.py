@@ -175,7 +175,7 @@ def test_an_upgrade_that_must_lock_logs_never_makes_a_publisher_the_victim_of_a_
         ids_of_one = publish(publisher, "one")
         assert not late.done()
         publisher.commit()
-        assert late.result(20).functions
+        assert late.result(120).functions
     assert fetch(session, "select count(*) from pg_trigger where tgname = 'wake' and tgparentid = 0") == 2
     assert (drain(session, "one"), drain(session, "two")) == (ids_of_one, ids)
 

@@ -210,7 +210,7 @@ async def test_error_texts_are_kept_whatever_they_hold(
 async def test_sync_handlers_run_in_threads_at_the_same_time(queue: Queue) -> None:
     queue.publish(count=3)
     worker = queue.worker(concurrency=3)
-    meeting = threading.Barrier(3, timeout=10)
+    meeting = threading.Barrier(3, timeout=120)
     threads = set()
 
     @worker.handler("work")

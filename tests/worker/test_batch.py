@@ -98,7 +98,7 @@ async def test_other_kinds_run_while_a_batch_is_gathered(queue: Queue) -> None:
         ran.set()
 
     async with running(worker):
-        await asyncio.wait_for(ran.wait(), 10)
+        await asyncio.wait_for(ran.wait(), 120)
         await async_wait_until(lambda: queue.message(other[0]).state == "done")
         assert recorder.batches == []
     assert queue.states() == {"done": 1, "ready": 50}, "a stop gives back what is gathered"

@@ -282,7 +282,7 @@ async def test_with_one_lease_lost_nothing_is_written_and_the_others_go_back_unh
             await go.wait()
 
     async with running(worker):
-        await asyncio.wait_for(inside.wait(), 10)
+        await asyncio.wait_for(inside.wait(), 120)
         await asyncio.to_thread(take_away, queue, ids[0])
         go.set()
         await async_wait_until(queue.is_done)
@@ -303,7 +303,7 @@ async def test_without_a_transaction_the_answers_under_other_leases_count(queue:
         await go.wait()
 
     async with running(worker):
-        await asyncio.wait_for(inside.wait(), 10)
+        await asyncio.wait_for(inside.wait(), 120)
         await asyncio.to_thread(take_away, queue, ids[0])
         go.set()
         await async_wait_until(queue.is_done)
@@ -351,7 +351,7 @@ async def test_one_that_is_cancelled_is_told_and_the_others_go_on(queue: Queue) 
         return [Retry() if message.is_cancelled else None for message in messages]
 
     async with running(worker):
-        await asyncio.wait_for(inside.wait(), 10)
+        await asyncio.wait_for(inside.wait(), 120)
         queue.connection.execute("select trunq.cancel('q', %s)", ([ids[1]],))
         await async_wait_until(queue.is_done)
     assert {row.id: row.reason for row in queue.dead()} == {ids[1]: "cancelled"}
@@ -370,7 +370,7 @@ async def test_when_all_are_cancelled_the_handler_is_stopped(queue: Queue, colou
 
     def handle_sync(messages: list[Message], lost: threading.Event) -> None:
         inside.set()
-        assert lost.wait(20)
+        assert lost.wait(120)
         raise ValueError("stopped")
 
     worker.batch("work", wait=SOON)(handle if colour == "async" else handle_sync)
@@ -454,7 +454,7 @@ async def test_a_stop_lets_a_batch_end(queue: Queue) -> None:
         await go.wait()
 
     async with running(worker) as tasks:
-        await asyncio.wait_for(inside.wait(), 10)
+        await asyncio.wait_for(inside.wait(), 120)
         worker.stop()
         await asyncio.sleep(0)
         assert not tasks[0].done()
@@ -477,7 +477,7 @@ async def test_a_batch_that_would_take_too_long_is_cut_off_and_each_of_it_fails(
         await asyncio.Event().wait()
 
     async with running(worker):
-        await asyncio.wait_for(inside.wait(), 10)
+        await asyncio.wait_for(inside.wait(), 120)
         if limit == "reserve":
             await async_wait_until(queue.is_done)
     why = "its worker was stopped" if limit == "grace" else "ran longer than the 0.5 seconds"

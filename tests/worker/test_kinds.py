@@ -71,7 +71,7 @@ async def test_a_kind_gets_past_a_long_line_of_another_at_its_limit(queue: Queue
         quick.set()
 
     async with running(worker):
-        await asyncio.wait_for(quick.wait(), 20)
+        await asyncio.wait_for(quick.wait(), 120)
         assert (slow.running, slow.done) == (2, [])
         assert worker.statistics.leased == len(slow_ids) + 1
         assert worker.statistics.looks < 100

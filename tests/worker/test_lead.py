@@ -54,7 +54,7 @@ async def test_a_worker_goes_on_while_there_is_no_connection_for_its_leader(
         assert not task.done()
         assert queue.connection.execute(leading).fetchone() == (0,)
         queue.connection.execute(f"alter role {clerk} connection limit -1".encode())
-        await async_wait_until(lambda: queue.connection.execute(leading).fetchone() == (1,), 20)
+        await async_wait_until(lambda: queue.connection.execute(leading).fetchone() == (1,), 120)
         assert not task.done()
 
 

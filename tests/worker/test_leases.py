@@ -122,7 +122,7 @@ async def test_a_sync_handler_longer_than_its_lease_keeps_it(queue: Queue) -> No
     @worker.handler("work")
     def wait(message: Message) -> None:
         entered.set()
-        proceed.wait(10)
+        proceed.wait(120)
 
     async with running(worker):
         await async_wait_until(entered.is_set)
@@ -284,7 +284,7 @@ async def test_a_sync_handler_whose_lease_is_lost_sees_its_event_and_its_answer_
     @worker.handler("work")
     def wait(message: Message, lost: threading.Event) -> int:
         entered.set()
-        if message.attempt == 1 and lost.wait(10):
+        if message.attempt == 1 and lost.wait(120):
             told.append(message.attempt)
         return message.attempt
 
@@ -342,7 +342,7 @@ async def test_with_a_reserve_a_handler_gets_no_longer_than_its_lease(queue: Que
 
         @worker.handler("work")
         def hang_sync(message: Message, lost: threading.Event) -> str:
-            assert lost.wait(10)
+            assert lost.wait(120)
             return "too late"
 
     await drain(worker)

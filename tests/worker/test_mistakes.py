@@ -30,7 +30,7 @@ def worker(*queues: str, **options: Any) -> Worker:
 
 
 async def run(made: Worker) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await made.run_async()
 
 

@@ -149,7 +149,7 @@ async def test_of_hundreds_that_fail_alike_the_first_are_lines_and_the_others_a_
     # A count between would make more lines.
     monkeypatch.setattr(pulse, "EVERY", 3600)
     async with running(worker):
-        await async_wait_until(queue.is_done, 30)
+        await async_wait_until(queue.is_done, 120)
     assert said.text.count("Traceback") == 2
     assert said.text.count("is dead (max_attempts), attempt") == 2 * outcome.LINES
     assert f"{200 - outcome.LINES} more of kind value in q" in said.text

@@ -85,10 +85,10 @@ async def test_all_connections_cut_while_a_handler_runs(queue: Queue, cut: Calla
         )
         assert cut() == 4
         go.set()
-        await async_wait_until(queue.is_done, 60)
+        await async_wait_until(queue.is_done, 120)
         # It is back in all respects: woken by a bell too.
         (other,) = queue.publish()
-        await async_wait_until(queue.is_done, 60)
+        await async_wait_until(queue.is_done, 120)
     assert queue.message(id).result == "undisturbed"
     assert (queue.message(id).attempt, queue.message(other).attempt) == (1, 1)
 
@@ -112,7 +112,7 @@ async def test_connections_cut_again_and_again_in_the_middle_of_everything(
         for share in range(1, 6):
             await async_wait_until(lambda share=share: len(set(seen)) >= share * 500)
             cut()
-        await async_wait_until(queue.is_done, 30)
+        await async_wait_until(queue.is_done, 120)
     assert set(seen) == set(ids)
     assert queue.states() == {"done": 3000}
 
@@ -342,7 +342,7 @@ async def test_a_stop_while_the_database_is_away_ends_at_once_with_nothing_to_de
         # Leasing as well as leading keeps trying.
         await async_wait_until(lambda: caplog.text.count("trying again") > 4)
         worker.stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await task
 
 
@@ -361,7 +361,7 @@ async def test_answers_of_a_queue_dropped_meanwhile_end_the_worker_with_a_senten
     queue.connection.execute("select trunq.drop_queue('q', true)")
     go.set()
     with pytest.raises(Exception, match='"q"') as caught:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await task
     assert type(caught.value).__name__ in {"QueueNotFound", "SubscriptionNotFound"}
 
@@ -466,5 +466,5 @@ async def test_handlers_in_transactions_are_back_soon_after_an_outage(
         await async_wait_until(lambda: worker.statistics.leased == 3)
         with away():
             go.set()
-            await async_wait_until(lambda: caplog.text.count("error connecting") >= 5, 12)
-        await async_wait_until(queue.is_done, 5)
+            await async_wait_until(lambda: caplog.text.count("error connecting") >= 8, 60)
+        await async_wait_until(queue.is_done, 120)

@@ -80,11 +80,11 @@ def test_the_first_signal_finishes_what_runs_and_gives_back_the_rest(
 ) -> None:
     ids = queue.publish(count=10)
     process = program()
-    wait_until(lambda: queue.states().get("leased") == 8, 20)
+    wait_until(lambda: queue.states().get("leased") == 8, 120)
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["started\n"] * 2
     process.send_signal(number)
-    wait_until(lambda: queue.states() == {"leased": 2, "ready": 8}, 20)
+    wait_until(lambda: queue.states() == {"leased": 2, "ready": 8}, 120)
     proceed(queue)
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
@@ -99,7 +99,7 @@ def test_the_second_signal_ends_it_at_once(queue: Queue, program: Program) -> No
     assert process.stdout is not None
     assert process.stdout.readline().startswith("started")
     process.send_signal(signal.SIGTERM)
-    wait_until(lambda: process.poll() is None and queue.states() == {"leased": 1}, 20)
+    wait_until(lambda: process.poll() is None and queue.states() == {"leased": 1}, 120)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM, output

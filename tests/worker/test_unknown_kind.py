@@ -103,8 +103,8 @@ async def test_a_storm_of_an_unknown_kind_is_put_off_once_each_and_starves_nobod
     worker = of_parcels(queue)
     with caplog.at_level(logging.INFO, "trunq.worker"):
         async with running(worker):
-            await async_wait_until(lambda: worker.statistics.handled == 10, 60)
-            await async_wait_until(lambda: delayed(queue) == STORM, 60)
+            await async_wait_until(lambda: worker.statistics.handled == 10, 120)
+            await async_wait_until(lambda: delayed(queue) == STORM, 120)
             # Once more it looks, in vain, and then it sleeps.
             looks = worker.statistics.empty_looks
             queue.publish("parcel")

@@ -139,7 +139,7 @@ async def test_sleepers_share_one_bell_and_poll_about_once_an_interval(queue: Qu
     async with running(*workers):
         await asleep(queue, workers)
         before, begun = looks(workers), time.monotonic()
-        await async_wait_until(lambda: looks(workers) >= before + 2 * count, 30)
+        await async_wait_until(lambda: looks(workers) >= before + 2 * count, 120)
         # Each polls no sooner than nine tenths of the interval after its last look.
         assert time.monotonic() - begun > poll * 0.9
 

@@ -11,12 +11,14 @@ from trunq._async.capture import AsyncCaptures
 from trunq._async.dead import AsyncDead
 from trunq._async.delayed import AsyncDelayed
 from trunq._async.gate import AsyncGates
+from trunq._async.group import AsyncGroups
 from trunq._async.history import AsyncHistory
 from trunq._async.lane import AsyncLanes
 from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
 from trunq._async.limit import AsyncLimits
 from trunq._async.memo import AsyncMemos
+from trunq._async.mover import AsyncMovers
 from trunq._async.pause import AsyncPauses
 from trunq._async.pipeline import AsyncPipelines
 from trunq._async.progress import AsyncReporting
@@ -65,6 +67,8 @@ class AsyncClient(
     AsyncReadings,
     AsyncBatches,
     AsyncStreams,
+    AsyncGroups,
+    AsyncMovers,
     AsyncBells,
     AsyncDelayed,
     AsyncDead,

@@ -16,10 +16,11 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 from trunq._async.batch import AsyncBatches
 from trunq._async.bell import AsyncBells
 from trunq._async.columns import PAGE, AsyncColumns
+from trunq._async.group import AsyncGroups
 from trunq._async.stream import AsyncStreams
 from trunq._async.wake import AsyncWake
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
-from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy
+from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, interval
@@ -37,7 +38,7 @@ _TIMED_POLL: Final = 0.5
 """Seconds between two looks, at most, where a batch comes of age without anybody saying so."""
 
 
-class AsyncReadings(AsyncBatches, AsyncStreams, AsyncBells):
+class AsyncReadings(AsyncBatches, AsyncStreams, AsyncGroups, AsyncBells):
     """Reading in a loop."""
 
     def stream(
@@ -52,6 +53,7 @@ class AsyncReadings(AsyncBatches, AsyncStreams, AsyncBells):
         min_count: int | None = None,
         min_interval: Interval | None = None,
         poll: Interval = 5.0,
+        member: str | None = None,
     ) -> AsyncBatchStream:
         """The batches of an exclusive subscription, for a loop that waits for the next until you leave it.
 
@@ -62,10 +64,12 @@ class AsyncReadings(AsyncBatches, AsyncStreams, AsyncBells):
 
         Each has to be finished or failed in the body of the loop; the next turn raises InvalidArgument
         otherwise. `worker` is the reader's name: the next process of that name goes on at once where a killed
-        one stood, another (None: a name of its own) when the lease time is over. The rest is as in
-        `next_batch`. It listens on a connection of its own and looks each `poll` seconds besides; with a pool
-        of yours, and behind a connection pooler, it looks each half second. A lost connection is opened
-        again. Raises psycopg.OperationalError when there is no database to begin with.
+        one stood, another (None: a name of its own) when the lease time is over. With `member`, it reads a
+        group under that name, which it joins and leaves again: MemberBusy says that another process has the
+        name. The rest is as in `next_batch`. It listens on a connection of its own and looks each `poll`
+        seconds besides; with a pool of yours, and behind a connection pooler, it looks each half second. A
+        lost connection is opened again. Raises psycopg.OperationalError when there is no database to begin
+        with.
         """
         asked: dict[str, Any] = {
             "max_ticks": max_ticks,
@@ -74,13 +78,16 @@ class AsyncReadings(AsyncBatches, AsyncStreams, AsyncBells):
             "min_count": min_count,
             "min_interval": min_interval,
         }
+        if worker is not None and member is not None:
+            raise InvalidArgument("a stream is read by a worker, or by a member of a group", "give one name")
         length = interval("poll", poll)
         seconds = length.total_seconds() if length is not None else 0.0
         if seconds <= 0:
             raise InvalidArgument(f"poll is a time between two looks, more than 0, not {poll}")
         if (min_lag, min_count, min_interval) != (None, None, None):
             seconds = min(seconds, _TIMED_POLL)
-        return AsyncBatchStream(self, queue, subscription, worker or own_name(), asked, seconds)
+        name = member or worker or own_name()
+        return AsyncBatchStream(self, queue, subscription, name, asked, seconds, is_member=member is not None)
 
 
 class AsyncBatchStream:
@@ -94,8 +101,11 @@ class AsyncBatchStream:
         worker: str,
         asked: dict[str, Any],
         poll: float,
+        *,
+        is_member: bool = False,
     ) -> None:
         self.worker = worker
+        self._is_member = is_member
         self._client = client
         self._queue = queue
         self._subscription = subscription
@@ -111,6 +121,8 @@ class AsyncBatchStream:
         wake = AsyncWake(self._client, self._queue)
         columns = AsyncColumns(self._client)
         again_at: float | None = None
+        if self._is_member:
+            await self._client.join_group(self._queue, self._subscription, self.worker)
         try:
             await wake.open()
             while (found := await self._wait(wake, again_at)) is not None:
@@ -123,6 +135,15 @@ class AsyncBatchStream:
                 await columns.close()
             finally:
                 await wake.close()
+            if self._is_member:
+                await self._leave()
+
+    async def _leave(self) -> None:
+        try:
+            await self._client.leave_group(self._queue, self._subscription, self.worker)
+        except (psycopg.Error, TrunqError) as error:
+            # With a batch in hand it stays a member: others take that over when its time is up.
+            log.info("member %s of %s stays: %s", self.worker, self._subscription, error)
 
     async def _wait(self, wake: AsyncWake, again_at: float | None) -> Batch | None:
         """The next batch; None when the loop is to end."""

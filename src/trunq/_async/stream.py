@@ -8,7 +8,7 @@ from typing import Literal
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
-from trunq.record import BatchState, Stream
+from trunq.record import BatchState, Loss, Stream
 from trunq.wire.array import bigint_array
 from trunq.wire.scalar import Interval, interval, moment
 
@@ -21,6 +21,21 @@ class AsyncStreams(AsyncAccess):
     ) -> list[Stream]:
         """Where the exclusive subscriptions of a queue, or of all, stand, and their open batch."""
         return await self._records(connection, Stream, "list_streams", queue=queue)
+
+    async def list_losses(
+        self, queue: str | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[Loss]:
+        """What subscriptions of a queue, or of all, lost because they stood still for longer than it holds
+        messages: shared ones, too.
+        """
+        return await self._records(connection, Loss, "list_losses", queue=queue)
+
+    async def accept_loss(
+        self, queue: str, subscription: str, *, connection: AsyncGiven | None = None
+    ) -> int:
+        """Let a subscription that lost messages go on; returns how many losses this accepts."""
+        accepted: int = await self._value(connection, "accept_loss", queue=queue, subscription=subscription)
+        return accepted
 
     async def show_batch(
         self, queue: str, subscription: str, batch_id: int, *, connection: AsyncGiven | None = None
@@ -114,3 +129,16 @@ class AsyncStreams(AsyncAccess):
             error=error,
         )
         return count
+
+    async def copy_position(
+        self, queue: str, subscription: str, like: str, *, connection: AsyncGiven | None = None
+    ) -> int:
+        """Move an exclusive subscription exactly where another one, `like`, stands; returns the tick.
+
+        Raises SubscriptionBusy while one of them has an open batch, TickNotFound when messages after that
+        place are gone.
+        """
+        position: int = await self._value(
+            connection, "copy_position", queue=queue, subscription=subscription, like=like
+        )
+        return position

@@ -13,12 +13,14 @@ from trunq._sync.capture import Captures
 from trunq._sync.dead import Dead
 from trunq._sync.delayed import Delayed
 from trunq._sync.gate import Gates
+from trunq._sync.group import Groups
 from trunq._sync.history import History
 from trunq._sync.lane import Lanes
 from trunq._sync.leader import Leading
 from trunq._sync.lease import Leases
 from trunq._sync.limit import Limits
 from trunq._sync.memo import Memos
+from trunq._sync.mover import Movers
 from trunq._sync.pause import Pauses
 from trunq._sync.pipeline import Pipelines
 from trunq._sync.progress import Reporting
@@ -67,6 +69,8 @@ class Client(
     Readings,
     Batches,
     Streams,
+    Groups,
+    Movers,
     Bells,
     Delayed,
     Dead,

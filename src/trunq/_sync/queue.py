@@ -30,6 +30,9 @@ class Queues(Access):
         kinds: Iterable[Label] | None = None,
         lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
         unique: Literal["refuse", "replace"] | None = None,
+        hold_at_most: Interval | None = None,
+        hold_size: int | None = None,
+        retain_size: int | None = None,
         connection: Given | None = None,
     ) -> bool:
         """Create a queue with its shared subscription `default`; False when it was there, and nothing
@@ -44,6 +47,10 @@ class Queues(Access):
         Messages are kept for `retention` (1 day), and longer while a subscription needs them. A tick is due
         after `tick_max_count` messages (500), `tick_max_lag` after the first of them (3 s), and every
         `tick_idle_period` (never) on a queue where nothing happens.
+
+        The log is held for subscriptions that have not read it for `hold_at_most`, and up to `hold_size`
+        bytes (for ever, no limit): what is behind, they lose (`list_losses`). What all have read is kept up
+        to `retain_size` bytes, however long the retention.
         """
         created: bool = self._value(
             connection,
@@ -57,6 +64,9 @@ class Queues(Access):
             kinds=kind_array(kinds),
             lanes=lanes,
             unique=unique,
+            hold_at_most=interval("hold_at_most", hold_at_most),
+            hold_size=hold_size,
+            retain_size=retain_size,
         )
         return created
 
@@ -68,11 +78,16 @@ class Queues(Access):
         tick_max_count: int | None = None,
         tick_max_lag: Interval | None = None,
         tick_idle_period: Interval | None = None,
+        hold_at_most: Interval | None = None,
+        hold_size: int | None = None,
+        retain_size: int | None = None,
+        tick_external: bool | None = None,
         connection: Given | None = None,
     ) -> None:
-        """Change what is given of a queue; see `create_queue`.
+        """Change what is given of a queue; see `create_queue`. 0 takes a limit away.
 
-        The `retention` can become shorter, and longer again up to that which the queue was made with.
+        `retention` and `hold_at_most` can become shorter, and longer again up to what the queue was made
+        with. With `tick_external`, `cut_tick` alone cuts ticks.
         """
         self._value(
             connection,
@@ -82,6 +97,10 @@ class Queues(Access):
             tick_max_count=tick_max_count,
             tick_max_lag=interval("tick_max_lag", tick_max_lag),
             tick_idle_period=interval("tick_idle_period", tick_idle_period),
+            hold_at_most=interval("hold_at_most", hold_at_most),
+            hold_size=hold_size,
+            retain_size=retain_size,
+            tick_external=tick_external,
         )
 
     def drop_queue(self, queue: str, *, force: bool = False, connection: Given | None = None) -> None:

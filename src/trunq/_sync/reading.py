@@ -18,10 +18,11 @@ from tenacity import Retrying, retry_if_exception_type
 from trunq._sync.batch import Batches
 from trunq._sync.bell import Bells
 from trunq._sync.columns import PAGE, Columns
+from trunq._sync.group import Groups
 from trunq._sync.stream import Streams
 from trunq._sync.wake import Wake
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
-from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy
+from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, interval
@@ -39,7 +40,7 @@ _TIMED_POLL: Final = 0.5
 """Seconds between two looks, at most, where a batch comes of age without anybody saying so."""
 
 
-class Readings(Batches, Streams, Bells):
+class Readings(Batches, Streams, Groups, Bells):
     """Reading in a loop."""
 
     def stream(
@@ -54,6 +55,7 @@ class Readings(Batches, Streams, Bells):
         min_count: int | None = None,
         min_interval: Interval | None = None,
         poll: Interval = 5.0,
+        member: str | None = None,
     ) -> BatchStream:
         """The batches of an exclusive subscription, for a loop that waits for the next until you leave it.
 
@@ -64,10 +66,12 @@ class Readings(Batches, Streams, Bells):
 
         Each has to be finished or failed in the body of the loop; the next turn raises InvalidArgument
         otherwise. `worker` is the reader's name: the next process of that name goes on at once where a killed
-        one stood, another (None: a name of its own) when the lease time is over. The rest is as in
-        `next_batch`. It listens on a connection of its own and looks each `poll` seconds besides; with a pool
-        of yours, and behind a connection pooler, it looks each half second. A lost connection is opened
-        again. Raises psycopg.OperationalError when there is no database to begin with.
+        one stood, another (None: a name of its own) when the lease time is over. With `member`, it reads a
+        group under that name, which it joins and leaves again: MemberBusy says that another process has the
+        name. The rest is as in `next_batch`. It listens on a connection of its own and looks each `poll`
+        seconds besides; with a pool of yours, and behind a connection pooler, it looks each half second. A
+        lost connection is opened again. Raises psycopg.OperationalError when there is no database to begin
+        with.
         """
         asked: dict[str, Any] = {
             "max_ticks": max_ticks,
@@ -76,13 +80,16 @@ class Readings(Batches, Streams, Bells):
             "min_count": min_count,
             "min_interval": min_interval,
         }
+        if worker is not None and member is not None:
+            raise InvalidArgument("a stream is read by a worker, or by a member of a group", "give one name")
         length = interval("poll", poll)
         seconds = length.total_seconds() if length is not None else 0.0
         if seconds <= 0:
             raise InvalidArgument(f"poll is a time between two looks, more than 0, not {poll}")
         if (min_lag, min_count, min_interval) != (None, None, None):
             seconds = min(seconds, _TIMED_POLL)
-        return BatchStream(self, queue, subscription, worker or own_name(), asked, seconds)
+        name = member or worker or own_name()
+        return BatchStream(self, queue, subscription, name, asked, seconds, is_member=member is not None)
 
 
 class BatchStream:
@@ -96,8 +103,11 @@ class BatchStream:
         worker: str,
         asked: dict[str, Any],
         poll: float,
+        *,
+        is_member: bool = False,
     ) -> None:
         self.worker = worker
+        self._is_member = is_member
         self._client = client
         self._queue = queue
         self._subscription = subscription
@@ -113,6 +123,8 @@ class BatchStream:
         wake = Wake(self._client, self._queue)
         columns = Columns(self._client)
         again_at: float | None = None
+        if self._is_member:
+            self._client.join_group(self._queue, self._subscription, self.worker)
         try:
             wake.open()
             while (found := self._wait(wake, again_at)) is not None:
@@ -125,6 +137,15 @@ class BatchStream:
                 columns.close()
             finally:
                 wake.close()
+            if self._is_member:
+                self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._client.leave_group(self._queue, self._subscription, self.worker)
+        except (psycopg.Error, TrunqError) as error:
+            # With a batch in hand it stays a member: others take that over when its time is up.
+            log.info("member %s of %s stays: %s", self.worker, self._subscription, error)
 
     def _wait(self, wake: Wake, again_at: float | None) -> Batch | None:
         """The next batch; None when the loop is to end."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
-from trunq.record import BatchState, Stream
+from trunq.record import BatchState, Loss, Stream
 from trunq.wire.array import bigint_array
 from trunq.wire.scalar import Interval, interval, moment
 
@@ -21,6 +21,17 @@ class Streams(Access):
     def list_streams(self, queue: str | None = None, *, connection: Given | None = None) -> list[Stream]:
         """Where the exclusive subscriptions of a queue, or of all, stand, and their open batch."""
         return self._records(connection, Stream, "list_streams", queue=queue)
+
+    def list_losses(self, queue: str | None = None, *, connection: Given | None = None) -> list[Loss]:
+        """What subscriptions of a queue, or of all, lost because they stood still for longer than it holds
+        messages: shared ones, too.
+        """
+        return self._records(connection, Loss, "list_losses", queue=queue)
+
+    def accept_loss(self, queue: str, subscription: str, *, connection: Given | None = None) -> int:
+        """Let a subscription that lost messages go on; returns how many losses this accepts."""
+        accepted: int = self._value(connection, "accept_loss", queue=queue, subscription=subscription)
+        return accepted
 
     def show_batch(
         self, queue: str, subscription: str, batch_id: int, *, connection: Given | None = None
@@ -114,3 +125,16 @@ class Streams(Access):
             error=error,
         )
         return count
+
+    def copy_position(
+        self, queue: str, subscription: str, like: str, *, connection: Given | None = None
+    ) -> int:
+        """Move an exclusive subscription exactly where another one, `like`, stands; returns the tick.
+
+        Raises SubscriptionBusy while one of them has an open batch, TickNotFound when messages after that
+        place are gone.
+        """
+        position: int = self._value(
+            connection, "copy_position", queue=queue, subscription=subscription, like=like
+        )
+        return position

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import (
     Tick,
 )
+from trunq.wire.scalar import moment
 
 
 class Ticks(Access):
@@ -18,6 +21,41 @@ class Ticks(Access):
         """Cut a tick when one is due, or `force`d; returns its id, or None."""
         tick_id: int | None = self._value(connection, "tick", queue=queue, force=force)
         return tick_id
+
+    def cut_tick(
+        self,
+        queue: str,
+        tick_id: int | None = None,
+        created_at: datetime | None = None,
+        last_message_id: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> int:
+        """Cut a tick of a queue whose ticks are external, with the id, time and place among message ids that
+        another system says; returns its id.
+        """
+        cut: int = self._value(
+            connection,
+            "cut_tick",
+            queue=queue,
+            tick_id=tick_id,
+            created_at=moment("created_at", created_at),
+            last_message_id=last_message_id,
+        )
+        return cut
+
+    def pause_ticks(self, queue: str, *, connection: Given | None = None) -> bool:
+        """Cut no ticks of a queue: exclusive subscriptions have nothing to read behind the newest one.
+
+        Returns False when they were paused.
+        """
+        paused: bool = self._value(connection, "pause_ticks", queue=queue)
+        return paused
+
+    def resume_ticks(self, queue: str, *, connection: Given | None = None) -> bool:
+        """Cut ticks again, and wake readers; False when they were not paused."""
+        resumed: bool = self._value(connection, "resume_ticks", queue=queue)
+        return resumed
 
     def list_ticks(
         self,

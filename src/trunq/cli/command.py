@@ -19,10 +19,12 @@ from trunq.cli import (
     capture,
     db,
     dead,
+    group,
     lane,
     leader,
     memo,
     message,
+    mover,
     option,
     pipeline,
     publish,
@@ -31,7 +33,6 @@ from trunq.cli import (
     schedule,
     statistics,
     status,
-    stream,
     subscription,
     taker,
     webhook,
@@ -90,11 +91,13 @@ for name, function, examples in (
     ("statistics", statistics.statistics, statistics.EXAMPLES),
 ):
     option.verb(app, name, *examples)(function)
-for name, group in (
+for name, noun in (
     ("db", db.app),
     ("queue", queue.app),
     ("subscription", subscription.app),
-    ("stream", stream.app),
+    # Those of stream.py, and movers.
+    ("stream", mover.app),
+    ("group", group.app),
     ("lane", lane.app),
     ("schedule", schedule.app),
     ("pipeline", pipeline.app),
@@ -107,6 +110,6 @@ for name, group in (
     ("memo", memo.app),
     ("role", role.app),
 ):
-    app.add_typer(group, name=name)
+    app.add_typer(noun, name=name)
 for plug_in in entry_points(group="trunq.commands"):
     plug_in.load()(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,25 +28,42 @@ app = option.noun(
 )
 
 
+class Facade(StrEnum):
+    """Whose API over trunq's queues."""
+
+    pgq = "pgq"
+
+
+FacadeOption = Annotated[
+    Facade | None,
+    typer.Option("--facade", help="Another system's API over trunq's queues too: pgq (docs/pgq.md)."),
+]
+
+
 @option.verb(
-    app, "install", "trunq db install --dsn postgresql://localhost/shop", "trunq db install --embedded"
+    app,
+    "install",
+    "trunq db install --dsn postgresql://localhost/shop",
+    "trunq db install --embedded",
+    "# For programs written for PgQ, its schema and functions over the same queues",
+    "trunq db install --facade pgq",
 )
-def install(*, database: option.Database, json: option.Json = False) -> None:
+def install(facade: FacadeOption = None, *, database: option.Database, json: option.Json = False) -> None:
     """Put trunq into a database: four schemas, no extension, no superuser.
 
     It happens in one transaction and under a lock: twenty at once are as good as one. In a database that
     has trunq already it does what `trunq db upgrade` does.
     """
     with address(database) as dsn:
-        _tell(installer.install(dsn), json)
+        _tell(installer.install(dsn, facade and facade.value), json)
 
 
 @option.verb(app, "upgrade", "trunq db upgrade")
 def upgrade(*, database: option.Database, json: option.Json = False) -> None:
     """Bring the trunq in a database up to the version of this program.
 
-    Tables are changed by the migrations that are missing, functions are applied again. Nothing happens when
-    all is up to date.
+    Tables are changed by the migrations that are missing, functions are applied again, and a facade that is
+    there (`trunq db install --facade pgq`) with them. Nothing happens when all is up to date.
     """
     with address(database) as dsn:
         if installer.version(dsn) is None:
@@ -111,9 +129,9 @@ def uninstall(
         for queue in found.queues:
             removal.drop_queue(trunq, queue, force=force)
             err.print(f"Queue {queue} dropped.", markup=False)
-        removal.drop_schemas(trunq)
+        removal.drop_schemas(trunq, found.schemas)
     if json:
-        write_json({"queues": list(found.queues), "schemas": removal.SCHEMAS, "others": found.strangers})
+        write_json({"queues": list(found.queues), "schemas": found.schemas, "others": found.strangers})
     else:
         say("trunq is no longer in this database.")
 
@@ -125,7 +143,7 @@ def _list_losses(found: removal.Contents) -> None:
             err.print(f"  {row.subscription}: {in_words(row)}", markup=False)
     for archive in found.archives:
         err.print(f"archive trunq_archive.{archive}", markup=False)
-    err.print(f"schemas {', '.join(removal.SCHEMAS)}")
+    err.print(f"schemas {', '.join(found.schemas)}")
     for stranger in found.strangers:
         err.print(f"{stranger}, which needs them", markup=False)
 
@@ -141,12 +159,13 @@ def sql(
     since: Annotated[
         int, typer.Option("--since", min=0, help="Schema version the database has now; 0: none.")
     ] = 0,
+    facade: FacadeOption = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="Write it there instead of printing it.")
     ] = None,
 ) -> None:
     """Print the whole install as one SQL script, to read or to run by hand."""
-    script = installer.render(since)
+    script = installer.render(since, facade and facade.value)
     if file is None:
         typer.echo(script, nl=False)
     else:
@@ -156,8 +175,11 @@ def sql(
 
 def _tell(change: Change, json: bool) -> None:
     if json:
-        write_json({"before": change.before, "after": change.after, "functions_applied": change.functions})
-    elif change.before is None:
+        facades = list(change.facades)
+        applied = {"functions_applied": change.functions, "facades_applied": facades}
+        write_json({"before": change.before, "after": change.after, **applied})
+        return
+    if change.before is None:
         say("trunq is installed (schema {after}). Create a queue with {command}.",
             after=change.after, command="trunq queue create NAME")  # fmt: skip
     elif change.before < change.after:
@@ -166,3 +188,5 @@ def _tell(change: Change, json: bool) -> None:
         say("Schema {after} was there; its functions were applied again.", after=change.after)
     else:
         say("Schema {after} is there and up to date.", after=change.after)
+    for facade in change.facades:
+        say("The API of {facade} is there, over the same queues.", facade=facade)

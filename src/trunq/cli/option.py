@@ -204,6 +204,7 @@ ORDER = (
     *(
         "subscription",
         "stream",
+        "group",
         "lane",
         "schedule",
         "pipeline",

@@ -38,14 +38,49 @@ SETTINGS = (
         "is_closed",
         "paused",
     ),
-    *("paused_until", "tick_max_count", "tick_max_lag", "tick_idle_period"),
+    *("paused_until", "hold_at_most", "hold_size", "retain_size"),
+    *("tick_max_count", "tick_max_lag", "tick_idle_period", "tick_paused", "tick_external"),
 )
+SPACE = "How much is kept"
 RULES = "What may be published"
 TICKS = "When a tick is due, for exclusive subscriptions"
 
 
 def _kinds(value: str) -> list[str]:
     return [kind.strip() for kind in value.split(",") if kind.strip()]
+
+
+HoldAtMost = Annotated[
+    timedelta | None,
+    typer.Option(
+        "--hold-at-most",
+        parser=option.interval,
+        metavar="INTERVAL",
+        rich_help_panel=SPACE,
+        help="How long messages are held for subscriptions that have not read them; then these lose them"
+        " (trunq stream losses). 0: for ever.",
+    ),
+]
+HoldSize = Annotated[
+    int | None,
+    typer.Option(
+        "--hold-size",
+        min=0,
+        metavar="BYTES",
+        rich_help_panel=SPACE,
+        help="Up to how many bytes of log they are held; 0: no limit.",
+    ),
+]
+RetainSize = Annotated[
+    int | None,
+    typer.Option(
+        "--retain-size",
+        min=0,
+        metavar="BYTES",
+        rich_help_panel=SPACE,
+        help="What everybody has read is kept for the retention, up to so many bytes of log; 0: no limit.",
+    ),
+]
 
 
 @option.verb(
@@ -58,6 +93,8 @@ def _kinds(value: str) -> list[str]:
     "trunq queue create tenants --lanes key",
     "# One in which the newest message of a unique key stands for those that wait",
     "trunq queue create invoices --unique replace",
+    "# One whose log a reader that stands still cannot hold for ever",
+    "trunq queue create clicks --hold-at-most 7d",
 )
 def create(
     queue: option.Queue,
@@ -84,6 +121,9 @@ def create(
             " one; chosen once, for ever.",
         ),
     ] = None,
+    hold_at_most: HoldAtMost = None,
+    hold_size: HoldSize = None,
+    retain_size: RetainSize = None,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -95,9 +135,23 @@ def create(
     is; if it has other settings than you give, the status is 1.
     """
     with client(database) as trunq:
-        created = trunq.create_queue(queue, retention=retention, lanes=lanes, unique=unique)
+        created = trunq.create_queue(
+            queue,
+            retention=retention,
+            lanes=lanes,
+            unique=unique,
+            hold_at_most=hold_at_most,
+            hold_size=hold_size,
+            retain_size=retain_size,
+        )
         if not created:
-            _refuse_another(_settings(trunq, queue), retention)
+            given = {
+                "retention": retention,
+                "hold_at_most": hold_at_most,
+                "hold_size": hold_size,
+                "retain_size": retain_size,
+            }
+            _refuse_another(_settings(trunq, queue), given)
     if json:
         write_json({"queue": queue, "created": created})
     elif created:
@@ -131,6 +185,9 @@ def set_queue(
             help="How long a message is kept at least; no longer than the queue was made for.",
         ),
     ] = None,
+    hold_at_most: HoldAtMost = None,
+    hold_size: HoldSize = None,
+    retain_size: RetainSize = None,
     kinds: Annotated[
         str | None,
         typer.Option(
@@ -170,7 +227,9 @@ def set_queue(
     ] = None,
     tick_max_count: Annotated[
         int | None,
-        typer.Option("--tick-max-count", min=1, rich_help_panel=TICKS, help="After so many messages."),
+        typer.Option(
+            "--tick-max-count", min=0, rich_help_panel=TICKS, help="After so many messages; 0: at every look."
+        ),
     ] = None,
     tick_max_lag: Annotated[
         timedelta | None,
@@ -192,6 +251,14 @@ def set_queue(
             help="So long after the last one, while nothing is published; without it there is none then.",
         ),
     ] = None,
+    ticks: Annotated[
+        Literal["on", "paused", "external"] | None,
+        typer.Option(
+            "--ticks",
+            rich_help_panel=TICKS,
+            help="paused: nobody cuts any; external: only trunq.cut_tick() does; on: trunq does, again.",
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -206,6 +273,10 @@ def set_queue(
         "tick_max_count": tick_max_count,
         "tick_max_lag": tick_max_lag,
         "tick_idle_period": tick_idle_period,
+        "hold_at_most": hold_at_most,
+        "hold_size": hold_size,
+        "retain_size": retain_size,
+        "tick_external": None if ticks is None else ticks == "external",
     }
     rules: dict[str, Any] = {
         "kinds": None if kinds is None else _kinds(kinds),
@@ -216,6 +287,9 @@ def set_queue(
     with client(database) as trunq:
         with trunq.transaction() as connection:
             trunq.set_queue(queue, **shape, connection=connection)
+            if ticks is not None:
+                change = trunq.pause_ticks if ticks == "paused" else trunq.resume_ticks
+                change(queue, connection=connection)
             if any(value is not None for value in rules.values()):
                 trunq.set_publishing(queue, **rules, connection=connection)
         settings = _settings(trunq, queue)
@@ -354,12 +428,15 @@ def _settings(trunq: Client, queue: str) -> Row:
     return next(row._asdict() for row in trunq.list_queues() if row.queue == queue)
 
 
-def _refuse_another(there: Row, retention: timedelta | None) -> None:
-    if retention is not None and there["retention"] != retention:
-        queue, kept = there["queue"], interval(there["retention"])
+def _refuse_another(there: Row, given: Row) -> None:
+    for name, value in given.items():
+        if value is None or there[name] == (value or None):
+            continue
+        queue, is_now = there["queue"], there[name]
+        said = interval(is_now) if isinstance(is_now, timedelta) else "no limit" if is_now is None else is_now
         raise Mistake(
-            f"Queue {queue} is there already, with a retention of {kept}, and stays as it is."
-            f" To change it: trunq queue set {queue} --retention ..."
+            f"Queue {queue} is there already, with a {name} of {said}, and stays as it is."
+            f" To change it: trunq queue set {queue} --{name.replace('_', '-')} ..."
         )
 
 

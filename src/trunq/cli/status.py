@@ -58,9 +58,10 @@ def status(
 
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
     long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
-    an estimate: numbers are exact up to 1,000. A subscription that is paused says so beside its name. The
-    first line says when no leader runs, the last ones at which tick streams stand, how far lakes are behind
-    that take the history of a queue, and what else is wrong. Ctrl-C ends it.
+    an estimate: numbers are exact up to 1,000. A subscription that is paused, or lost messages, says so
+    beside its name. The first line says when no leader runs, the last ones at which tick streams stand, how
+    far lakes are behind that take the history of a queue, and what else is wrong: who is about to lose
+    messages, too. Ctrl-C ends it.
     """
     with client(database) as trunq:
         if json or csv:
@@ -142,7 +143,12 @@ def _numbers(rows: Sequence[Row]) -> list[Column]:
 
 
 def _reader(row: Row) -> str:
-    said = ("exclusive" if row["mode"] == "exclusive" else "", words(row))
+    said = (
+        "exclusive" if row["mode"] == "exclusive" else "",
+        "messages lost" if row["lost_at"] is not None else "",
+        "ticks paused" if row["ticks_paused"] and row["mode"] == "exclusive" else "",
+        words(row),
+    )
     told = ", ".join(filter(None, said))
     return f"{row['subscription']} ({told})" if told else str(row["subscription"])
 

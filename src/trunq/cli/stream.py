@@ -1,4 +1,4 @@
-"""trunq stream: list, show, seek, retry."""
+"""trunq stream: list, show, seek, retry, losses, accept; move and moves are in mover.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trunq import Client
-from trunq.cli import option
+from trunq.cli import completion, option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
@@ -21,8 +21,14 @@ app = option.noun(
     "trunq stream show orders ledger",
     "trunq stream retry orders ledger --after 10m",
     "trunq stream seek orders ledger --at 2026-03-01T08:00",
+    "trunq stream losses orders",
+    "trunq stream move orders 'orders_{kind}' --split kind --to-dsn postgresql://reports/shop",
 )
 
+LOSSES = (
+    *("queue", "subscription", "reason", "messages", "from_tick_id", "to_tick_id"),
+    *("first_at", "last_at", "lost_at", "accepted_at"),
+)
 COLUMNS = (
     *("queue", "subscription", "position_tick_id", "newest_tick_id", "pending", "lag"),
     *("worker", "expires_at", "attempt", "seen_at"),
@@ -73,6 +79,8 @@ def show(
     "trunq stream seek orders ledger --start earliest",
     "trunq stream seek orders ledger --start latest",
     "trunq stream seek orders ledger --tick 41",
+    "# Exactly where another stream of this queue stands",
+    "trunq stream seek orders ledger --like audit",
 )
 def seek(
     queue: option.Queue,
@@ -90,19 +98,31 @@ def seek(
         Literal["latest", "earliest"] | None,
         typer.Option("--start", help="earliest: at the oldest message in reach; latest: at those to come."),
     ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="NAME",
+            help="Where this exclusive subscription of the queue stands; neither may have an open batch.",
+            autocompletion=completion.subscriptions,
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Move a stream to a tick, a time or an end of its queue, forward or back.
+    """Move a stream to a tick, a time, an end of its queue or another stream's place, forward or back.
 
     It fails where messages after that place are gone. A batch that is open ends: its reader cannot finish it,
     and what it wrote in the same transaction is rolled back.
     """
-    if sum(given is not None for given in (tick, at, start)) != 1:
-        raise Mistake("Seek goes to one place: give --tick, --at or --start.")
+    if sum(given is not None for given in (tick, at, start, like)) != 1:
+        raise Mistake("Seek goes to one place: give --tick, --at, --start or --like.")
     with client(database) as trunq:
-        position = trunq.seek(queue, subscription, tick, at, start)
+        if like is None:
+            position = trunq.seek(queue, subscription, tick, at, start)
+        else:
+            position = trunq.copy_position(queue, subscription, like)
     if json:
         write_json({"queue": queue, "subscription": subscription, "position_tick_id": position})
     else:
@@ -216,6 +236,47 @@ def _take(trunq: Client, stream: Stream, asked: int | None, connection: Any) -> 
     if taken.to_tick_id != stream.to_tick_id:
         raise Mistake(f"The reader has finished batch {stream.batch_id} meanwhile.")
     return taken
+
+
+@option.verb(app, "losses", "trunq stream losses", "trunq stream losses orders --json")
+def losses(
+    queue: option.OneQueue = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """List what subscriptions, exclusive and shared, lost because their queue holds no more for them.
+
+    A queue holds messages for those who have not read them as long, and up to as many bytes, as `trunq queue
+    set --hold-at-most --hold-size` says; without, for ever. messages is how many were lost, `+` at least.
+    """
+    with client(database) as trunq:
+        found: list[Row] = [row._asdict() for row in trunq.list_losses(queue)]
+    for_people = ({**row, "messages": f"{row['messages']:,}{'+' if row['is_more'] else ''}"} for row in found)
+    write_rows(found if json or csv else for_people, LOSSES, json, "Nothing was lost.", csv)
+
+
+@option.verb(
+    app, "accept", "# What was lost", "trunq stream losses orders", "trunq stream accept orders ledger"
+)
+def accept(
+    queue: option.Queue, subscription: Name, *, database: option.Database, json: option.Json = False
+) -> None:
+    """Let a subscription that lost messages go on with what is there.
+
+    Until then its workers and readers get nothing but an error. What was lost stays listed.
+    """
+    with client(database) as trunq:
+        accepted = trunq.accept_loss(queue, subscription)
+    if json:
+        write_json({"queue": queue, "subscription": subscription, "accepted": accepted})
+    elif accepted:
+        say("Subscription {subscription} of {queue} goes on.", subscription=subscription, queue=queue)
+    else:
+        say(
+            "Subscription {subscription} of {queue} had lost nothing.", subscription=subscription, queue=queue
+        )
 
 
 def _stream(trunq: Client, queue: str, subscription: str) -> Stream:

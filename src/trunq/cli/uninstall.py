@@ -18,6 +18,14 @@ from trunq.record import Status
 
 SCHEMAS: Final = ("trunq", "trunq_log", "trunq_queue", "trunq_data", "trunq_archive")
 
+_FACADES: Final = """
+select n.nspname from pg_namespace n
+where n.nspname in ('pgq', 'pgq_coop', 'pgq_ext')
+  and obj_description(to_regnamespace('pgq')::oid, 'pg_namespace') like 'trunq:%'
+order by 1
+"""
+"""Schemas of a facade (sql/facades), where trunq's own is installed."""
+
 _STRANGERS: Final = """
 with theirs as (
   -- What needs something of ours; of a rule, trigger, default or constraint, the table or view that has it.
@@ -58,6 +66,8 @@ class Contents:
     """Names of queues, of those that are gone as well."""
     strangers: list[str]
     """What others made that cannot be without it."""
+    schemas: list[str]
+    """Those of trunq, and of a facade over it."""
 
     @property
     def waiting(self) -> int:
@@ -72,8 +82,9 @@ def look(client: Client) -> Contents:
     for row in client.status():
         queues[row.queue].append(row)
     with client.transaction() as connection, connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(_STRANGERS.encode(), {"schemas": list(SCHEMAS)})
-        return Contents(queues, archives, [name for (name,) in cursor])
+        schemas = [*SCHEMAS, *(name for (name,) in cursor.execute(_FACADES.encode()))]
+        cursor.execute(_STRANGERS.encode(), {"schemas": schemas})
+        return Contents(queues, archives, [name for (name,) in cursor], schemas)
 
 
 def drop_queue(client: Client, queue: str, *, force: bool) -> None:
@@ -89,14 +100,14 @@ def drop_queue(client: Client, queue: str, *, force: bool) -> None:
         client.drop_queue(queue, force=True, connection=connection)
 
 
-def drop_schemas(client: Client) -> None:
+def drop_schemas(client: Client, schemas: list[str]) -> None:
     """Drop what is left when no queue is."""
     with client.transaction() as connection:
         connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
         if client.list_queues(connection=connection):
             raise Mistake("Somebody made a queue meanwhile: run it again.")
         connection.execute("select trunq._become_owner()")
-        connection.execute(f"drop schema {', '.join(reversed(SCHEMAS))} cascade".encode())
+        connection.execute(f"drop schema {', '.join(reversed(schemas))} cascade".encode())
 
 
 def say_waiting(count: int) -> str:

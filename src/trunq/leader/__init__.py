@@ -3,8 +3,10 @@
 election   which process leads, and for how long
 duty       what there is to do, for each queue or for all of them
 schedule   when the next schedule is due, and the times of cron texts
+several    one process that leads several databases
 """
 
 from trunq.leader.election import Leader, Performed
+from trunq.leader.several import Leaders
 
-__all__ = ["Leader", "Performed"]
+__all__ = ["Leader", "Leaders", "Performed"]

@@ -100,6 +100,11 @@ class Leader:
         self._warned: set[str] = set()
         self._schedules = Schedules(self._link)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether `run_async` is at work."""
+        return self._loop is not None
+
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises psycopg.OperationalError when there is no database to begin
         with.

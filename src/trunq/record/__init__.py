@@ -15,6 +15,11 @@ from trunq.record.schedule import ScheduleState as ScheduleState
 from trunq.record.stream import Batch as Batch
 from trunq.record.stream import BatchMessage as BatchMessage
 from trunq.record.stream import BatchState as BatchState
+from trunq.record.stream import Group as Group
+from trunq.record.stream import Loss as Loss
+from trunq.record.stream import Member as Member
+from trunq.record.stream import Move as Move
+from trunq.record.stream import MoverState as MoverState
 from trunq.record.stream import Stream as Stream
 from trunq.record.stream import Tick as Tick
 from trunq.record.webhook import Webhook as Webhook
@@ -24,7 +29,9 @@ class Queue(NamedTuple):
     """A row of `list_queues`. `span` is how long one segment of the ring is written to.
 
     `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit; `lanes` None: a plain queue;
-    `unique_policy` None: it has no unique keys. `paused_until` None: until it is resumed.
+    `unique_policy` None: it has no unique keys. `paused_until` None: until it is resumed. `hold_at_most`,
+    `hold_size`, `retain_size` None: for ever, no limit; sizes are bytes. With `tick_paused` nobody cuts
+    ticks, with `tick_external` only `cut_tick` does.
     """
 
     queue: str
@@ -45,6 +52,11 @@ class Queue(NamedTuple):
     paused: bool
     paused_until: datetime | None
     created_at: datetime
+    hold_at_most: timedelta | None
+    hold_size: int | None
+    retain_size: int | None
+    tick_paused: bool
+    tick_external: bool
 
 
 class Role(NamedTuple):
@@ -371,7 +383,9 @@ class Archive(NamedTuple):
 class Status(NamedTuple):
     """A row of `status`. `estimated` names the numbers that are estimates: those are exact up to 1,000.
 
-    `led`: whether somebody performs the duties.
+    `led`: whether somebody performs the duties. `held_for` and `held_bytes` are how long ago the segment of
+    the log was last written to that holds its oldest message, and the bytes of the log from there on;
+    `lost_at`: when it lost messages, until `accept_loss`.
     """
 
     queue: str
@@ -389,6 +403,10 @@ class Status(NamedTuple):
     led: bool
     paused: bool
     paused_until: datetime | None
+    held_for: timedelta | None
+    held_bytes: int | None
+    lost_at: datetime | None
+    ticks_paused: bool
 
 
 class Statistic(NamedTuple):

@@ -18,6 +18,28 @@ class Tick(NamedTuple):
     reachable: bool
 
 
+class Loss(NamedTuple):
+    """A row of `list_losses`. `reason` is time or size; `is_more`: `messages` or more.
+
+    Ticks are those from and to which an exclusive subscription was moved; `accepted_at` None: it hands out
+    nothing until `accept_loss`.
+    """
+
+    queue: str
+    subscription: str
+    reason: str
+    messages: int
+    is_more: bool
+    from_tick_id: int | None
+    to_tick_id: int | None
+    from_txid: int | None
+    to_txid: int | None
+    first_at: datetime | None
+    last_at: datetime | None
+    lost_at: datetime
+    accepted_at: datetime | None
+
+
 class Batch(NamedTuple):
     """What `next_batch` hands out: the messages visible in `to_snapshot` and not in `from_snapshot`.
 
@@ -92,3 +114,73 @@ class Stream(NamedTuple):
     error: str | None
     seen_at: datetime | None
     paused: bool
+
+
+class Group(NamedTuple):
+    """A row of `list_groups`. `slots` None: its members take whole batches; `alive`: how many of them live;
+    `position_tick_id` to `lag` are those of the slot that is furthest behind, `pending` of all."""
+
+    queue: str
+    group_name: str
+    slots: int | None
+    members: int
+    alive: int
+    position_tick_id: int
+    newest_tick_id: int
+    pending: int
+    is_estimate: bool
+    lag: timedelta
+    batches: int
+    created_at: datetime
+
+
+class Member(NamedTuple):
+    """A row of `list_members`: a member of a group, and the batch it has in hand.
+
+    `is_alive`: it asked for a batch within a minute, or the time of its batch is not over.
+    """
+
+    member: str
+    is_alive: bool
+    batch_id: int | None
+    slot: int | None
+    from_tick_id: int | None
+    to_tick_id: int | None
+    attempt: int | None
+    opened_at: datetime | None
+    expires_at: datetime | None
+    joined_at: datetime
+    seen_at: datetime
+
+
+class Move(NamedTuple):
+    """A row of `begin_move`: the stream, where a batch of it begins and ends, the end of the last one that
+    was moved (None: none was). For `receive`."""
+
+    source: str
+    subscription_id: int
+    from_place: dict[str, Any]
+    to_place: dict[str, Any]
+    moved_place: dict[str, Any] | None
+
+
+class MoverState(NamedTuple):
+    """A row of `list_movers`. `worker` None: it has ended; `batches` and `messages` were moved so far;
+    `pending` wait, the first of them since `lag`; `error`: why the last try failed."""
+
+    queue: str
+    subscription: str
+    definition: dict[str, Any]
+    worker: str | None
+    stopping: bool
+    started_at: datetime
+    batches: int
+    messages: int
+    moved_at: datetime | None
+    position_tick_id: int
+    pending: int
+    is_estimate: bool
+    lag: timedelta
+    batch_id: int | None
+    error: str | None
+    failed_at: datetime | None

@@ -105,8 +105,8 @@ def content(name: str, value: bytes | bytearray | memoryview | None) -> bytes | 
 _LABELS: Final = ("kind", "key", "unique_key")
 
 YES_OR_NO: Final = frozenset(
-    {"announce", "are_all", "brief", "by_kind", "check", "cut", "default_subscription", "force", "in_order"}
-    | {"keep_results", "notify", "payload", "tenancy", "warn"}
+    {"accept", "announce", "are_all", "brief", "by_kind", "check", "cut", "default_subscription", "force"}
+    | {"in_order", "keep_results", "notify", "payload", "tenancy", "tick_external", "warn"}
 )
 """Arguments that are true or false: of a bool elsewhere Postgres would say that there is no such function."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -14,13 +15,17 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import execute, value
 from trunq.call import Call
+from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
+from trunq.errors import MessagesLost
 from trunq.message import LEASED, Message
 from trunq.worker.answer import MOST_UNSENT, Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
 from trunq.worker.lease import Lease, Source, Statistics
 from trunq.worker.registry import Registry
+
+log = logging.getLogger("trunq.worker")
 
 LARGEST_LEASE: Final = 1000
 MOST_AHEAD: Final = 2000
@@ -45,6 +50,8 @@ MOST_PASSED: Final = 200
 """Without a stated prefetch: while limits of handlers keep all that is leased from starting, each lease is
 twice as large as the last, up to this, to get past what cannot start.
 """
+LOST_CHECK: Final = 30.0
+"""A subscription that lost messages is asked so often whether somebody accepted that."""
 EMPTY_CHECK: Final = 0.1
 """Serving until empty: look so often while the rest is leased to others, or delayed."""
 
@@ -275,6 +282,17 @@ class Fetcher:
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction):
             # The queue was dropped while we looked. Asked again, the database says so in words.
             rows = await self._link.run(lease)
+        except psycopg.Error as error:
+            if error.sqlstate != MessagesLost.sqlstate or self._is_empty is not None:
+                raise
+            # The others of this worker go on. Who accepts the loss wakes it.
+            if not source.has_lost:
+                log.error("%s; %s", first_line(error), error.diag.message_hint, extra={"queue": source.queue})
+            source.has_lost = True
+            source.next_look = monotonic() + LOST_CHECK
+            rows = []
+        else:
+            source.has_lost = False
         self._statistics.looks += 1
         if not rows:
             self._statistics.empty_looks += 1

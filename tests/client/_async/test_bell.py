@@ -17,7 +17,7 @@ async def test_the_bell_goes_from_sleeper_to_sleeper(database: str, async_connec
         assert await client.take_bell("orders", connection=first) == "held"
         assert await client.take_bell("orders", connection=second) == "sleeper"
         await client.publish("orders", 1)
-        assert [notice.payload async for notice in first.notifies(timeout=10, stop_after=1)] == ["m"]
+        assert [notice.payload async for notice in first.notifies(timeout=120, stop_after=1)] == ["m"]
         assert await client.give_bell("orders", connection=first)
         assert not await client.give_bell("orders", connection=first)
         assert await client.take_bell("orders", connection=second) == "held"

@@ -19,7 +19,7 @@ def test_the_bell_goes_from_sleeper_to_sleeper(database: str, connect: Connect) 
         assert client.take_bell("orders", connection=first) == "held"
         assert client.take_bell("orders", connection=second) == "sleeper"
         client.publish("orders", 1)
-        assert [notice.payload for notice in first.notifies(timeout=10, stop_after=1)] == ["m"]
+        assert [notice.payload for notice in first.notifies(timeout=120, stop_after=1)] == ["m"]
         assert client.give_bell("orders", connection=first)
         assert not client.give_bell("orders", connection=first)
         assert client.take_bell("orders", connection=second) == "held"

@@ -345,7 +345,7 @@ end $$;
 comment on function trunq._archive_rest(trunq.queue) is
   'Archives all attempts that are over, before all leases go. The caller has locked them, exclusively, and tries again when a lock is missing (trunq._in_turns).';
 
-create or replace function trunq._is_taken(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
+create or replace function trunq._is_taken(p_queue trunq.queue, p_table text, p_segment integer, p_open bigint[] default '{}') returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
@@ -383,9 +383,9 @@ begin
         select * from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id > m.lease_id
         union all
         select * from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id = any (m.open)) l
-      where l.size > 0 and l.min_txid <= $3 and l.max_txid >= $2)
-  $q$, case p_table when 'log' then p_queue.lease_table else v_name end) into v_is_left using p_queue.queue_id, v_low, v_high;
+      where l.size > 0 and l.min_txid <= $3 and l.max_txid >= $2 and l.lease_id <> all ($4))
+  $q$, case p_table when 'log' then p_queue.lease_table else v_name end) into v_is_left using p_queue.queue_id, v_low, v_high, p_open;
   return not v_is_left;
 end $$;
-comment on function trunq._is_taken(trunq.queue, text, integer) is
-  'Whether whatever takes history elsewhere, the archive and takers, has all of a segment of the log or the leases.';
+comment on function trunq._is_taken(trunq.queue, text, integer, bigint[]) is
+  'Whether whatever takes history elsewhere, the archive and takers, has all of a segment of the log or the leases, but for what the leases p_open have of it.';

@@ -6,7 +6,11 @@
 -- *Open batches are a set, which the newest lease of the subscription carries*: open are that lease and its open_leases, less those that
 -- have a receipt. All of it happens under the subscription's lock, and nothing but the newest lease says which are open: a lease that is
 -- in no set any more has ended. What must be kept starts at the first window of the set. A reader has one batch in hand at a time; the
--- others are parts of the same window that nobody has yet (worker null), each from behind (after_txid, after_id) to (last_txid, last_id).
+-- others are parts of the same window that nobody has yet (worker null), each from behind (after_txid, after_id) to (last_txid, last_id);
+-- or, in a group, windows that other members have.
+--
+-- *The frontier* is the end of the last window that was handed out: the next one begins there. Mostly it is the end of the newest lease. Where an
+-- older window is opened again (a member died, a part is left), that lease carries the frontier on (frontier_tick_id, frontier).
 --
 -- *Parts come of two things.* A reader finishes a batch up to a message: the rest is the next batch. And a batch that fails (its reader says
 -- so, dies, or asks again without having finished it) max_attempts times is handed out by halves from then on: each failure halves what
@@ -36,9 +40,9 @@ begin
     using p_subscription, p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval, p_cut;
 end $$;
 comment on function trunq.next_batch(text, text, text, integer, interval, interval, bigint, interval, boolean) is
-  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open; asking again without having finished it counts as a failure. Without a newer tick it cuts one, if anything was committed; not with p_cut false. p_min_lag: only up to ticks that old; p_min_count, p_min_interval: up to the first tick that makes it about so many messages, so long a time, and no batch before. attempt: 1 at first; is_part: only some messages of its window, which read_batch knows.
+  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open; asking again without having finished it counts as a failure. Without a newer tick it cuts one, if anything was committed; not with p_cut false. p_min_lag: only up to ticks that old; p_min_count, p_min_interval: up to the first tick that makes it about so many messages, so long a time, and no batch before. attempt: 1 at first; is_part: only some messages of its window, which read_batch knows. In a group, p_worker is a member, and each has one of its own.
 Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
-Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription; the queue''s ticks when it cuts one, to the end of the transaction.';
 
 create or replace function trunq.read_batch(
@@ -52,7 +56,7 @@ language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub trunq.subscription;
   v_queue trunq.queue := trunq._find_queue(p_queue);
   -- A page of this size is read by a plan that is kept, and so is the beginning of all else.
   c_page constant integer := 2000;
@@ -67,7 +71,11 @@ begin
       'p_after_txid', p_after_txid::text, 'p_after_id', p_after_id::text, 'p_limit', p_limit::text, 'p_filter', p_filter::text);
     return;
   end if;
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
+  if v_sub.lost_at is not null then
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
   if num_nonnulls(p_after_txid, p_after_id, p_limit, p_filter) > 0 then
     perform trunq._check_place('the place to read on from', p_after_txid, p_after_id);
     perform trunq._check_limit(coalesce(p_limit, 1));
@@ -96,7 +104,7 @@ begin
 end $$;
 comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
   'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
-Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone.';
+Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.';
 
 create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
 returns table (query text, queue_id integer, from_tick_id bigint)
@@ -181,10 +189,13 @@ begin
     return trunq._pass(p_queue, 'position', 'p_subscription', p_subscription)::bigint;
   end if;
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq._tick_position(trunq._subscription(p_queue, s.name))) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   return trunq._tick_position(trunq._subscription(p_queue, p_subscription, 'exclusive'));
 end $$;
 comment on function trunq.position(text, text) is
-  'The tick up to which an exclusive subscription has read and finished.
+  'The tick up to which an exclusive subscription has read and finished; of a group by key, that of the slot furthest behind.
 Raises: TQ001, TQ002, TQ010, TQ011.';
 
 create or replace function trunq.advance(p_queue text, p_subscription text, p_tick_id bigint) returns bigint
@@ -193,51 +204,91 @@ declare
   v_sub trunq.subscription;
   v_tick trunq.tick;
   v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_newest record;
+  v_open bigint[] := '{}';
+  v record;
 begin
   if trunq._goes_through(p_queue, 'advance') then
     return trunq._pass(p_queue, 'advance', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text)::bigint;
   end if;
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
+  if trunq._is_split(p_queue, p_subscription) then
+    return (select min(trunq.advance(p_queue, s.name, p_tick_id)) from trunq._slots(p_queue, p_subscription) s(name));
+  end if;
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  perform trunq._check_loss(v_sub.subscription_id);
   if p_tick_id <= trunq._tick_position(v_sub) then
     return trunq._tick_position(v_sub);
   end if;
   select * into v_tick from trunq.tick t where t.queue_id = v_sub.queue_id and t.tick_id = p_tick_id;
   if not found then
-    perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue, p_tick_id),
+    perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue, coalesce(p_tick_id::text, 'null')),
       'select * from trunq.list_ticks(''queue'') shows those kept');
   end if;
   perform trunq._check_reachable(v_queue.queue_id, p_tick_id);
-  perform trunq._put_batch(v_queue, v_sub.subscription_id, 'advance', trunq._floor(v_sub), v_tick.snapshot,
-    trunq._tick_position(v_sub), v_tick.tick_id, trunq._segment_at(v_queue, now()));
-  return v_tick.tick_id;
+  v_newest := trunq._newest_batch(v_queue, v_sub.subscription_id);
+  -- Before any of it is changed: a position would see that.
+  v := trunq._stand(v_queue, v_sub);
+  v_open := trunq._open_behind(v_queue, v_sub, v_tick);
+  perform trunq._put_batch(v_queue, v_sub.subscription_id, 'advance', v.lo, v_tick.snapshot,
+    v.tick_id, v_tick.tick_id, trunq._segment_at(v_queue, now()), v_open,
+    case when v_sub.group_id is not null then v_newest.to_tick_id end, v_newest.hi);
+  return trunq._tick_position(v_sub);
 end $$;
 comment on function trunq.advance(text, text, bigint) is
   'Moves the position of an exclusive subscription forward to a tick, for readers that keep their own (Spark): never back.
 Returns: the position.
-Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept, or messages after it are gone.
+Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept, or messages after it are gone; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription.';
+
+create or replace function trunq._open_behind(p_queue trunq.queue, p_sub trunq.subscription, p_tick trunq.tick) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_open bigint[];
+  v record;
+begin
+  if p_sub.group_id is null then
+    return '{}';
+  end if;
+  v_open := array(
+    select o.lease_id from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.from_tick_id >= p_tick.tick_id);
+  -- Others were handed out behind it: what it has behind the tick is left for somebody.
+  for v in
+    select o.* from trunq._open_batches(p_queue, p_sub.subscription_id) o
+    where o.from_tick_id < p_tick.tick_id and o.to_tick_id > p_tick.tick_id
+  loop
+    v.from_tick_id := p_tick.tick_id;
+    v.lo := p_tick.snapshot;
+    v_open := v_open || trunq._open_part(p_queue, p_sub.subscription_id, v, v.after_txid, v.after_id, v.last_txid, v.last_id, null, v_open, null, null);
+  end loop;
+  return v_open;
+end $$;
+comment on function trunq._open_behind(trunq.queue, trunq.subscription, trunq.tick) is
+  'The batches of a group that stay open when it advances to a tick: those behind it, and the rest of one that spans it, anew. The caller holds the subscription''s lock.';
 
 create or replace function trunq._put_batch(
   p_queue trunq.queue, p_subscription_id integer, p_worker text,
-  p_lo pg_snapshot, p_hi pg_snapshot, p_from_tick_id bigint, p_to_tick_id bigint, p_segment smallint, p_open bigint[] default null
+  p_lo pg_snapshot, p_hi pg_snapshot, p_from_tick_id bigint, p_to_tick_id bigint, p_segment smallint, p_open bigint[] default null,
+  p_frontier_tick_id bigint default null, p_frontier pg_snapshot default null
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   execute format($q$
     with made as (
-      insert into trunq_data.%1$I (lease_id, segment, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, open_leases)
-      values (nextval('trunq_data.%2$I'), $8, $1, trunq._token(), $7, $2, $3, pg_snapshot_xmax($3), 0, $4, $5, $6, nullif($9, '{}'))
+      insert into trunq_data.%1$I (lease_id, segment, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, open_leases,
+        frontier_tick_id, frontier)
+      values (nextval('trunq_data.%2$I'), $8, $1, trunq._token(), $7, $2, $3, pg_snapshot_xmax($3), 0, $4, $5, $6, nullif($9, '{}'),
+        case when $10 > $5 then $10 end, case when $10 > $5 then $11 end)
       returning lease_id, segment)
     insert into trunq_data.%3$I (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
     select m.lease_id, m.segment, $1, 'b', 0, '{}', $6 from made m
   $q$, p_queue.lease_table, p_queue.lease_sequence, p_queue.receipt_table)
-  using p_subscription_id, p_lo, p_hi, p_from_tick_id, p_to_tick_id, trunq.clock(), p_worker, p_segment, p_open;
+  using p_subscription_id, p_lo, p_hi, p_from_tick_id, p_to_tick_id, trunq.clock(), p_worker, p_segment, p_open, p_frontier_tick_id, p_frontier;
 end $$;
-comment on function trunq._put_batch(trunq.queue, integer, text, pg_snapshot, pg_snapshot, bigint, bigint, smallint, bigint[]) is
-  'Writes a finished batch: the position of an exclusive subscription, beside the batches p_open. The caller holds its lock.';
+comment on function trunq._put_batch(trunq.queue, integer, text, pg_snapshot, pg_snapshot, bigint, bigint, smallint, bigint[], bigint, pg_snapshot) is
+  'Writes a finished batch: the position of an exclusive subscription, beside the batches p_open, with the frontier if that lies further. The caller holds its lock.';
 
 create or replace function trunq._newest_batch(
   p_queue trunq.queue, p_subscription_id integer,
@@ -250,7 +301,7 @@ begin
     into lease_id, token, worker, from_tick_id, to_tick_id, lo, hi, expires_at, segment, open_leases, finished using p_subscription_id;
 end $$;
 comment on function trunq._newest_batch(trunq.queue, integer) is
-  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none.';
+  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. to_tick_id and hi: the frontier.';
 
 create or replace function trunq._open_batches(p_queue trunq.queue, p_subscription_id integer)
 returns table (
@@ -307,7 +358,7 @@ begin
   if coalesce(p_worker, '') = '' then
     perform trunq._fail('TQ005', 'a reader asks for a batch under its name, and gave none');
   elsif p_max_ticks is null or p_max_ticks < 1 then
-    perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', p_max_ticks));
+    perform trunq._fail('TQ005', format('a batch spans at least one tick, not %s', coalesce(p_max_ticks::text, 'null')));
   elsif p_min_count < 0 then
     perform trunq._fail('TQ005', format('a batch cannot have at least %s messages', p_min_count));
   elsif num_nonnulls(p_lease_time, p_min_lag, p_min_interval) > 0 then
@@ -346,4 +397,4 @@ begin
   end if;
 end $$;
 comment on function trunq._stand(trunq.queue, trunq.subscription) is
-  'Where an exclusive subscription stands: the tick, the window of its first open batch and the message behind which that begins; without one, the end of its last batch.';
+  'Where an exclusive subscription stands: the tick, the window of its first open batch and the message behind which that begins; without one, the frontier.';

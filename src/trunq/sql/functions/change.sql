@@ -63,40 +63,48 @@ begin
       if tg_op = 'INSERT' then
         if not exists (select from %2$s) then
           return null;
-        end if;%10$s
-        insert into %1$s (kind, key, payload) select %3$s from %2$s;
+        end if;%8$s
+        %3$s;
       elsif tg_op = 'DELETE' then
         if not exists (select from %4$s) then
           return null;
-        end if;%11$s
-        insert into %1$s (kind, key, payload) select %5$s from %4$s;
+        end if;%9$s
+        %5$s;
       elsif tg_op = 'UPDATE' then
         v_added := (select count(*) from added); v_gone := (select count(*) from gone);
         if v_gone = 0 then
           return null;
-        end if;%12$s
+        end if;%10$s
         if v_added <> v_gone then
-          insert into %1$s (kind, key, payload) select %5$s from %4$s;
-          insert into %1$s (kind, key, payload) select %3$s from %2$s;
+          %5$s;
+          %3$s;
           return null;
         end if;%6$s
-        insert into %1$s (kind, key, payload)
-        select %7$s from %8$s where %9$s order by r.at;
-      elsif trunq._is_truncated_alone(%14$s, tg_relid, tg_nargs) then%13$s
-        insert into %1$s (kind, payload) select %15$s;
+        %7$s;
+      elsif trunq._is_truncated_alone(%12$s, tg_relid, tg_nargs) then%11$s
+        insert into %1$s (kind, payload) select %13$s;
       end if;
       return null;
     end $body$,
-    v_log, v_added, trunq._message(p_capture, 'insert', 'r.row', 'null', trunq._pick(p_capture, 'r.row')),
-    v_gone, trunq._message(p_capture, 'delete', 'r.row', trunq._pick(p_capture, 'r.row'), 'null'),
+    v_log, v_added, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'insert', 'r.row', 'null', trunq._pick(p_capture, 'r.row')), ' from ', v_added)),
+    v_gone, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'delete', 'r.row', trunq._pick(p_capture, 'r.row'), 'null'), ' from ', v_gone)),
     -- An INSERT of no rows wakes workers, and a gate refuses it, all the same: a statement that changes nothing should do neither.
     case when num_nonnulls(p_capture.columns, p_capture.ignore, p_capture.condition) > 0 then concat(
       E'\n        if v_added <= 1000 and not exists (select from ', v_pairs, ' where ', v_differs, E') then\n          return null;\n        end if;') end,
-    trunq._message(p_capture, 'update', 'r.after', v_old, v_new), v_pairs, v_differs,
+    trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'update', 'r.after', v_old, v_new), ' from ', v_pairs, ' where ', v_differs, ' order by r.at')),
     trunq._refusal(p_capture, 'insert'), trunq._refusal(p_capture, 'delete'), trunq._refusal(p_capture, 'update'), trunq._refusal(p_capture, 'truncate'),
     p_capture.capture_id, trunq._truncate_message(p_capture));
 end $$;
 comment on function trunq._capture_body(trunq.capture) is 'The body of the trigger function of a capture.';
+
+create or replace function trunq._publish_changes(p_log text, p_changes text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  -- The domains of the log would refuse them too, and name no way out. "offset 0": what a message is made of is computed once.
+  select format('insert into %s (kind, key, payload) select m.kind, case when octet_length(m.key) > %s then trunq._refuse_key(tg_relid, m.key) else m.key end,'
+    ' case when pg_column_size(m.payload) > %s then trunq._refuse_row(tg_relid, m.payload) else m.payload end from (select %s offset 0) m(kind, key, payload)',
+    p_log, trunq._limit('label_bytes'), trunq._limit('message_bytes'), p_changes)
+$$;
+comment on function trunq._publish_changes(text, text) is 'The statement that publishes changes, a list of expressions and where they come from.';
 
 create or replace function trunq._message(p_capture trunq.capture, p_op text, p_key_row text, p_before text, p_after text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -170,6 +178,22 @@ begin
     'whoever captured it with p_deny lets it again, by trunq.capture without, or trunq.uncapture');
 end $$;
 comment on function trunq._refuse_change(oid, text) is 'Says that a captured table denies a change (TQ020).';
+
+create or replace function trunq._refuse_row(p_relation oid, p_payload jsonb) returns jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._fail('TQ006', format('a change of table "%s" is too large to be published: %s bytes, at most %s', trunq._table_name(p_relation),
+    pg_column_size(p_payload), trunq._limit('message_bytes')), 'trunq.capture with p_columns publishes the columns it names alone; or trunq.uncapture the table');
+end $$;
+comment on function trunq._refuse_row(oid, jsonb) is 'Says that a change of a captured table is too large for a message (TQ006).';
+
+create or replace function trunq._refuse_key(p_relation oid, p_key text) returns text
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._fail('TQ006', format('the key of a change of table "%s" is too long to be published: %s bytes, at most %s', trunq._table_name(p_relation),
+    octet_length(p_key), trunq._limit('label_bytes')), 'trunq.capture with p_key makes it of other columns, {} of none; or trunq.uncapture the table');
+end $$;
+comment on function trunq._refuse_key(oid, text) is 'Says that the key of a change of a captured table is too long for a message (TQ006).';
 
 create or replace function trunq._is_truncated_alone(p_capture_id integer, p_relation oid, p_arguments integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$

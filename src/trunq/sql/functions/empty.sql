@@ -32,7 +32,7 @@ begin
   -- Positions were leases. From now on each is where it starts: here, under the lock. What is published by a transaction that has
   -- begun but not written yet is not in the tick's snapshot, so it will be read.
   v_tick := trunq._cut_tick(p_queue);
-  update trunq.subscription s set start = v_tick.snapshot, start_tick_id = case s.mode when 'exclusive' then v_tick.tick_id end
+  update trunq.subscription s set start = v_tick.snapshot, lost_at = null, start_tick_id = case s.mode when 'exclusive' then v_tick.tick_id end
   where s.queue_id = p_queue.queue_id;
   update trunq.queue q set reachable_tick_id = v_tick.tick_id where q.queue_id = p_queue.queue_id;
   with gone as (delete from trunq.delayed d where d.queue_id = p_queue.queue_id returning d.subscription_id)

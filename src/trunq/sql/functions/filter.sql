@@ -5,6 +5,8 @@
 --   not_headers          none of its members contained there; a message without headers matches
 -- It counts for what is read from then on: what the subscription has had (a retry, what is requeued) comes again whatever the filter says,
 -- and what it passed over does not come back. Positions go on over what does not match.
+--
+-- That of a slot (functions/slot.sql) also says which part of the keys: slot, slots. Nobody gives these.
 
 create or replace function trunq._check_filter(p_filter jsonb) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -83,13 +85,18 @@ create or replace function trunq._filter_condition(p_filter jsonb, p_row text de
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
   v record;
+  v_slot text;
 begin
   if p_filter is null then
     return 'true';
   end if;
+  v_slot := case when p_filter ? 'slots' then format('trunq._slot(%1$s.key, %1$s.id, %2$s) = %3$s', p_row, p_filter->'slots', p_filter->'slot') end;
+  if p_filter - '{slot,slots}'::text[] = '{}' then
+    return coalesce(v_slot, 'true');
+  end if;
   v := trunq._read_filter(p_filter);
-  return format('trunq._passes(%L::text[], %L::text[], %L::text[], %L::text[], %L::jsonb, %L::jsonb[], %7$s.kind, %7$s.key, %7$s.headers)',
-    v.kinds, v.not_kinds, v.keys, v.not_keys, v.headers, v.not_headers, p_row);
+  return concat(v_slot || ' and ', format('trunq._passes(%L::text[], %L::text[], %L::text[], %L::text[], %L::jsonb, %L::jsonb[], %7$s.kind, %7$s.key, %7$s.headers)',
+    v.kinds, v.not_kinds, v.keys, v.not_keys, v.headers, v.not_headers, p_row));
 end $$;
 comment on function trunq._filter_condition(jsonb, text) is 'The condition that a row of the log passes a filter; its values are literals.';
 

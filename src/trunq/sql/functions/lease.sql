@@ -19,7 +19,7 @@ end $$;
 comment on function trunq.lease(text, text, text, integer, interval, bigint) is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
-Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq.extend(
@@ -133,8 +133,27 @@ comment on function trunq._wait_for_subscription(integer, text, text) is
   'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names the process that holds it.';
 
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_sub trunq.subscription := trunq._subscription_of(p_queue, p_subscription, p_lease_id, null);
+  v_other text;
 begin
+  if v_sub.lost_at is not null then
+    perform trunq._fail('TQ003',
+      format('lease %s of subscription "%s" on queue "%s" has ended: the queue held no more for it', p_lease_id, p_subscription, p_queue),
+      format('nothing was changed; select * from trunq.list_losses(''%s'') tells what was lost', p_queue));
+  end if;
+  if v_sub.mode = 'exclusive' then
+    execute format('select s.name from trunq.subscription s where s.queue_id = $1 and s.subscription_id <> $2'
+      ' and exists (select from trunq_data.%I l where l.subscription_id = s.subscription_id and l.lease_id = $3) limit 1',
+      (trunq._find_queue(p_queue)).lease_table) into v_other using v_sub.queue_id, v_sub.subscription_id, p_lease_id;
+    if v_other is not null then
+      perform trunq._fail('TQ003', format('batch %s of queue "%s" is of subscription "%s", not of "%s"', p_lease_id, p_queue, v_other, p_subscription),
+        'nothing was changed; name the subscription that it was opened for');
+    end if;
+    perform trunq._fail('TQ003', format('batch %s of subscription "%s" on queue "%s" has ended: it was handed out again, or the subscription was moved',
+      coalesce(p_lease_id::text, 'null'), p_subscription, p_queue), 'nothing was changed; extend a batch before it runs out, or subscribe with a longer lease time');
+  end if;
   perform trunq._fail('TQ003',
     format('lease %s of subscription "%s" on queue "%s" has ended: its messages were handed out again', p_lease_id, p_subscription, p_queue),
     'nothing was changed; extend a lease before it runs out, or subscribe with a longer lease time');

@@ -3,7 +3,7 @@
 --
 -- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form).
 --
--- Every function takes locks in one order, and so does a transaction that calls several: install, rights, captures, queues or queue, tick,
+-- Every function takes locks in one order, and so does a transaction that calls several: install, rights, captures, queues or queue, facade, tick,
 -- subscription, lease (several in order of lease_id), then rows, of trunq.mark last. A transaction that leases, answers and
 -- extends leases first. Whoever goes through many at a time (the reaper, rotation) waits for none of them: it tries, and leaves
 -- out what another holds. What needs a table exclusively (drop_queue, empty_queue, an upgrade) waits for less than a second
@@ -15,6 +15,7 @@ language sql immutable parallel safe as $$
     when 'install' then 1953656416       -- one installation at a time (install.py)
     when 'bell' then 1953656417          -- by queue: the bell of a sleeping worker
     when 'subscription' then 1953656418  -- by subscription: its position (lease, next_batch, rotate)
+    when 'member' then 1953656432        -- by group and member, hashed: it gets one batch at a time; tried, never waited for
     when 'lease' then 1953656419         -- by queue and lease, hashed: its answers, extensions and end
     when 'queue' then 1953656420         -- by queue: its shape (subscribe shared; rotate and drop exclusive)
     when 'tick' then 1953656421          -- by queue: one tick at a time
@@ -22,6 +23,7 @@ language sql immutable parallel safe as $$
     when 'queues' then 1953656423        -- which queues there are: create and drop
     when 'rights' then 1953656424        -- one grant at a time
     when 'captures' then 1953656425      -- which tables are captured, and how
+    when 'facade' then 1953656435        -- which queues have names in another system's API (facades/)
     when 'pipelines' then 1953656430     -- which pipelines there are, and which run after which
     when 'continuous' then 1953656431    -- by pipeline: one runner looks whether its source has something new
   end

@@ -5,12 +5,16 @@
 create or replace function trunq.pause_subscription(p_queue text, p_subscription text, p_until timestamptz default 'infinity') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_sub trunq.subscription;
 begin
   if trunq._goes_through(p_queue, 'pause_subscription') then
     perform trunq._pass(p_queue, 'pause_subscription', 'p_subscription', p_subscription, 'p_until', p_until::text);
     return;
+  elsif trunq._is_split(p_queue, p_subscription) then
+    perform trunq.pause_subscription(p_queue, s.name, p_until) from trunq._slots(p_queue, p_subscription) s(name);
+    return;
   end if;
+  v_sub := trunq._subscription(p_queue, p_subscription);
   perform trunq._check_pause(format('subscription "%s" of queue "%s"', p_subscription, p_queue), p_until);
   update trunq.subscription s set paused_until = p_until where s.subscription_id = v_sub.subscription_id;
   -- Those who sleep until the end of a longer pause.
@@ -23,12 +27,15 @@ Raises: TQ001, TQ002; TQ005 for a time that is over.';
 create or replace function trunq.resume_subscription(p_queue text, p_subscription text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_sub trunq.subscription;
   v_until timestamptz;
 begin
   if trunq._goes_through(p_queue, 'resume_subscription') then
     return trunq._pass(p_queue, 'resume_subscription', 'p_subscription', p_subscription)::boolean;
+  elsif trunq._is_split(p_queue, p_subscription) then
+    return (select bool_or(trunq.resume_subscription(p_queue, s.name)) from trunq._slots(p_queue, p_subscription) s(name));
   end if;
+  v_sub := trunq._subscription(p_queue, p_subscription);
   select s.paused_until into v_until from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update;
   update trunq.subscription s set paused_until = null where s.subscription_id = v_sub.subscription_id and s.paused_until is not null;
   perform trunq._call_workers(v_sub.queue_id);

@@ -15,7 +15,10 @@ create or replace function trunq.create_queue(
   p_default_subscription boolean default true,
   p_kinds text[] default null,
   p_lanes text default null,
-  p_unique text default null
+  p_unique text default null,
+  p_hold_at_most interval default null,
+  p_hold_size bigint default null,
+  p_retain_size bigint default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -24,16 +27,16 @@ declare
 begin
   perform trunq._check_name('queue', p_queue);
   perform trunq._check_interval(format('the retention of queue "%s"', p_queue), coalesce(p_retention, '0'));
-  perform trunq._check_interval(format('tick_max_lag of queue "%s"', p_queue), coalesce(p_tick_max_lag, '0'));
-  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), p_tick_idle_period, '0');
-  if coalesce(p_tick_max_count, 0) < 1 then
-    perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, coalesce(p_tick_max_count::text, 'null')));
+  if p_tick_max_lag is null or p_tick_max_count is null then
+    perform trunq._fail('TQ005', format('tick_max_count and tick_max_lag of queue "%s" cannot be null', p_queue), 'leave them out, or give 0 for a tick at every look');
   end if;
+  perform trunq._check_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_hold_at_most, p_hold_size, p_retain_size);
   v_role := trunq._become_owner();
   perform trunq._check_lanes(p_queue, p_lanes);
   perform trunq._check_unique_policy(p_queue, p_unique);
   begin
-    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription, p_lanes, p_unique);
+    v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription, p_lanes, p_unique,
+      nullif(p_hold_at_most, '0'), nullif(p_hold_size, 0), nullif(p_retain_size, 0));
   exception when duplicate_table or duplicate_object or unique_violation then
     perform trunq._fail('TQ004', format('"%s" cannot be the name of a queue: a table, index, sequence or type behind it would have the name of one that is there', p_queue),
       'choose another name; \d trunq_log.* and \d trunq_data.* in psql show those taken, such as the indexes <queue>_id_idx');
@@ -45,25 +48,27 @@ begin
   if v_is_made and p_kinds is not null then
     perform trunq.set_publishing(p_queue, p_kinds);
   end if;
-  perform set_config('role', v_role, true);
+  perform trunq._go_back(v_role);
   return v_is_made;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text, text) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; a plain queue has none. p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace).
+comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text, text, interval, bigint, bigint) is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; a plain queue has none. p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace). p_hold_at_most and p_hold_size: how long, and up to how many bytes, the log is held for subscriptions that have not read it; what is behind they lose (trunq.loss); p_retain_size: what all have read is kept up to so many bytes, however long the retention; null: for ever, no limit.
 Returns: true when it was made, false when it was there.
 Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes or another policy of unique keys than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
 
 create or replace function trunq._create_queue(
   p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval,
-  p_default_subscription boolean, p_lanes text, p_unique text
+  p_default_subscription boolean, p_lanes text, p_unique text, p_hold_at_most interval, p_hold_size bigint, p_retain_size bigint
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer;
-  v_segments constant integer := 4;
-  -- A whole number of seconds, and the ring always longer than the retention.
-  v_span constant interval := make_interval(secs => greatest(1, ceil(extract(epoch from p_retention) / (v_segments - 2)))::double precision);
+  -- A whole number of seconds, and the ring always longer than the retention, and than what is held. Each segment costs every statement that
+  -- reads the queue a little, so a time that is much longer makes them longer.
+  v_seconds constant numeric := greatest(1, ceil(extract(epoch from p_retention) / 2), ceil(extract(epoch from p_hold_at_most) / 8));
+  v_span constant interval := make_interval(secs => v_seconds::double precision);
+  v_segments constant integer := 2 + greatest(2, ceil(extract(epoch from p_hold_at_most) / v_seconds));
 begin
   -- An upgrade that is about to make all functions again waits for this one, and this one for it.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queues'), 0);
@@ -72,9 +77,10 @@ begin
   if found then
     return false;
   end if;
-  insert into trunq.queue (name, id_sequence, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period, lanes, unique_policy)
+  insert into trunq.queue (name, id_sequence, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period, lanes, unique_policy,
+    hold_at_most, hold_size, retain_size)
   values (p_queue, format('trunq_data.%I', p_queue || '_message_id'), p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag,
-    nullif(p_tick_idle_period, '0'), p_lanes, p_unique)
+    nullif(p_tick_idle_period, '0'), p_lanes, p_unique, p_hold_at_most, p_hold_size, p_retain_size)
   on conflict (name) do nothing
   returning queue_id into v_queue_id;
   if v_queue_id is null then
@@ -85,7 +91,7 @@ begin
   perform trunq._start_queue(v_queue_id, p_default_subscription);
   return true;
 end $$;
-comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean, text, text) is 'create_queue, when all that is given is possible and the owner asks.';
+comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean, text, text, interval, bigint, bigint) is 'create_queue, when all that is given is possible and the owner asks.';
 
 create or replace function trunq._start_queue(p_queue_id integer, p_default_subscription boolean default true) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -99,34 +105,61 @@ comment on function trunq._start_queue(integer, boolean) is 'Gives a new queue i
 
 create or replace function trunq.set_queue(
   p_queue text, p_retention interval default null, p_tick_max_count integer default null, p_tick_max_lag interval default null,
-  p_tick_idle_period interval default null
+  p_tick_idle_period interval default null, p_hold_at_most interval default null, p_hold_size bigint default null, p_retain_size bigint default null,
+  p_tick_external boolean default null
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_longest constant interval := (v_queue.segments - 2) * v_queue.span;
+  v_hold constant interval := nullif(coalesce(p_hold_at_most, v_queue.hold_at_most), '0');
 begin
-  perform trunq._check_interval(format('the retention of queue "%s"', p_queue), p_retention);
-  perform trunq._check_interval(format('tick_max_lag of queue "%s"', p_queue), p_tick_max_lag);
-  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), p_tick_idle_period, '0');
-  if p_tick_max_count < 1 then
-    perform trunq._fail('TQ005', format('tick_max_count of queue "%s" must be positive, not %s', p_queue, p_tick_max_count));
-  end if;
+  perform trunq._check_queue(p_queue, coalesce(p_retention, v_queue.retention), p_tick_max_count, p_tick_max_lag, p_tick_idle_period, v_hold, p_hold_size, p_retain_size);
   -- The segment of every row, and so of each position, follows from the span: it stays as it was made.
   if p_retention > v_longest then
     perform trunq._fail('TQ005', format('queue "%s" was made for a retention of at most %s, not %s', p_queue, v_longest, p_retention),
       'a longer one needs a queue of its own: create it with that retention and move publishers and readers there');
   end if;
+  if v_hold > v_longest then
+    perform trunq._fail('TQ005', format('queue "%s" was made to hold messages for at most %s, not %s', p_queue, v_longest, v_hold),
+      'a longer time needs a queue of its own: create it with that p_hold_at_most and move publishers and readers there');
+  end if;
   update trunq.queue q set
     retention = coalesce(p_retention, q.retention),
+    hold_at_most = case when p_hold_at_most is null then q.hold_at_most else nullif(p_hold_at_most, '0') end,
+    hold_size = case when p_hold_size is null then q.hold_size else nullif(p_hold_size, 0) end,
+    retain_size = case when p_retain_size is null then q.retain_size else nullif(p_retain_size, 0) end,
+    tick_external = coalesce(p_tick_external, q.tick_external),
     tick_max_count = coalesce(p_tick_max_count, q.tick_max_count),
     tick_max_lag = coalesce(p_tick_max_lag, q.tick_max_lag),
     tick_idle_period = case when p_tick_idle_period is null then q.tick_idle_period else nullif(p_tick_idle_period, '0') end
   where q.queue_id = v_queue.queue_id;
 end $$;
-comment on function trunq.set_queue(text, interval, integer, interval, interval) is
-  'Changes what is given of a queue. p_tick_idle_period 0: no ticks where nothing is new. The retention can become shorter, and longer again up to that which the queue was made with.
+comment on function trunq.set_queue(text, interval, integer, interval, interval, interval, bigint, bigint, boolean) is
+  'Changes what is given of a queue; for the rest see trunq.create_queue. p_tick_max_count and p_tick_max_lag 0: a tick at every look; p_tick_idle_period 0: no ticks where nothing is new; p_hold_at_most, p_hold_size and p_retain_size 0: for ever, no limit; p_tick_external: ticks are cut by trunq.cut_tick alone. The retention and p_hold_at_most can become shorter, and longer again up to what the queue was made with.
 Raises: TQ001, TQ005.';
+
+create or replace function trunq._check_queue(
+  p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval, p_hold_at_most interval,
+  p_hold_size bigint, p_retain_size bigint
+) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._check_interval(format('the retention of queue "%s"', p_queue), p_retention);
+  perform trunq._check_interval(format('tick_max_lag of queue "%s"', p_queue), p_tick_max_lag, '0');
+  perform trunq._check_interval(format('tick_idle_period of queue "%s"', p_queue), p_tick_idle_period, '0');
+  perform trunq._check_interval(format('hold_at_most of queue "%s"', p_queue), p_hold_at_most, '0');
+  if p_tick_max_count < 0 then
+    perform trunq._fail('TQ005', format('tick_max_count of queue "%s" cannot be %s', p_queue, p_tick_max_count), 'give a number of messages, or 0 for a tick at every look');
+  elsif p_hold_size < 0 or p_retain_size < 0 then
+    perform trunq._fail('TQ005', format('%s of queue "%s" cannot be %s', case when p_hold_size < 0 then 'hold_size' else 'retain_size' end, p_queue,
+      case when p_hold_size < 0 then p_hold_size else p_retain_size end), 'give a number of bytes, or 0 for no limit');
+  elsif p_hold_at_most > '0' and p_hold_at_most < p_retention then
+    perform trunq._fail('TQ005', format('queue "%s" cannot hold messages for at most %s: it retains them for %s', p_queue, p_hold_at_most, p_retention),
+      'give at least its retention, which holds for what everybody has read too, or shorten that');
+  end if;
+end $$;
+comment on function trunq._check_queue(text, interval, integer, interval, interval, interval, bigint, bigint) is 'Refuses (TQ005) settings that no queue can have; null says nothing.';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -163,6 +196,9 @@ begin
   perform trunq._archive_rest(p_queue);
   perform trunq._end_roles(p_queue);
   perform trunq._drop_functions(p_queue);
+  if to_regprocedure('pgq._forget_queue(integer)') is not null then
+    execute 'select pgq._forget_queue($1)' using p_queue.queue_id;  -- PgQ's names for it (facades/pgq)
+  end if;
   execute format('drop table %s', v_tables);
   -- A delayed publish holds its sequence to the end of its transaction.
   execute format('drop sequence %s, trunq_data.%I', p_queue.id_sequence::regclass, p_queue.lease_sequence);
@@ -239,16 +275,17 @@ create or replace function trunq.list_queues()
 returns table (
   queue text, queue_id integer, retention interval, span interval, tick_max_count integer, tick_max_lag interval, tick_idle_period interval,
   kinds text[], unique_policy text, max_waiting bigint, max_per_transaction integer, lanes text, announces boolean, is_closed boolean, subscriptions integer, paused boolean, paused_until timestamptz,
-  created_at timestamptz
+  created_at timestamptz, hold_at_most interval, hold_size bigint, retain_size bigint, tick_paused boolean, tick_external boolean
 )
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span, q.tick_max_count, q.tick_max_lag, q.tick_idle_period,
     q.kinds, q.unique_policy, q.max_waiting, q.max_per_transaction, q.lanes, q.announces, q.is_closed,
     (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id),
-    coalesce(q.paused_until > trunq.clock(), false), case when q.paused_until > trunq.clock() then nullif(q.paused_until, 'infinity') end, q.created_at
+    coalesce(q.paused_until > trunq.clock(), false), case when q.paused_until > trunq.clock() then nullif(q.paused_until, 'infinity') end, q.created_at,
+    q.hold_at_most, q.hold_size, q.retain_size, q.tick_paused, q.tick_external
   from trunq.queue q order by q.name
 $$;
-comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed.';
+comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed; hold_at_most, hold_size and retain_size null: no limit; tick_paused and tick_external: the leader and readers cut no ticks.';
 
 create or replace function trunq._check_name(p_what text, p_name text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -356,7 +393,8 @@ begin
     select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype or p.prosecdef is_closed,
       format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
     from pg_proc p
-    where p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
+    -- By the index: other queues have thousands of functions.
+    where p.proname like '\_%' and p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
   loop
     execute trunq._for_queue(p_queue, v_function.definition);
     if v_function.is_closed then
@@ -413,11 +451,12 @@ create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) re
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
-  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(
+  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(replace(
     regexp_replace(p_text, 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
     '_uniquespecimen', p_queue.name),
     '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
     'true /*priorities*/', coalesce(p_queue.lanes like 'priority%', false)::text),
+    '3 /*last_segment*/', (p_queue.segments - 1)::text),
     '0 /*queue_id*/', p_queue.queue_id::text),
     '0 /*segment*/', trunq._segment(p_queue)),
     'coalesce(g.key, '''') /*lane*/', trunq._lane_expression(p_queue.lanes)),
@@ -449,7 +488,7 @@ begin
     from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || regexp_replace(s.proname, '^_(lane|unique)?specimen', '')
       -- A queue q with lanes has a function q_is_read, and a queue q_is a door of that name.
       and (p.prosecdef = s.prosecdef or p.proname !~ '_is_read$')
-    where s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
+    where s.proname like '\_%' and s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
   loop
     execute format('drop function %s', v_function.signature);
   end loop;

@@ -75,8 +75,8 @@ begin
     for v_sub in select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'shared' loop
       execute format($q$
         insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
-        values (nextval('trunq_data.%I'), $1, trunq._token(), 'rebase', $2, $2, pg_snapshot_xmax($2), 0, trunq.clock())
-      $q$, v_queue.lease_table, v_queue.lease_sequence) using v_sub.subscription_id, v_tick.snapshot;
+        values (nextval('trunq_data.%I'), $1, trunq._token(), case when $3 then 'lost' else 'rebase' end, $2, $2, pg_snapshot_xmax($2), 0, trunq.clock())
+      $q$, v_queue.lease_table, v_queue.lease_sequence) using v_sub.subscription_id, v_tick.snapshot, v_sub.lost_at is not null;
       if v_sub.in_order then
         perform trunq._hold_lanes(v_queue, v_sub.subscription_id, v_tick.snapshot);
       end if;

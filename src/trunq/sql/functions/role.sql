@@ -230,16 +230,16 @@ comment on function trunq._shut_out(text) is 'Takes from a database role what it
 create or replace function trunq._doors(p_function text) returns text[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case
-    when p_function in ('status', 'list_subscriptions', 'position', 'list_streams', 'show_batch') then '{read_payload,read,administer,work}'::text[]
+    when p_function in ('status', 'list_subscriptions', 'position', 'list_streams', 'show_batch', 'list_groups', 'list_members', 'list_losses', 'list_movers') then '{read_payload,read,administer,work}'::text[]
     when p_function in ('list_messages', 'show_message', 'list_dead', 'count_dead', 'list_lanes', 'fleet', 'statistics', 'list_ticks',
       'list_progress', 'find_reference', 'show_public')
       then '{read_payload,read,administer}'
     when p_function = 'list_replies' then '{read_payload}'
     when p_function in ('pause_queue', 'resume_queue', 'pause_subscription', 'resume_subscription', 'subscribe', 'set_publishing', 'close_queue',
-      'open_queue', 'cancel', 'requeue', 'purge', 'set_lanes', 'set_lane', 'pause_lane', 'resume_lane') then '{administer}'
-    when p_function in ('seek') then '{work,administer}'
-    when p_function in ('read_batch', 'advance', 'fail_batch', 'retry_batch', 'list_fates', 'retry_after', 'reclaim', '_batch_query', '_has_delayed', '_attend_queue', '_leave_queue',
-      'show_checkpoint') then '{work}'
+      'open_queue', 'cancel', 'requeue', 'purge', 'set_lanes', 'set_lane', 'pause_lane', 'resume_lane', 'accept_loss', 'pause_ticks', 'resume_ticks') then '{administer}'
+    when p_function in ('seek', 'copy_position', 'stop_mover', 'leave_group') then '{work,administer}'
+    when p_function in ('read_batch', 'advance', 'fail_batch', 'retry_batch', 'join_group', 'list_fates', 'retry_after', 'reclaim', '_batch_query', '_has_delayed', '_attend_queue', '_leave_queue',
+      'show_checkpoint', 'start_mover', 'begin_move', 'finish_move', 'fail_move', 'end_mover', '_mover_stops') then '{work}'
     when p_function in ('_set_memo', '_get_memo', '_delete_memo', '_list_memos') then '{work,administer}'
     else '{}' end
 $$;

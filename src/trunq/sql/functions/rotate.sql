@@ -3,7 +3,8 @@
 --   lease    its messages are gone, every lease in it is complete, and no subscription has its cursor there
 --   receipt  the leases of its segment, which are the ones it answers, are gone: without its receipt, a finished lease would
 --            look open
--- If one cannot be emptied now, new rows simply land in it: only space depends on this.
+-- If one cannot be emptied now, new rows simply land in it: only space depends on this. What a queue holds no more for subscriptions
+-- that stand still is emptied all the same, and written down first (functions/loss.sql).
 --
 -- A segment is old for one span in each turn of the ring, and must be emptied within it: rotation is called several times a
 -- span. Called once a span or less often, it would meet the same segments each time and leave the others full.
@@ -22,6 +23,8 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_segment integer;
+  v_is_old boolean;
+  v_reason text;
   v_step integer;
   v_is_busy boolean := false;
   v_has_log boolean := false;
@@ -36,12 +39,13 @@ begin
     return null;  -- somebody subscribes, drops or rotates
   end if;
   v_queue := trunq._find_queue(p_queue);
-  foreach v_segment in array trunq._old_segments(v_queue) loop
+  for v_segment, v_is_old, v_reason in select o.segment, o.is_old, o.reason from trunq._old_segments(v_queue) o loop
     if trunq._has_rows(v_queue, 'log', v_segment) then
-      v_step := trunq._empty_log(v_queue, v_segment);
+      -- The oldest go first: nothing is lost of this one while an older one stays.
+      v_step := trunq._empty_log(v_queue, v_segment, case when not v_has_log then v_reason end);
       v_has_log := true;
-    elsif v_has_log then
-      v_step := 0;  -- its leases may have held messages of the older segment
+    elsif v_has_log or not v_is_old then
+      v_step := 0;  -- its leases may have held messages of the older segment; only the log is cut by size
     elsif trunq._has_rows(v_queue, 'lease', v_segment) then
       v_step := trunq._empty_leases(v_queue, v_segment);
     elsif trunq._has_rows(v_queue, 'receipt', v_segment) then
@@ -74,20 +78,34 @@ create or replace function trunq._segment_at(p_queue trunq.queue, p_at timestamp
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
 comment on function trunq._segment_at(trunq.queue, timestamptz) is 'The segment that rows of a time lie in.';
 
-create or replace function trunq._old_segments(p_queue trunq.queue) returns integer[]
+create or replace function trunq._old_segments(p_queue trunq.queue) returns table (segment integer, is_old boolean, reason text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_now timestamptz := trunq.clock();
-  v_turn bigint := trunq._turn(p_queue, v_now);
+  v_turn bigint := trunq._turn(p_queue, trunq.clock());
+  v_age interval;
+  -- Of the log from this segment on: without it and those before, so many bytes fewer.
+  v_bytes bigint := 0;
+  v_has_size constant boolean := num_nonnulls(p_queue.hold_size, p_queue.retain_size) > 0;
 begin
-  -- The turn of so many spans back ended (turn - back + 1) spans after the epoch. The one being written to is never old.
-  return array(
-    select ((v_turn - back) % p_queue.segments)::integer from generate_series(p_queue.segments - 1, 1, -1) back
-    where floor(date_part('epoch', v_now))::bigint - (v_turn - back + 1) * extract(epoch from p_queue.span)
-      >= extract(epoch from p_queue.retention)
-    order by back desc);
+  if v_has_size then
+    v_bytes := trunq._log_bytes(p_queue, p_queue.segments - 1);
+  end if;
+  -- The one being written to is never old.
+  for v_back in reverse p_queue.segments - 1 .. 1 loop
+    segment := (v_turn - v_back) % p_queue.segments;
+    v_age := trunq._age(p_queue, v_turn - v_back);
+    is_old := v_age >= p_queue.retention;
+    reason := case when v_age >= p_queue.hold_at_most then 'time' when v_bytes > p_queue.hold_size then 'size' end;
+    if is_old or reason is not null or v_bytes > p_queue.retain_size then
+      return next;
+    end if;
+    if v_has_size then
+      v_bytes := v_bytes - trunq._segment_bytes(p_queue, segment);
+    end if;
+  end loop;
 end $$;
-comment on function trunq._old_segments(trunq.queue) is 'The segments whose last turn ended longer ago than the retention, the oldest first.';
+comment on function trunq._old_segments(trunq.queue) is
+  'The segments that may be emptied, the oldest first. is_old: its last turn ended longer ago than the retention; without, only its log is too much. reason: the limit of the queue (time or size) behind which it is emptied though subscriptions need it.';
 
 create or replace function trunq._has_rows(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -97,15 +115,20 @@ begin
 end $$;
 comment on function trunq._has_rows(trunq.queue, text, integer) is 'Whether a segment takes space, rolled-back rows and those not yet committed included.';
 
-create or replace function trunq._empty_log(p_queue trunq.queue, p_segment integer) returns integer
+create or replace function trunq._empty_log(p_queue trunq.queue, p_segment integer, p_reason text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   -- Before what is asked: rows that it does not see have not been looked at.
   v_seen pg_snapshot := trunq.snapshot();
   v_needing integer[] := trunq._needing(p_queue, p_segment);
+  v_step integer;
 begin
   if v_needing <> '{}' then
-    return trunq._move_idle(p_queue, v_needing);
+    v_step := trunq._move_idle(p_queue, v_needing);
+    return case when v_step = 0 and p_reason is not null then trunq._lose(p_queue, p_segment, p_reason, v_seen) else v_step end;
+  end if;
+  if p_reason is not null and trunq._is_held(p_queue, 'log', p_segment) then
+    return trunq._lose(p_queue, p_segment, p_reason, v_seen);
   end if;
   if trunq._is_held(p_queue, 'log', p_segment) or not trunq._is_taken(p_queue, 'log', p_segment) then
     return 0;
@@ -116,7 +139,7 @@ begin
   end if;
   return trunq._truncate(p_queue, 'log', p_segment, p_seen => v_seen, p_tick_id => trunq._first_tick_after(p_queue, p_segment));
 end $$;
-comment on function trunq._empty_log(trunq.queue, integer) is 'Empties a segment of the log, or moves idle readers out of its way.
+comment on function trunq._empty_log(trunq.queue, integer, text) is 'Empties a segment of the log, or moves idle readers out of its way; with p_reason, though it is needed.
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._empty_leases(p_queue trunq.queue, p_segment integer) returns integer
@@ -383,7 +406,7 @@ begin
       v := trunq._newest_batch(p_queue, v_id);
       continue when v.segment = p_segment and not v.finished;
       if v.segment = p_segment then
-        perform trunq._put_batch(p_queue, v_id, 'rotate', v.lo, v.hi, v.from_tick_id, v.to_tick_id, v_into,
+        perform trunq._put_batch(p_queue, v_id, trunq._carrier(v_id), v.lo, v.hi, v.from_tick_id, v.to_tick_id, v_into,
           array(select o.lease_id from trunq._open_batches(p_queue, v_id) o));
       end if;
     else
@@ -413,7 +436,7 @@ begin
   end if;
   execute format($q$
     insert into trunq_data.%1$I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, segment, tokens, tokens_at)
-    select nextval('trunq_data.%2$I'), $1, trunq._token(), 'rotate', $2, $3, $4, $5, trunq.clock(), $6, l.tokens, l.tokens_at
+    select nextval('trunq_data.%2$I'), $1, trunq._token(), trunq._carrier($1), $2, $3, $4, $5, trunq.clock(), $6, l.tokens, l.tokens_at
     from (select) one left join (select n.tokens, n.tokens_at from trunq_data.%1$I n where n.subscription_id = $1 order by n.lease_id desc limit 1) l on true
   $q$, p_queue.lease_table, p_queue.lease_sequence)
   using p_subscription_id, p_lo, p_hi, p_last_txid, p_last_id, p_segment;

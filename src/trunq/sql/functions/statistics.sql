@@ -112,7 +112,7 @@ begin
     insert into trunq.statistic (queue_id, at, subscription, kind, outcome, count, is_sampled, took_sum, waited_sum, took, waited)
     with receipt as materialized (
       select s.name, r.* from trunq_data.%1$I r join trunq.subscription s on s.subscription_id = r.subscription_id
-      where r.finished_at >= $2 and r.finished_at < $2 + interval '1 minute' and r.outcome <> 'b'),
+      where r.finished_at >= $2 and r.finished_at < $2 + interval '1 minute' and r.outcome <> 'b' and r.size > 0),
     whole as (select r.name, r.outcome, sum(r.size) n from receipt r group by 1, 2),
     -- Whole receipts, spread over the minute.
     part as materialized (

@@ -6,14 +6,10 @@ create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
   oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean,
-  paused boolean, paused_until timestamptz
+  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
-declare
-  v record;
-  v_now timestamptz := trunq.clock();
-  v_is_led boolean;
 begin
   if p_queue is null and not trunq._owns() then
     return query select o.* from trunq._open_to('status') q cross join lateral trunq.status(q) o;
@@ -25,21 +21,58 @@ begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
+  -- Of a group by key one row. A member that works on several slots is one worker.
+  return query
+    select * from (
+      select o.* from trunq._statuses(p_queue, false) o
+      union all
+      select o.queue, o.subscription, max(o.mode), sum(o.ready)::bigint, sum(o.leased)::bigint, sum(o.delayed)::bigint, sum(o.dead)::bigint,
+        max(o.oldest_ready), (
+          select count(*)::integer from trunq._members(trunq._group(o.queue, o.subscription), trunq.clock()) m where m.opened_at > trunq.clock() - interval '1 minute'
+            or m.expires_at > trunq.clock()),
+        0::bigint, max(o.oldest_dead), array(
+          select distinct e.name from string_to_array(string_agg(array_to_string(o.estimated, ','), ','), ',') a, unnest(a) e(name) where e.name <> ''),
+        bool_or(o.led), bool_or(o.paused), max(o.paused_until), max(o.held_for), max(o.held_bytes), min(o.lost_at), bool_or(o.ticks_paused)
+      from trunq._statuses(p_queue, true) o group by o.queue, o.subscription) n
+    order by n.queue, n.subscription;
+end $$;
+comment on function trunq.status(text) is
+  'One row a subscription, and one a group. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed; held_for: how long ago the segment was last written to that holds its oldest message, and held_bytes: the log from there on, both for set_queue''s hold_at_most and hold_size; lost_at: when it lost messages, and nobody has accepted that; ticks_paused: nobody cuts ticks of its queue.
+Raises: TQ001.';
+
+create or replace function trunq._statuses(p_queue text, p_slots boolean)
+returns table (
+  queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
+  oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean,
+  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v record;
+  v_now timestamptz := trunq.clock();
+  v_is_led boolean;
+begin
   v_is_led := trunq._is_led();
   for v in
-    select q as row, q.queue_id, q.name as queue, s.subscription_id, s.name as subscription, s.mode, s as sub
+    select q as row, s.slot, q.queue_id, q.name as queue, s.subscription_id, s.name as subscription, s.mode, s as sub
     from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
-    where p_queue is null or q.name = p_queue order by q.name, s.name
+    where (p_queue is null or q.name = p_queue) and (s.slot is not null) = p_slots order by q.name, s.name
   loop
-    queue := v.queue; subscription := v.subscription; mode := v.mode; estimated := '{}'; led := v_is_led;
+    queue := v.queue; subscription := split_part(v.subscription, '#', 1); mode := v.mode; estimated := '{}'; led := v_is_led;
+    lost_at := (v.sub).lost_at; ticks_paused := (v.row).tick_paused; held_for := null; held_bytes := null;
     select p.paused, p.paused_until into paused, paused_until from trunq._pause(v.sub, v_now) p;
     begin
       select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
       into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
+      if oldest_ready is not null then
+        select h.held_for, h.held_bytes into held_for, held_bytes from trunq._holds(v.row, v.subscription_id) h;
+      end if;
       select o.leased, o.workers, estimated || case when o.is_estimate then '{leased}'::text[] end
       into leased, workers, estimated from trunq._leased(v.row, v.sub, v_now) o;
       select sum(o.number), estimated || case when bool_or(o.is_estimate) then '{delayed}'::text[] end into delayed, estimated
-      from unnest(array['is null', '= ' || v.subscription_id]) whose
+      -- What waits for all of a group counts once.
+      from unnest(case when v.slot > 0 then array['= ' || v.subscription_id] else array['is null', '= ' || v.subscription_id] end) whose
       cross join lateral trunq._counted('trunq.delayed', format('queue_id = %s and subscription_id %s', v.queue_id, whose)) o;
       select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
       from trunq._counted('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
@@ -55,9 +88,7 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq.status(text) is
-  'One row a subscription. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed.
-Raises: TQ001.';
+comment on function trunq._statuses(text, boolean) is 'As trunq.status, without the slots of groups, or one row for each of these.';
 
 create or replace function trunq._is_led() returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -94,10 +125,21 @@ declare
   c_look constant integer := 2000;
   v_log regclass := format('trunq_log.%I', p_queue.log_table);
   v_segments smallint[] := trunq._filled(p_queue, 'log');
+  v_frontier pg_snapshot := trunq._frontier(p_queue, p_subscription_id);
   v record;
 begin
-  select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
-  from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
+  if v_frontier is null then
+    select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
+    from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u;
+  else
+    -- Behind the first open batch of a group others may have finished theirs.
+    select count(*) filter (where u.is_own), min(u.created_at) filter (where u.is_own), count(*) >= c_look into ready, oldest, is_estimate
+    from trunq._unread(p_queue, p_subscription_id, c_look, v_segments, true) u
+    where not pg_visible_in_snapshot(u.txid, v_frontier) or exists (
+      select from trunq._open_batches(p_queue, p_subscription_id) o
+      where trunq._in_window(u.txid, o.lo, o.hi) and (u.txid, u.id) > (coalesce(o.after_txid, '0'), coalesce(o.after_id, 0))
+        and (u.txid, u.id) <= (o.last_txid, o.last_id));
+  end if;
   if is_estimate then
     v := trunq._reading(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(v_log, trunq._page_count(p_queue, 'log', s.n), s.from_page, format(
@@ -185,10 +227,10 @@ begin
         bool_or(l.open_leases is not null)
       from (select l.* from trunq_data.%I l where l.subscription_id = $1 order by l.lease_id desc limit 1) l
     $q$, p_queue.lease_table) into workers, v_has_others using p_sub.subscription_id, p_now, p_queue;
-    if v_has_others and workers = 0 then
-      workers := (
+    if v_has_others then
+      workers := greatest(workers, (
         select count(distinct o.worker) from trunq._open_batches(p_queue, p_sub.subscription_id) o
-        where o.worker is not null and (o.expires_at > p_now or o.leased_at > p_now - interval '1 minute'));
+        where o.worker is not null and (o.expires_at > p_now or o.leased_at > p_now - interval '1 minute')));
     end if;
     return;
   end if;

@@ -12,13 +12,14 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription;
+  v_name text;
   v_tick trunq.tick;
 begin
   if trunq._goes_through(p_queue, 'seek') then
     return trunq._pass(p_queue, 'seek', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text, 'p_start', p_start)::bigint;
   end if;
   perform trunq._require_read_committed('seek');
-  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  perform trunq._subscription_of(p_queue, p_subscription, null);
   if num_nonnulls(p_tick_id, p_at, p_start) <> 1 then
     perform trunq._fail('TQ005', 'seek goes to one place', 'give p_tick_id, p_at or p_start');
   end if;
@@ -26,19 +27,77 @@ begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
-  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');  -- it may have been reset meanwhile
+  perform trunq._subscription_of(p_queue, p_subscription, null);  -- it may have been dropped meanwhile
   -- Before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start_tick(v_queue, p_start, p_tick_id, p_at);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
-  perform trunq._put_batch(v_queue, v_sub.subscription_id, 'seek', v_tick.snapshot, v_tick.snapshot, v_tick.tick_id, v_tick.tick_id,
-    trunq._segment_at(v_queue, now()));
+  for v_name in
+    select p_subscription where not trunq._is_split(p_queue, p_subscription) union all select trunq._slots(p_queue, p_subscription)
+  loop
+    loop
+      v_sub := trunq._subscription(p_queue, v_name, 'exclusive');
+      perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_name);
+      -- Who held the lock may have reset it, which gives it another id.
+      exit when (trunq._subscription(p_queue, v_name, 'exclusive')).subscription_id = v_sub.subscription_id;
+    end loop;
+    perform trunq._put_batch(v_queue, v_sub.subscription_id, 'seek', v_tick.snapshot, v_tick.snapshot, v_tick.tick_id, v_tick.tick_id,
+      trunq._segment_at(v_queue, now()));
+  end loop;
   return v_tick.tick_id;
 end $$;
 comment on function trunq.seek(text, text, bigint, timestamptz, text) is
-  'Moves an exclusive subscription to a tick, forward or back: p_tick_id; the last at or before p_at, so that nothing since then is missed; or, with p_start, the earliest in reach or latest, which is now. An open batch ends, and its reader cannot finish it. Retries that wait stay, and come twice where it moves back.
+  'Moves an exclusive subscription, or all slots of a group, to a tick, forward or back: p_tick_id; the last at or before p_at, so that nothing since then is missed; or, with p_start, the earliest in reach or latest, which is now. An open batch ends, and its reader cannot finish it. Retries that wait stay, and come twice where it moves back.
 Returns: the tick it stands at, the messages after which it reads next.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after that tick or time are gone.
 Locks: the queue, shared; the subscription.';
+
+create or replace function trunq.copy_position(p_queue text, p_subscription text, p_like text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_from trunq.subscription;
+  v_to trunq.subscription;
+  v_sub trunq.subscription;
+  v_stand record;
+begin
+  if trunq._goes_through(p_queue, 'copy_position') then
+    return trunq._pass(p_queue, 'copy_position', 'p_subscription', p_subscription, 'p_like', p_like)::bigint;
+  end if;
+  perform trunq._require_read_committed('copy_position');
+  v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_from := trunq._subscription(p_queue, p_like, 'exclusive');
+  -- As seek.
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
+  v_queue := trunq._find_queue(p_queue);
+  perform trunq._check_cluster();
+  -- Both, in one order whoever copies which way.
+  for v_sub in
+    select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.subscription_id in (v_from.subscription_id, v_to.subscription_id)
+    order by s.subscription_id
+  loop
+    perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_sub.name);
+  end loop;
+  -- They may have been reset meanwhile.
+  v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_from := trunq._subscription(p_queue, p_like, 'exclusive');
+  foreach v_sub in array array[v_from, v_to] loop
+    if exists (select from trunq._open_batches(v_queue, v_sub.subscription_id)) then
+      perform trunq._fail('TQ008', format('subscription "%s" of queue "%s" has an open batch: it stands nowhere just now', v_sub.name, p_queue),
+        'copy its position when the batch is finished; seek ends an open batch');
+    end if;
+  end loop;
+  v_stand := trunq._stand(v_queue, v_from);
+  perform trunq._check_reachable(v_queue.queue_id, v_stand.tick_id);
+  if v_from.subscription_id <> v_to.subscription_id then
+    perform trunq._put_batch(v_queue, v_to.subscription_id, 'seek', v_stand.lo, v_stand.hi, v_stand.tick_id, v_stand.tick_id,
+      trunq._segment_at(v_queue, now()));
+  end if;
+  return v_stand.tick_id;
+end $$;
+comment on function trunq.copy_position(text, text, text) is
+  'Moves an exclusive subscription to where another one, p_like, stands, forward or back: exactly there, so that both read the same messages from then on. Retries that wait stay where they are.
+Returns: the tick that both stand at.
+Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ008 when one of them has an open batch, or is busy; TQ012 when messages after that place are gone.
+Locks: the queue, shared; both subscriptions.';
 
 create or replace function trunq.fail_batch(
   p_queue text, p_subscription text, p_batch_id bigint, p_token bigint, p_error text default null, p_after interval default null
@@ -56,7 +115,7 @@ begin
   end if;
   perform trunq._require_read_committed('fail_batch');
   perform trunq._check_interval('the time until a batch is handed out again', p_after, '0');
-  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   v_failures := coalesce((trunq._held_batch(v_queue, v_sub, p_batch_id, p_token)).failures, 0) + 1;
   -- All that comes behind it waits too: no longer than for a reader that died. Once it is halved, each hand-out is of less, and nothing is
   -- gained by waiting longer and longer.
@@ -84,6 +143,7 @@ declare
   v_ids bigint[];
   v_txids xid8[];
   v_waiting bigint[];
+  v_given bigint[];
 begin
   if trunq._goes_through(p_queue, 'retry_batch') then
     return trunq._pass(p_queue, 'retry_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
@@ -91,7 +151,7 @@ begin
   end if;
   perform trunq._require_read_committed('retry_batch');
   perform trunq._check_interval('the time until a message is handed out again', p_after, '0');
-  v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   v := trunq._held_batch(v_queue, v_sub, p_batch_id, p_token);
   execute format($q$
     select array_agg(b.id order by b.txid, b.id), array_agg(b.txid order by b.txid, b.id) from (
@@ -102,19 +162,30 @@ begin
     perform trunq._fail('TQ013', format('message %s is not in batch %s', (
       select u.id from unnest(p_ids) u(id) where u.id = any (v_ids) is not true limit 1), p_batch_id), 'read_batch shows which are');
   end if;
-  -- Asked twice, it waits once.
-  v_waiting := array(
-    select d.id from trunq.delayed d
-    where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (v_ids));
+  -- Asked twice, it waits once, or is dead once: the lease has a receipt for what it gave back.
+  execute format($q$
+    select array(
+      select d.id from trunq.delayed d where d.queue_id = $1 and d.subscription_id = $2 and d.id = any ($4)
+      union
+      select u.id from trunq_data.%I r cross join lateral unnest(r.ids) u(id)
+      where r.lease_id = $3 and r.subscription_id = $2 and r.outcome = 'r' and u.id = any ($4))
+  $q$, v_queue.receipt_table) into v_waiting using v_queue.queue_id, v_sub.subscription_id, p_batch_id, v_ids;
+  v_given := array(select u.id from unnest(v_ids) u(id) where u.id <> all (v_waiting));
+  execute format($q$
+    insert into trunq_data.%1$I (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+    select l.lease_id, 1 + (select coalesce(max(r.number), 0) from trunq_data.%1$I r where r.lease_id = l.lease_id and r.segment = l.segment),
+      l.segment, l.subscription_id, 'r', 0, $3, $4
+    from trunq_data.%2$I l where l.subscription_id = $1 and l.lease_id = $2 and $3 <> '{}'
+  $q$, v_queue.receipt_table, v_queue.lease_table) using v_sub.subscription_id, p_batch_id, v_given, trunq.clock();
   execute format('select trunq_queue.%I($1, $2, $3, $4, $5, ''r'', $6, $7, $8)', v_queue.name || '_give_back')
-    using v_sub.subscription_id, v.worker, array(select u.id from unnest(v_ids) u(id) where u.id <> all (v_waiting)), v_ids, v_txids,
+    using v_sub.subscription_id, v.worker, v_given, v_ids, v_txids,
       array_fill(left(coalesce(p_error, 'retried'), trunq._limit('error_characters')), array[coalesce(cardinality(v_ids), 0)]),
       array_fill(p_after, array[coalesce(cardinality(v_ids), 0)]), trunq.clock();
-  return coalesce(cardinality(v_ids), 0) - cardinality(v_waiting);
+  return cardinality(v_given);
 end $$;
 comment on function trunq.retry_batch(text, text, bigint, bigint, bigint[], interval, text) is
   'Hands messages of an open batch, p_ids or all of them, out again in a later batch, to this subscription only: after p_after, by default after its back-off; dead when their attempts are used up. The batch itself is still to be finished: in the same transaction, or its messages come again with it.
-Returns: how many; those that wait already do not count.
+Returns: how many; those that wait already, or that this batch gave back before, do not count.
 Raises: TQ001, TQ002, TQ003 when another reader has the batch, TQ005, TQ007, TQ008, TQ011, TQ013 for a message of another batch.
 Locks: the subscription.';
 
@@ -127,13 +198,14 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 #variable_conflict use_column
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub trunq.subscription;
   v record;
 begin
   if trunq._goes_through(p_queue, 'show_batch') then
     return query execute trunq._through(p_queue, 'show_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text);
     return;
   end if;
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   execute format($q$
     select l.*, coalesce(l.after_txid, '0') begin_txid, coalesce(l.after_id, 0) begin_id, (
@@ -170,9 +242,6 @@ returns table (
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
-declare
-  v record;
-  v_oldest timestamptz;
 begin
   if p_queue is null and not trunq._owns() then
     return query select o.* from trunq._open_to('list_streams') q cross join lateral trunq.list_streams(q) o;
@@ -185,13 +254,38 @@ begin
     perform trunq._find_queue(p_queue);
   end if;
   perform trunq._check_cluster();
+  -- The slots of a group are one row: about the one that is furthest behind.
+  return query
+    select distinct on (s.queue, s.name) s.queue, s.name, min(s.position_tick_id) over one, s.newest_tick_id, s.first_tick_id,
+      (sum(s.pending) over one)::bigint, bool_or(s.is_estimate) over one, max(s.lag) over one, s.batch_id, s.worker, s.to_tick_id, s.expires_at, s.attempt,
+      (sum(s.batches) over one)::integer, s.error, max(s.seen_at) over one, s.paused
+    from (select t.*, split_part(t.subscription, '#', 1) as name from trunq._streams(p_queue) t) s
+    window one as (partition by s.queue, s.name)
+    order by s.queue, s.name, s.batch_id is null, s.position_tick_id, s.subscription;
+end $$;
+comment on function trunq.list_streams(text) is
+  'Where exclusive subscriptions stand; a group by key is one row, about its slot that is furthest behind, pending and batches of all. position_tick_id: what lies before it is finished; first_tick_id: the first in reach of seek; pending: messages not finished, exact up to about 2,000 (is_estimate); lag: since when the first of them waits; batch_id to error: the batch in hand, or the one that is handed out next; batches: how many are open, with the parts that wait; seen_at: when a reader last took or finished one.
+Raises: TQ001, TQ010.';
+
+create or replace function trunq._streams(p_queue text)
+returns table (
+  queue text, subscription text, position_tick_id bigint, newest_tick_id bigint, first_tick_id bigint, pending bigint, is_estimate boolean,
+  lag interval, batch_id bigint, worker text, to_tick_id bigint, expires_at timestamptz, attempt integer, batches integer, error text,
+  seen_at timestamptz, paused boolean, group_id integer, slot integer
+)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v record;
+  v_oldest timestamptz;
+begin
   for v in
     select q as row, s as sub, q.name as queue, s.name as subscription, q.reachable_tick_id, (
       select max(t.tick_id) from trunq.tick t where t.queue_id = q.queue_id) newest
     from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
     where s.mode = 'exclusive' and (p_queue is null or q.name = p_queue) order by q.name, s.name
   loop
-    queue := v.queue; subscription := v.subscription; newest_tick_id := v.newest; first_tick_id := v.reachable_tick_id;
+    queue := v.queue; subscription := v.subscription; group_id := (v.sub).group_id; slot := (v.sub).slot; newest_tick_id := v.newest; first_tick_id := v.reachable_tick_id;
     position_tick_id := trunq._tick_position(v.sub);
     paused := trunq._is_paused(v.sub, trunq.clock());
     select w.ready, w.oldest, w.is_estimate into pending, v_oldest, is_estimate from trunq._waiting(v.row, (v.sub).subscription_id) w;
@@ -205,15 +299,13 @@ begin
       select max(n.at) from (
         select greatest(l.leased_at, (
           select max(r.finished_at) from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment)) at
-        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek')
+        from trunq_data.%1$I l where l.subscription_id = $1 and l.worker is not null and l.worker not in ('rotate', 'seek', 'skip', 'lost')
         order by l.lease_id desc limit 1) n
     $q$, (v.row).lease_table, (v.row).receipt_table) into seen_at using (v.sub).subscription_id;
     return next;
   end loop;
 end $$;
-comment on function trunq.list_streams(text) is
-  'Where exclusive subscriptions stand. position_tick_id: what lies before it is finished; first_tick_id: the first in reach of seek; pending: messages not finished, exact up to about 2,000 (is_estimate); lag: since when the first of them waits; batch_id to error: the batch in hand, or the one that is handed out next; batches: how many are open, with the parts that wait; seen_at: when a reader last took or finished one.
-Raises: TQ001, TQ010.';
+comment on function trunq._streams(text) is 'The exclusive subscriptions of a queue, or of all, slots among them, as trunq.list_streams shows them.';
 
 create or replace function trunq._held_batch(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_token bigint,
@@ -257,6 +349,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v record;
   v_open bigint[];
+  v_newest record;
   v_count bigint;
   v_middle record;
 begin
@@ -281,8 +374,9 @@ begin
     execute format('select trunq_queue.%I($1, $2, $3, $3, $4, ''r'', $5, null, $6, p_policy => $7)', p_queue.name || '_give_back')
       using p_sub.subscription_id, v.worker, array[v_middle.id], array[v_middle.txid], array[p_error], trunq.clock(), row(1, null, null, null, null)::trunq.policy;
   end if;
+  v_newest := trunq._newest_batch(p_queue, p_sub.subscription_id);
   perform trunq._put_batch(p_queue, p_sub.subscription_id, v.worker, v.lo, v.hi, v.from_tick_id, v.to_tick_id,
-    trunq._segment_at(p_queue, now()), v_open);
+    trunq._segment_at(p_queue, now()), v_open, v_newest.to_tick_id, v_newest.hi);
 end $$;
 comment on function trunq._put_back(trunq.queue, trunq.subscription, bigint, integer, text, timestamptz) is
   'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';

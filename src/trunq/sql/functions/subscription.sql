@@ -36,6 +36,11 @@ begin
     return trunq._pass(p_queue, 'subscribe', 'p_subscription', p_subscription, 'p_mode', p_mode, 'p_start', p_start, 'p_max_attempts', p_max_attempts::text, 'p_lease_time', p_lease_time::text, 'p_backoff', p_backoff, 'p_backoff_base', p_backoff_base::text, 'p_backoff_cap', p_backoff_cap::text, 'p_jitter', p_jitter::text, 'p_keep_results', p_keep_results::text, 'p_dead_retention', p_dead_retention::text, 'p_filter', p_filter::text, 'p_rate', p_rate::text, 'p_rate_interval', p_rate_interval::text, 'p_burst', p_burst::text, 'p_max_running', p_max_running::text, 'p_time_out', p_time_out::text, 'p_in_order', p_in_order::text, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text)::boolean;
   end if;
   perform trunq._require_read_committed('subscribe');
+  if trunq._is_split(p_queue, p_subscription) then
+    perform trunq._set_slots(p_queue, p_subscription, p_mode, row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy,
+      p_lease_time, p_dead_retention, p_filter);
+    return false;
+  end if;
   perform trunq._check_name('subscription', p_subscription);
   if coalesce(p_mode, '') not in ('shared', 'exclusive') then
     perform trunq._fail('TQ005', format('a subscription is shared or exclusive, not "%s"', p_mode));
@@ -117,6 +122,9 @@ declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer;
 begin
+  if exists (select from trunq.subscription_group g where g.queue_id = v_queue_id and g.name = p_subscription) then
+    return trunq.drop_group(p_queue, p_subscription);
+  end if;
   perform trunq._enroll(trunq._find_queue(v_queue_id));
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
   returning s.subscription_id into v_subscription_id;
@@ -124,7 +132,7 @@ begin
   return v_subscription_id is not null;
 end $$;
 comment on function trunq.unsubscribe(text, text) is
-  'Ends a subscription: its position, delayed and dead messages go with it.
+  'Ends a subscription, or a group: its position, delayed and dead messages go with it.
 Returns: false when there was none.
 Raises: TQ001.';
 
@@ -136,15 +144,20 @@ declare
 begin
   perform trunq._require_read_committed('reset');
   perform trunq._check_start(p_start);
+  if trunq._is_split(p_queue, p_subscription) then
+    perform trunq.reset(p_queue, s.name, p_start) from trunq._slots(p_queue, p_subscription) s(name);
+    return;
+  end if;
   -- As subscribe does: no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), (trunq._find_queue(p_queue)).queue_id);
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
+  -- It may cut a tick: before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
+  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
   -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
-  update trunq.subscription s set subscription_id = default, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
+  update trunq.subscription s set subscription_id = default, lost_at = null, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
   where s.subscription_id = v_sub.subscription_id;
   perform trunq._forget_subscription(v_sub.queue_id, v_sub.subscription_id);
 end $$;
@@ -173,15 +186,15 @@ begin
     perform trunq._find_queue(p_queue);
   end if;
   return query
-    select q.name, s.name, s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
-      s.jitter, s.time_out, s.keep_results, s.dead_retention, s.filter,
+    select q.name, split_part(s.name, '#', 1), s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
+      s.jitter, s.time_out, s.keep_results, s.dead_retention, nullif(s.filter - '{slot,slots}'::text[], '{}'),
       s.rate, s.rate_interval, s.burst, s.max_running, s.in_order, p.paused, p.paused_until, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
     cross join lateral trunq._pause(s, trunq.clock()) p
-    where p_queue is null or q.name = p_queue order by q.name, s.name;
+    where (p_queue is null or q.name = p_queue) and coalesce(s.slot, 0) = 0 order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions(text) is
-  'Subscriptions with their policies, of one queue or all. max_attempts null: for ever; time_out null: none; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
+  'Subscriptions with their policies, of one queue or all; a group by key is one row. max_attempts null: for ever; time_out null: none; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription
@@ -193,6 +206,10 @@ begin
   where q.name = p_queue and s.name = p_subscription;
   if not found then
     perform trunq._find_queue(p_queue);
+    if trunq._owns() and trunq._is_split(p_queue, p_subscription) then
+      perform trunq._fail('TQ011', format('"%s" of queue "%s" is a group by key, not one subscription', p_subscription, p_queue),
+        format('its slots are subscriptions, %s#0 and so on', p_subscription));
+    end if;
     perform trunq._fail('TQ002', format('queue "%s" has no subscription "%s"', p_queue, coalesce(p_subscription, '')),
       format('create it: select trunq.subscribe(''%s'', ''name''); select * from trunq.list_subscriptions() shows those there are', p_queue));
   end if;
@@ -255,6 +272,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.cancelled c where c.subscription_id = p_subscription_id;
   delete from trunq.progress p where p.subscription_id = p_subscription_id;
   delete from trunq.reply r where r.subscription_id = p_subscription_id;
+  delete from trunq.loss o where o.subscription_id = p_subscription_id;
 $$;
 comment on function trunq._forget_subscription(integer, integer) is 'Deletes what the tables of rules hold of a subscription besides itself.';
 

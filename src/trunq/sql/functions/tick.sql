@@ -3,6 +3,9 @@
 -- to tick_idle_period (null: none); or by a reader that finds no newer one (functions/batch.sql); or forced. A tick must commit
 -- on its own to mean anything to others, and it waits for the disk: it may be in a checkpoint elsewhere before the next crash.
 --
+-- Nobody cuts ticks of a queue whose ticks are paused, and of one whose ticks are external only who says so, with trunq.cut_tick or by force:
+-- the leader and readers leave it alone, and a reader that starts there begins at the newest tick.
+--
 -- A tick is reachable as long as the log holds everything after it; which is the first, rotation notes (trunq.queue). It is
 -- the first that sees all that was emptied, not the first whose transactions were all over: behind a writer that stays open for
 -- hours there would be none.
@@ -32,6 +35,9 @@ begin
   select * into v_last from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
   v_seq := trunq._last_message_id(v_queue);
   if not p_force then
+    if v_queue.tick_paused or v_queue.tick_external then
+      return null;
+    end if;
     v_age := trunq.clock() - v_last.created_at;
     v_due := v_queue.tick_max_lag;
     -- Ids are handed out 32 at a time to each session: more of them are gone for sure, but with none gone, look at the log.
@@ -51,10 +57,82 @@ begin
   return (trunq._cut_tick(v_queue)).tick_id;
 end $$;
 comment on function trunq.tick(text, boolean) is
-  'Cuts a tick when one is due, or always when forced.
+  'Cuts a tick when one is due, or always when forced, also where ticks are paused or external.
 Returns: its id, null when none was due, or somebody else cuts one just now.
 Raises: TQ001, TQ007, TQ010.
 Locks: the queue''s ticks; forced, it waits for them.';
+
+create or replace function trunq.cut_tick(
+  p_queue text, p_tick_id bigint default null, p_created_at timestamptz default null, p_last_message_id bigint default null
+) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue;
+  v_last trunq.tick;
+begin
+  perform trunq._require_read_committed('cut_tick');
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  v_queue := trunq._find_queue(p_queue);
+  perform trunq._check_cluster();
+  perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
+  -- Under the lock: one who paused them waits for nobody, but nobody who came after him cuts one.
+  v_queue := trunq._find_queue(p_queue);
+  if not v_queue.tick_external or v_queue.tick_paused then
+    perform trunq._fail('TQ005', format('ticks of queue "%s" %s', p_queue, case when v_queue.tick_paused then 'are paused' else 'are not external: trunq cuts them' end),
+      case when v_queue.tick_paused then format('select trunq.resume_ticks(''%s'')', p_queue)
+        else format('select trunq.set_queue(''%s'', p_tick_external => true), or trunq.tick(''%1$s'', true) for one', p_queue) end);
+  end if;
+  select * into v_last from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
+  if p_tick_id <= v_last.tick_id then
+    perform trunq._fail('TQ005', format('tick %s of queue "%s" does not come after its newest, %s', p_tick_id, p_queue, v_last.tick_id), 'ticks are numbered upwards');
+  elsif p_last_message_id < 0 then
+    perform trunq._fail('TQ005', format('the ids of queue "%s" cannot have come to %s', p_queue, p_last_message_id));
+  elsif p_created_at not between '1970-01-01' and '9999-01-01' then
+    perform trunq._fail('TQ005', format('a tick of queue "%s" cannot be from %s', p_queue, p_created_at));
+  end if;
+  return (trunq._cut_tick(v_queue, p_tick_id, p_created_at, p_last_message_id)).tick_id;
+end $$;
+comment on function trunq.cut_tick(text, bigint, timestamptz, bigint) is
+  'Cuts a tick of a queue whose ticks are external, with what another system says of it: its id, its time, and where message ids stood (at least where they do stand). Null: the next, now, as it is.
+Returns: its id.
+Raises: TQ001, TQ007, TQ010; TQ005 where ticks are not external, or are paused, and for an id that is not the newest.
+Locks: the queue''s ticks, waiting for them.';
+
+create or replace function trunq.pause_ticks(p_queue text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if trunq._goes_through(p_queue, 'pause_ticks') then
+    return trunq._pass(p_queue, 'pause_ticks')::boolean;
+  end if;
+  perform trunq._find_queue(p_queue);
+  update trunq.queue q set tick_paused = true where q.name = p_queue and not q.tick_paused;
+  return found;
+end $$;
+comment on function trunq.pause_ticks(text) is
+  'Cuts no ticks of a queue until trunq.resume_ticks, neither the leader nor readers: exclusive subscriptions have nothing to read behind the newest one. A forced tick is cut all the same.
+Returns: false when they were paused.
+Raises: TQ001.';
+
+create or replace function trunq.resume_ticks(p_queue text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_is_resumed boolean;
+begin
+  if trunq._goes_through(p_queue, 'resume_ticks') then
+    return trunq._pass(p_queue, 'resume_ticks')::boolean;
+  end if;
+  perform trunq._find_queue(p_queue);
+  update trunq.queue q set tick_paused = false where q.name = p_queue and q.tick_paused;
+  v_is_resumed := found;
+  perform trunq._call_workers((trunq._find_queue(p_queue)).queue_id);
+  return v_is_resumed;
+end $$;
+comment on function trunq.resume_ticks(text) is
+  'Cuts ticks of a queue again, and wakes its readers.
+Returns: false when they were not paused.
+Raises: TQ001.';
 
 create or replace function trunq.list_ticks(p_queue text, p_from bigint default null, p_to bigint default null)
 returns table (tick_id bigint, snapshot pg_snapshot, last_message_id bigint, created_at timestamptz, reachable boolean)
@@ -84,18 +162,22 @@ begin
 end $$;
 comment on function trunq._last_message_id(trunq.queue) is 'The last message id handed out; sessions take 32 at a time.';
 
-create or replace function trunq._cut_tick(p_queue trunq.queue) returns trunq.tick
+create or replace function trunq._cut_tick(
+  p_queue trunq.queue, p_tick_id bigint default null, p_created_at timestamptz default null, p_last_message_id bigint default null
+) returns trunq.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_tick trunq.tick;
 begin
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
-  select p_queue.queue_id, coalesce(max(t.tick_id), 0) + 1, trunq.snapshot(), trunq._last_message_id(p_queue), trunq.clock()
+  -- Not below where ids stand: a later one counts as drawn after the tick.
+  select p_queue.queue_id, coalesce(p_tick_id, max(t.tick_id) + 1, 1), trunq.snapshot(), greatest(p_last_message_id, trunq._last_message_id(p_queue)),
+    coalesce(p_created_at, trunq.clock())
   from trunq.tick t where t.queue_id = p_queue.queue_id
   returning * into v_tick;
   return v_tick;
 end $$;
-comment on function trunq._cut_tick(trunq.queue) is 'Stores a tick; the caller holds the lock of the queue''s ticks.';
+comment on function trunq._cut_tick(trunq.queue, bigint, timestamptz, bigint) is 'Stores a tick; the caller holds the lock of the queue''s ticks.';
 
 create or replace function trunq._find_tick(
   p_queue_id integer, p_from_tick_id bigint, p_now timestamptz, p_max_ticks integer,
@@ -146,7 +228,9 @@ declare
   v_age interval := trunq.clock() - p_last.created_at;
   v_queue trunq.queue := trunq._find_queue(p_queue_id);
 begin
-  if p_min_count is not null and trunq._last_message_id(v_queue) - coalesce((
+  if v_queue.tick_paused or v_queue.tick_external then
+    return false;
+  elsif p_min_count is not null and trunq._last_message_id(v_queue) - coalesce((
       select t.last_message_id from trunq.tick t where t.queue_id = p_queue_id and t.tick_id = p_from_tick_id), 0) < p_min_count then
     return false;
   elsif v_age between '0' and greatest(p_min_lag, p_min_interval) / 10 then
@@ -208,11 +292,17 @@ begin
     if found then
       return v_tick;
     end if;
+  elsif p_queue.tick_paused or p_queue.tick_external then
+    select t.* into v_tick from trunq.tick t join trunq.queue q on q.queue_id = t.queue_id
+    where t.queue_id = p_queue.queue_id and t.tick_id >= q.reachable_tick_id order by t.tick_id desc limit 1;
+    if found then
+      return v_tick;
+    end if;
   end if;
   return trunq._cut_tick(p_queue);
 end $$;
 comment on function trunq._start_tick(trunq.queue, text, bigint, timestamptz) is
-  'The tick a reader starts at: this one, the last one at or before a time, the earliest in reach, or one cut now; TQ012 when it is not in reach. The caller holds the lock of the queue.';
+  'The tick a reader starts at: this one, the last one at or before a time, the earliest in reach, or one cut now (the newest where ticks are paused or external); TQ012 when it is not in reach. The caller holds the lock of the queue.';
 
 create or replace function trunq._check_reachable(p_queue_id integer, p_tick_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -238,7 +328,8 @@ declare
       (select t.tick_id from trunq.tick t
        where t.queue_id = p_queue.queue_id and t.created_at >= trunq.clock() - p_queue.retention order by t.tick_id limit 1),
       (select t.tick_id from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id desc limit 1),
-      (select min(trunq._tick_position(s)) - 1 from trunq.subscription s where s.queue_id = p_queue.queue_id and s.mode = 'exclusive')));
+      (select min(coalesce((select max(b.tick_id) from trunq.tick b where b.queue_id = p_queue.queue_id and b.tick_id < p.tick_id), p.tick_id))
+       from trunq.subscription s cross join lateral (select trunq._tick_position(s) tick_id) p where s.queue_id = p_queue.queue_id and s.mode = 'exclusive')));
   v_count integer;
 begin
   delete from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id < v_kept;

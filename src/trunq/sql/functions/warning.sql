@@ -22,9 +22,10 @@ begin
   return query select * from trunq._warn_schedules(p_queue);
   return query select * from trunq._warn_captures(p_queue);
   return query select * from trunq._warn_takers(p_queue);
+  return query select * from trunq._warn_space(p_queue);
 end $$;
 comment on function trunq.list_warnings(text) is
-  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, kinds that no worker has a handler for, subscriptions that nobody reads from and that hold messages for longer than the retention, those whose lanes no process ranks, schedules that cannot publish or whose due times come to an end, captures that miss something, and history that waits for its taker for longer than the retention.
+  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, kinds that no worker has a handler for, subscriptions that nobody reads from and that hold messages for longer than the retention, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, and history that waits for its taker for longer than the retention.
 Returns: one row a warning, with the way out; subscription null: it is about the queue.
 Raises: TQ001.';
 
@@ -86,14 +87,15 @@ begin
     where (p_queue is null or q.name = p_queue) and s.created_at < trunq.clock() - q.retention order by q.name, s.name
   loop
     execute format($q$
-      select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and l.worker is distinct from 'rotate'
+      select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and coalesce(l.worker, '') not in ('rotate', 'skip', 'lost')
       order by l.lease_id desc limit 1
     $q$, (v.row).lease_table) into v_leased_at using (v.sub).subscription_id;
     continue when v_leased_at >= v.before;
     v_oldest := (select u.created_at from trunq._unread(v.row, (v.sub).subscription_id, 1) u);
     continue when v_oldest is null or v_oldest >= v.before;
+    continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
     queue := v.name;
-    subscription := v.subscription;
+    subscription := split_part(v.subscription, '#', 1);
     warning := format('subscription "%s" of queue "%s" holds messages since %s, longer than the retention of %s, and nobody reads from it',
       subscription, queue, date_trunc('second', v_oldest), (v.row).retention);
     hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);

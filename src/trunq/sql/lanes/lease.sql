@@ -66,10 +66,13 @@ begin
   v_is_watched := v_policy.is_watched is true or v_sub.in_order is true;
   v_own := case when not v_sub.in_order then v_sub.subscription_id end;
   select l.lo, l.hi, l.last_txid, l.last_id, l.epoch, l.turn_no, l.looked, l.jump_priority, l.jump_lane, l.carried_to,
-    coalesce(l.wake_lo, l.hi), coalesce(l.timer_at, '-infinity'), l.classes, l.heads
-  into c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no, c.looked, c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, c.classes, c.heads
+    coalesce(l.wake_lo, l.hi), coalesce(l.timer_at, '-infinity'), l.classes, l.heads, l.worker
+  into c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no, c.looked, c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, c.classes, c.heads, c.worker
   from trunq_data._lanespecimen_lease l where l.subscription_id = v_sub.subscription_id
   order by l.lease_id desc limit 1;
+  if c.worker = 'lost' then
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
   if not found then
     c.lo := v_sub.start; c.hi := v_sub.start; c.last_txid := pg_snapshot_xmax(v_sub.start); c.last_id := 0; c.epoch := 0; c.turn_no := 0;
     c.looked := 0; c.wake_lo := v_sub.start; c.timer_at := '-infinity'; c.classes := '{}'; c.heads := '{}';
@@ -252,7 +255,7 @@ begin
         v_limits := null;
       end if;
       v_segments := array(
-        select n::smallint from generate_series(0, 3) n
+        select n::smallint from generate_series(0, 3 /*last_segment*/) n
         where (select g.txid from trunq_log._specimen g where g.segment = n order by g.txid desc, g.id desc limit 1) >= v_floor);
       v_lease_id := nextval('trunq_data._specimen_lease_id');
       v_token := trunq._token();
@@ -407,5 +410,5 @@ revoke execute on function trunq_queue._lanespecimen_lease(text, text, integer, 
 comment on function trunq_queue._lanespecimen_lease(text, text, integer, interval, bigint) is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker, from the lanes whose turn it is.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
-Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
+Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';

@@ -279,7 +279,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 begin
   insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
     jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment, tokens, tokens_at)
-  select nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), 'rotate', p_lo, p_hi, p_last_txid, p_last_id,
+  select nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), trunq._carrier(p_subscription_id), p_lo, p_hi, p_last_txid, p_last_id,
     coalesce(c.epoch, 0) + (p_hi::text is distinct from c.hi::text)::integer, coalesce(c.turn_no, 0), coalesce(c.looked, 0),
     c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, coalesce(c.classes, '{}'), coalesce(c.heads, '{}'), trunq.clock(), p_segment, c.tokens, c.tokens_at
   from (select 1) one left join (
@@ -324,7 +324,7 @@ begin
   if v_count > 0 then
     insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
       jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment, tokens, tokens_at)
-    values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), 'rotate', c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no,
+    values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), trunq._carrier(p_subscription_id), c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no,
       c.looked, c.jump_priority, c.jump_lane, v_last, c.wake_lo, c.timer_at, c.classes, c.heads, trunq.clock(), p_into,
       c.tokens, c.tokens_at);
   end if;

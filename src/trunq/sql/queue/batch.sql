@@ -30,26 +30,45 @@ declare
   v_now timestamptz;
   v_failures integer;
   v_is_mine boolean;
+  v_is_group boolean;
+  v_open_ids bigint[];
   v_has_minimum constant boolean := num_nonnulls(p_min_lag, p_min_count, p_min_interval) > 0;
 begin
   perform trunq._require_read_committed('next_batch');
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
   if not found then
-    v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');  -- says why
+    v_sub := trunq._subscription_of('_specimen', p_subscription, null);  -- a group by key, or it says why
+    if v_sub.slot is not null and v_sub.name <> p_subscription then
+      return query select b.* from trunq_queue._specimen_next_in_group(trunq._group('_specimen', p_subscription), p_worker, p_max_ticks, p_lease_time,
+        p_min_lag, p_min_count, p_min_interval, p_cut) b;
+      return;
+    end if;
   end if;
   perform trunq._check_next_batch(p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
   perform trunq._check_cluster();
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   v_now := trunq.clock();
+  v_is_group := v_sub.group_id is not null and v_sub.slot is null;
+  if v_is_group then
+    perform trunq._see_member(v_sub.group_id, p_worker, v_now);
+  end if;
   select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+  if v_newest.worker = 'lost' or v_sub.lost_at is not null then
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
   while v_newest.lease_id is not null and (not v_newest.finished or v_newest.open_leases is not null) loop
-    -- The one this worker has in hand, or the first in order.
-    select o.*, bool_or(o.expires_at > v_now) over () is_held, array_agg(o.lease_id) over () open into v_open
+    -- The one this worker has in hand, or the first in order; in a group, the first that is free.
+    select o.*, case when v_is_group then o.expires_at > v_now else bool_or(o.expires_at > v_now) over () end is_held,
+      array_agg(o.lease_id) over () open into v_open
     from trunq_queue._specimen_open_batches(v_sub.subscription_id) o
-    order by (o.worker = p_worker and o.expires_at > v_now) is true desc, o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
+    order by (o.worker = p_worker and o.expires_at > v_now) is true desc, (v_is_group and o.expires_at > v_now) is true,
+      o.from_tick_id, o.after_txid nulls first, o.after_id limit 1;
     exit when not found;
     v_is_mine := coalesce(v_open.worker = p_worker and v_open.expires_at > v_now, false);
-    if not v_is_mine and (v_open.is_held or trunq._is_paused(v_sub, v_now)) then
+    if v_is_group and not v_is_mine and v_open.is_held then
+      v_open_ids := v_open.open;  -- each is in somebody's hands: the next window is opened beside them
+      exit;
+    elsif not v_is_mine and (v_open.is_held or trunq._is_paused(v_sub, v_now)) then
       return;
     end if;
     perform trunq._check_reachable(0 /*queue_id*/, v_open.from_tick_id);
@@ -83,7 +102,11 @@ begin
     return;
   end if;
   v_from_tick_id := coalesce(v_newest.to_tick_id, v_sub.start_tick_id); v_from_snapshot := coalesce(v_newest.hi, v_sub.start);
-  if v_has_minimum then
+  if v_sub.slot is not null then
+    select t.* into v_to from trunq._slot_window(trunq._find_queue(0 /*queue_id*/), v_sub, v_from_tick_id, v_from_snapshot, p_max_ticks, v_now,
+      p_min_lag, p_min_count, p_min_interval, p_cut) t;
+    v_now := trunq.clock();
+  elsif v_has_minimum then
     select t.* into v_to from trunq._find_tick(0 /*queue_id*/, v_from_tick_id, v_now, p_max_ticks, p_min_lag, p_min_count, p_min_interval) t;
   else
     select n.tick_id, n.snapshot into v_to from (
@@ -91,7 +114,7 @@ begin
       where t.queue_id = 0 /*queue_id*/ and t.tick_id > v_from_tick_id order by t.tick_id limit p_max_ticks) n
     order by n.tick_id desc limit 1;
   end if;
-  if v_to.tick_id is null and p_cut then
+  if v_to.tick_id is null and p_cut and v_sub.slot is null then
     select t.* into v_last from trunq.tick t where t.queue_id = 0 /*queue_id*/ order by t.tick_id desc limit 1;
     v_seen := trunq.snapshot();
     -- By a later statement: whatever v_seen sees is there for it.
@@ -107,17 +130,18 @@ begin
   perform trunq._check_position(v_to.snapshot, trunq.snapshot());
   perform trunq._check_reachable(0 /*queue_id*/, v_from_tick_id);
   return query
-    insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at, expires_at)
+    insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at,
+      expires_at, open_leases)
     values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, v_from_snapshot, v_to.snapshot,
-      pg_snapshot_xmax(v_to.snapshot), 0, v_from_tick_id, v_to.tick_id, v_now, v_now + coalesce(p_lease_time, v_sub.lease_time))
+      pg_snapshot_xmax(v_to.snapshot), 0, v_from_tick_id, v_to.tick_id, v_now, v_now + coalesce(p_lease_time, v_sub.lease_time), v_open_ids)
     returning made.lease_id, made.token, made.from_tick_id, made.to_tick_id, made.lo, made.hi, made.expires_at, 1, false;
 end $$;
 revoke execute on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) from public;
 comment on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) is
   'Opens the next batch of an exclusive subscription, or returns the one this worker has open, with a new token: of two readers of one name,
 only the one that asked last can finish it. Arguments as trunq.next_batch.
-Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
-Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone.
+Returns: no row when there is nothing to read, another worker holds the batch (in a group: holds all there is), or the subscription is paused.
+Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone; TQ026 when messages were lost.
 Locks: the subscription; the queue''s ticks when it cuts one.';
 
 create or replace function trunq_queue._specimen_open_batch(
@@ -129,16 +153,20 @@ create or replace function trunq_queue._specimen_open_batch(
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+  v_newest record;
 begin
+  select b.to_tick_id, b.hi into v_newest from trunq_queue._specimen_newest_batch(p_subscription_id) b;
   insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id,
-    leased_at, expires_at, open_leases, after_txid, after_id, failures, error)
+    leased_at, expires_at, open_leases, after_txid, after_id, failures, error, frontier_tick_id, frontier)
   values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), p_worker, p_lo, p_hi,
     coalesce(p_last_txid, pg_snapshot_xmax(p_hi)), p_last_id, p_from_tick_id, p_to_tick_id,
-    p_now, p_expires_at, p_open, p_after_txid, p_after_id, nullif(least(coalesce(p_failures, 0), 32767), 0)::smallint, p_error)
+    p_now, p_expires_at, p_open, p_after_txid, p_after_id, nullif(least(coalesce(p_failures, 0), 32767), 0)::smallint, p_error,
+    case when v_newest.to_tick_id > p_to_tick_id then v_newest.to_tick_id end, case when v_newest.to_tick_id > p_to_tick_id then v_newest.hi end)
   returning made.lease_id, made.token, made.expires_at into lease_id, token, expires_at;
 end $$;
 comment on function trunq_queue._specimen_open_batch(integer, text, pg_snapshot, pg_snapshot, bigint, bigint, timestamptz, timestamptz, bigint[], xid8, bigint, xid8, bigint, integer, text) is
-  'Writes an open batch over a window, or over a part of one; p_open: those that stay open beside it; p_worker null: nobody has it, and from p_expires_at on (null: at once) anybody may. The caller holds the subscription''s lock.';
+  'Writes an open batch over a window, or over a part of one; p_open: those that stay open beside it; p_worker null: nobody has it, and from p_expires_at on (null: at once) anybody may. It carries the frontier on. The caller holds the subscription''s lock.';
 
 create or replace function trunq_queue._specimen_finish_batch(
   p_subscription text, p_batch_id bigint, p_token bigint, p_upto_txid bigint default null, p_upto_id bigint default null
@@ -155,7 +183,7 @@ begin
   perform trunq._require_read_committed('finish_batch');
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
   if not found then
-    v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');  -- says why
+    v_sub := trunq._subscription_of('_specimen', p_subscription, p_batch_id);
   end if;
   perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
@@ -204,7 +232,8 @@ declare
   v record;
 begin
   -- The newest lease first, then its receipt: in one statement, Postgres would hash every receipt of the queue.
-  select l.lease_id, l.token, l.worker, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.expires_at, l.segment, l.open_leases into v
+  select l.lease_id, l.token, l.worker, l.from_tick_id, coalesce(l.frontier_tick_id, l.to_tick_id) to_tick_id, l.lo, coalesce(l.frontier, l.hi) hi,
+    l.expires_at, l.segment, l.open_leases into v
   from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
   if found then
     lease_id := v.lease_id; token := v.token; worker := v.worker; from_tick_id := v.from_tick_id; to_tick_id := v.to_tick_id;
@@ -214,7 +243,7 @@ begin
   end if;
 end $$;
 comment on function trunq_queue._specimen_newest_batch(integer) is
-  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. open_leases: those that were open before it; null: none.';
+  'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. to_tick_id and hi: the frontier, up to which batches were handed out: its own end, unless it is an older window than another. open_leases: those that were open before it; null: none.';
 
 create or replace function trunq_queue._specimen_open_batches(p_subscription_id integer)
 returns table (

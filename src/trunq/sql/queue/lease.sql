@@ -33,7 +33,7 @@ declare
   v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
   v_all boolean; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
   v_expired bigint[]; v_cancelled bigint[]; v_buried integer := 0;
-  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[];/*replace
+  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[]; v_is_lost boolean;/*replace
   v_by bigint; v_replaced integer;*/
 begin
   -- One condition for all that is unusual.
@@ -67,10 +67,14 @@ begin
     end if;
   end if;
 
-  select l.lo, l.hi, l.last_txid, l.last_id into v_lo, v_hi, v_last_txid, v_last_id
+  select l.lo, l.hi, l.last_txid, l.last_id, l.worker = 'lost' into v_lo, v_hi, v_last_txid, v_last_id, v_is_lost
   from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id
   order by l.lease_id desc limit 1;
-  if not found then
+  if v_is_lost then
+    -- Said by the newest lease: what was read of the subscription before its lock may be older.
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
+  if v_hi is null then
     v_hi := v_sub.start; v_last_txid := pg_snapshot_xmax(v_sub.start); v_last_id := 0;
   end if;
   v_xmax_before := pg_snapshot_xmax(v_hi);
@@ -284,7 +288,7 @@ revoke execute on function trunq_queue._specimen_lease(text, text, integer, inte
 comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
-Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds.
+Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq_queue._specimen_bury(
@@ -319,7 +323,7 @@ create or replace function trunq_queue._specimen_extend(
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription := trunq._subscription('_specimen', p_subscription);
+  v_sub trunq.subscription := trunq._subscription_of('_specimen', p_subscription, p_lease_id, null);
   v_lease record;
   v_lease_time interval;
   v_is_ordered boolean;

@@ -1,0 +1,85 @@
+-- Publishing. insert_event_raw is generated with each queue's INSERT written out, and its settings: found by name while running, it took five
+-- times as long. It is made anew when a queue comes or goes, or one of these settings changes; names are found by halving.
+--
+-- PgQ's own is in C, whose errors have the SQLSTATE XX000.
+--
+-- People replace pgq.insert_event with one of their own: all that publishes calls it, with seven arguments.
+
+create or replace function pgq._define_insert() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_branches text[] := array(
+    select format($q$if queue_name = %1$L then
+        v_id := nextval('pgq.event_%2$s_id_seq'::regclass);%4$s%5$s
+        insert into trunq_log.%3$I (id, created_at, subscription_id, attempt, kind, payload, key, headers)
+        values (coalesce(ev_id, v_id), coalesce(ev_time, now()), ev_owner, coalesce(ev_retry, 0) + 1, ev_type, to_jsonb(ev_data), ev_extra1,
+          %6$s);
+        return coalesce(ev_id, v_id);
+      end if;$q$, f.queue_name, f.queue_id, q.log_table,
+      case when f.queue_disable_insert then $q$
+        if current_setting('session_replication_role') <> 'replica' then
+          raise internal_error using message = 'Insert into queue disallowed';
+        end if;$q$ end,
+      -- What this transaction has in the log, by the index: exact, also after a rollback to a savepoint.
+      case when f.queue_per_tx_limit is not null then format($q$
+        if (select count(*) from (select from trunq_log.%1$I g where g.txid = pg_current_xact_id() limit %2$s) n) >= %2$s then
+          raise internal_error using message = format('Queue ''%%s'' allows max %2$s events from one TX', queue_name);
+        end if;$q$, q.log_table, f.queue_per_tx_limit) end,
+      pgq._headers(''))
+    from pgq._queue f join trunq.queue q on q.queue_id = f.queue_id order by f.queue_name collate "C");
+  v_names text[] := array(select f.queue_name from pgq._queue f order by f.queue_name collate "C");
+begin
+  execute format($q$
+    create or replace function pgq.insert_event_raw(queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer, ev_type text,
+      ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text) returns bigint
+    language plpgsql security definer set search_path = pg_catalog, pg_temp as $f$
+    #variable_conflict use_variable
+    declare
+      v_id bigint;  -- drawn first: a refused event has used up a number
+    begin
+      %s
+      raise internal_error using message = case when queue_name is null then 'Queue name must not be NULL' else 'No such queue' end;
+    end $f$
+  $q$, pgq._halve(v_names, v_branches, 1, cardinality(v_names)));
+end $$;
+comment on function pgq._define_insert() is 'Makes insert_event_raw anew. The caller holds the lock of names.';
+
+create or replace function pgq._halve(p_names text[], p_branches text[], p_from integer, p_to integer) returns text
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_middle constant integer := (p_from + p_to) / 2;
+begin
+  if p_to - p_from < 4 then
+    return array_to_string(p_branches[p_from:p_to], E'\n      ');
+  end if;
+  return format(E'if queue_name collate "C" <= %L then\n      %s\n      else\n      %s\n      end if;', p_names[v_middle],
+    pgq._halve(p_names, p_branches, p_from, v_middle), pgq._halve(p_names, p_branches, v_middle + 1, p_to));
+end $$;
+comment on function pgq._halve(text[], text[], integer, integer) is 'Branches by name, which are in order, so that each is found in a few comparisons.';
+
+create or replace function pgq.insert_event(queue_name text, ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
+returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  return pgq.insert_event_raw(queue_name, null, now(), null, null, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4);
+end $$;
+
+create or replace function pgq.insert_event(queue_name text, ev_type text, ev_data text) returns bigint
+language plpgsql as $$
+begin
+  return pgq.insert_event(queue_name, ev_type, ev_data, null, null, null, null);
+end $$;
+
+create or replace function pgq.current_event_table(x_queue_name text) returns text
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v record;
+begin
+  select q.queue_data_pfx, q.queue_cur_table, q.queue_disable_insert into v from pgq.queue q where q.queue_name = x_queue_name;
+  if not found then
+    raise exception 'Event queue not found';
+  elsif v.queue_disable_insert and current_setting('session_replication_role') <> 'replica' then
+    raise exception 'Writing to queue disabled';
+  end if;
+  return v.queue_data_pfx || '_' || v.queue_cur_table;
+end $$;

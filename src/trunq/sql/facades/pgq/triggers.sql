@@ -1,0 +1,329 @@
+-- The row triggers pgq.jsontriga, logutriga and sqltriga: an event for each row that a table's users insert, update or delete.
+--
+-- One body for the three: it reads the columns of a row as text, and a format puts the texts together. A statement is made for each
+-- row from the catalogue, so that a table that was changed needs nothing; trunq.capture does the same at a third of the cost, a statement
+-- at a time. What a format looks like, which options there are and what they refuse, is PgQ's, with its words: programs read them.
+--
+-- Nothing here has a search_path of its own or another's rights: expressions of the options are the SQL of whoever made the trigger, and
+-- run as in PgQ for whoever changes the table. The text of a value follows the session too (DateStyle, bytea_output).
+
+create or replace function pgq._raise(p_message text) returns void
+language plpgsql as $$
+begin
+  raise exception using errcode = 'internal_error', message = p_message;
+end $$;
+comment on function pgq._raise(text) is 'Raises what PgQ''s functions in C raise: they give no class of errors.';
+
+create or replace function pgq._read_options(p_arguments text[]) returns jsonb
+language plpgsql immutable as $$
+declare
+  v_options jsonb := '{"skip": false, "backup": false, "deny": false, "ignore": [], "expressions": {}}';
+  v_argument text;
+  v_name text;
+  v_value text;
+begin
+  foreach v_argument in array p_arguments[1:] loop
+    v_name := split_part(v_argument, '=', 1);
+    v_value := substr(v_argument, length(v_name) + 2);
+    if v_argument in ('SKIP', 'backup', 'deny') then
+      v_options := v_options || jsonb_build_object(lower(v_argument), true);
+    elsif strpos(v_argument, '=') > 0 and v_name in ('ignore', 'pkey') then
+      v_options := v_options || jsonb_build_object(v_name, string_to_array(v_value, ','));
+    elsif strpos(v_argument, '=') > 0 and v_name ~ '^(when|ev_type|ev_data|ev_extra[1-4])$' then
+      -- Of two for one field the first is taken.
+      v_options := jsonb_set(v_options, '{expressions}', jsonb_build_object(v_name, v_value) || (v_options -> 'expressions'));
+    else
+      perform pgq._raise('bad param to pgq trigger');
+    end if;
+  end loop;
+  return v_options;
+end $$;
+comment on function pgq._read_options(text[]) is 'What the arguments of a trigger say, the queue (number 0) apart.';
+
+create or replace function pgq._key_columns(p_relation oid) returns text[]
+language sql stable as $$
+  select array(
+    select a.attname::text from pg_index i join pg_attribute a on a.attrelid = i.indexrelid
+    where i.indrelid = p_relation and i.indisprimary order by a.attnum)
+$$;
+comment on function pgq._key_columns(oid) is 'Columns of a table''s primary key, in its order; none when there is no key.';
+
+create or replace function pgq._event_type(p_format text, p_op text, p_schema text, p_table text, p_key text[]) returns text
+language sql immutable as $$
+  select case p_format
+    when 'json' then format('{"op":%s,"table":%s,"pkey":%s}', to_json(p_op), to_json(array[p_schema, p_table]),
+      case when p_key = '{}' then '[""]' else to_json(coalesce(p_key, '{}'))::text end)
+    else case p_op when 'TRUNCATE' then 'R' else left(p_op, 1) end
+      || case when p_format = 'logu' and p_op <> 'TRUNCATE' then ':' || coalesce(array_to_string(p_key, ','), '') else '' end end
+$$;
+comment on function pgq._event_type(text, text, text, text, text[]) is 'What a trigger writes to ev_type. p_key: null when there is none.';
+
+create or replace function pgq._urlencode(p_text text) returns text
+language sql immutable strict as $$
+  select case when p_text ~ '^[-_.a-zA-Z0-9]*$' collate "C" then p_text else (
+    select string_agg(case
+      when c = ' ' then '+'
+      when c ~ '^[-_.a-zA-Z0-9]$' collate "C" then c
+      else regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '..', '%\&', 'g') end, '' order by n)
+    from string_to_table(p_text, null) with ordinality u(c, n)) end
+$$;
+comment on function pgq._urlencode(text) is 'As in an address: letters, digits and -_. as they are, a blank as +, all else as % and two digits.';
+
+create or replace function pgq._read_column(p_format text, p_column text, p_type oid) returns text
+language sql stable as $$
+  -- format() writes what the type's output function gives; a cast to text is something else for booleans, char(n) and inet.
+  select case
+    when p_format = 'json' and p_type = any (array['int2', 'int4', 'int8', 'bool', 'date', 'timestamp', 'timestamptz']::regtype[])
+    then format('to_json(r.%I)::text', p_column)
+    else replace(case p_format when 'json' then 'case num_nulls($) when 0 then to_json(format(''%s'', $))::text end'
+      else 'case num_nulls($) when 0 then format(''%s'', $) end' end, '$', format('r.%I', p_column)) end
+$$;
+comment on function pgq._read_column(text, text, oid) is 'The SQL that reads a column of the row r as a format shows it; null for null.';
+
+create or replace function pgq._compares_by_operator(p_type oid) returns boolean
+language sql stable as $$
+  -- Where two texts may say the same: 1.5 and 1.50, a day and 24 hours. Arrays and rows PgQ compares as text.
+  select p_type <> all (array['int2', 'int4', 'int8', 'bool', 'text', 'varchar', 'bytea', 'uuid', 'date', 'timestamp', 'timestamptz']::regtype[])
+    and exists (
+      select from pg_type t join pg_opclass c on c.opcintype in (t.oid, t.typbasetype, case t.typtype when 'r' then 'anyrange'::regtype end) and c.opcdefault
+      join pg_am m on m.oid = c.opcmethod
+      where t.oid = p_type and t.typtype in ('b', 'd', 'r') and t.typcategory <> 'A' and m.amname in ('btree', 'hash'))
+$$;
+comment on function pgq._compares_by_operator(oid) is 'Can two values of the type be equal that are written differently?';
+
+create or replace function pgq._refuse_change(p_options jsonb, p_op text, p_schema text, p_table text, p_queue text) returns void
+language plpgsql immutable as $$
+begin
+  if (p_options ->> 'deny')::boolean then
+    perform pgq._raise(format('Table ''%s.%s'' to queue ''%s'': change not allowed (%s)', p_schema, p_table, p_queue, p_op));
+  end if;
+end $$;
+comment on function pgq._refuse_change(jsonb, text, text, text, text) is 'Raises under the option deny.';
+
+create or replace function pgq._capture_truncate(p_format text, p_op text, p_relation oid, p_schema text, p_table text, p_arguments text[]) returns void
+language plpgsql as $$
+declare
+  v_options jsonb := pgq._read_options(p_arguments);
+begin
+  if p_op <> 'TRUNCATE' then
+    perform pgq._raise('pgq Ins/Upd/Del trigger must be fired FOR EACH ROW');
+  elsif v_options ? 'pkey' then
+    perform pgq._raise('Custom pkey_list does not make sense for truncate trigger');
+  elsif v_options -> 'expressions' <> '{}' then
+    perform pgq._raise('Custom expressions do not make sense for truncater trigger');
+  end if;
+  perform pgq._refuse_change(v_options, p_op, p_schema, p_table, p_arguments[0]);
+  perform pgq.insert_event(p_arguments[0], pgq._event_type(p_format, p_op, p_schema, p_table, nullif(pgq._key_columns(p_relation), '{}')),
+    case p_format when 'json' then '{}' else '' end, p_schema || '.' || p_table, null, null, null);
+end $$;
+comment on function pgq._capture_truncate(text, text, oid, text, text, text[]) is 'Writes the event of a TRUNCATE.';
+
+create or replace function pgq._evaluate(p_expressions jsonb, p_row anyelement) returns jsonb
+language plpgsql as $$
+declare
+  v_values jsonb := '{}';
+  v_field text;
+  v_value text;
+  v_type oid;
+begin
+  for v_field, v_value in select e.key, e.value from jsonb_each_text(p_expressions) e order by e.key <> 'when', e.key loop
+    execute format('select case num_nulls(e.x) when 0 then format(''%%s'', e.x) end, pg_typeof(e.x) from (select $1.*) r cross join lateral (select (%s) as x) e',
+      v_value) into v_value, v_type using p_row;
+    if v_field = 'when' and v_type <> 'bool'::regtype then
+      perform pgq._raise(format('when= query result must be boolean, got=%s', v_type));
+    elsif v_field = 'when' and v_value is null then
+      perform pgq._raise('when= should not be NULL');
+    end if;
+    v_values := v_values || jsonb_build_object(v_field, v_value);
+  end loop;
+  return v_values;
+end $$;
+comment on function pgq._evaluate(jsonb, anyelement) is 'What SQL expressions give for a row, as text.';
+
+create or replace function pgq._format_row(p_format text, p_op text, p_names text[], p_values text[], p_is_key boolean[], p_is_data boolean[], p_changed boolean[])
+returns text
+language plpgsql immutable as $$
+declare
+  v_parts text[] := '{}';
+  v_names text[] := '{}';
+  v_wheres text[] := '{}';
+begin
+  for i in 1 .. cardinality(p_names) loop
+    if p_format = 'sql' and p_is_key[i] and p_op <> 'INSERT' then
+      if p_values[i] is null then
+        perform pgq._raise('logtriga: Unexpected NULL key value');
+      end if;
+      v_wheres := v_wheres || format('%I=%s', p_names[i], quote_literal(p_values[i]));
+    end if;
+    if p_is_data[i] then
+      v_names := v_names || quote_ident(p_names[i]);
+      v_parts := v_parts || case
+        when p_format = 'json' then to_json(p_names[i]) || ':' || coalesce(p_values[i], 'null')
+        when p_format = 'logu' then pgq._urlencode(p_names[i]) || coalesce('=' || pgq._urlencode(p_values[i]), '')
+        when p_op = 'INSERT' then coalesce(quote_literal(p_values[i]), 'null')
+        when p_changed[i] then format('%I=%s', p_names[i], quote_nullable(p_values[i])) end;
+    end if;
+  end loop;
+  if p_format = 'json' then
+    return '{' || array_to_string(v_parts, ',') || '}';
+  elsif p_format = 'logu' then
+    return array_to_string(v_parts, '&');
+  elsif p_op = 'INSERT' then
+    return format('(%s) values (%s)', array_to_string(v_names, ','), array_to_string(v_parts, ','));
+  elsif p_op = 'DELETE' then
+    return array_to_string(v_wheres, ' and ');
+  elsif not true = any (p_changed) and v_wheres = '{}' then
+    perform pgq._raise('logtriga: Unexpected NULL key value');
+  end if;
+  -- An UPDATE that changes nothing sets the first column of the key.
+  return format('%s where %s', case when true = any (p_changed) then array_to_string(v_parts, ',') else v_wheres[1] end,
+    array_to_string(v_wheres, ' and '));
+end $$;
+comment on function pgq._format_row(text, text, text[], text[], boolean[], boolean[], boolean[]) is
+  'What a trigger writes to ev_data. p_is_data: columns that are neither ignored nor fields of the event; p_changed: of them, those that an UPDATE changes.';
+
+create or replace function pgq._find_changes(p_old text[], p_new text[], p_names text[], p_types oid[], p_before anyelement, p_after anyelement)
+returns boolean[]
+language plpgsql as $$
+declare
+  v_changed boolean[] := array(
+    select o.value is distinct from n.value from unnest(p_old) with ordinality o(value, i) join unnest(p_new) with ordinality n(value, i) using (i) order by i);
+  v_doubtful integer[] := array(
+    select i from unnest(v_changed, p_types) with ordinality c(changed, type, i) where changed and pgq._compares_by_operator(type));
+  v_differ boolean[];
+begin
+  if v_doubtful <> '{}' then
+    execute format('select array[%s] from (select $1.*) o cross join (select $2.*) n',
+      (select string_agg(format('o.%1$I is distinct from n.%1$I', p_names[i]), ', ' order by n) from unnest(v_doubtful) with ordinality d(i, n)))
+    into v_differ using p_before, p_after;
+    for i in 1 .. cardinality(v_doubtful) loop
+      v_changed[v_doubtful[i]] := v_differ[i];
+    end loop;
+  end if;
+  return v_changed;
+end $$;
+comment on function pgq._find_changes(text[], text[], text[], oid[], anyelement, anyelement) is 'Which columns an UPDATE changes.';
+
+create or replace function pgq._capture_row(
+  p_format text, p_op text, p_relation oid, p_schema text, p_table text, p_arguments text[], p_before anyelement, p_row anyelement
+) returns boolean
+language plpgsql as $$
+declare
+  v_options jsonb := pgq._read_options(p_arguments);
+  v_ignore text[] := array(select jsonb_array_elements_text(v_options -> 'ignore'));
+  v_key text[] := case when v_options ? 'pkey' then array(select jsonb_array_elements_text(v_options -> 'pkey')) else nullif(pgq._key_columns(p_relation), '{}') end;
+  v_names text[];
+  v_types oid[];
+  v_is_key boolean[];
+  v_is_field boolean[];
+  v_is_ignored boolean[];
+  v_is_data boolean[];
+  v_read text;
+  v_old text[];
+  v_new text[];
+  v_changed boolean[];
+  v_ignored boolean := false;
+  v_event jsonb;
+begin
+  v_event := jsonb_build_object('ev_type', pgq._event_type(p_format, p_op, p_schema, p_table, v_key), 'ev_extra1', p_schema || '.' || p_table);
+  if p_op <> 'INSERT' and coalesce(v_key, '{}') = '{}' then
+    perform pgq._raise('Update/Delete on table without pkey');
+  end if;
+  perform pgq._refuse_change(v_options, p_op, p_schema, p_table, p_arguments[0]);
+
+  select array_agg(c.name), array_agg(c.type), array_agg(c.name = any (coalesce(v_key, '{}'))), array_agg(c.is_field), array_agg(c.is_ignored),
+    array_agg(not (c.is_field or c.is_ignored)), format('select array[%s]::text[] from (select $1.*) r', string_agg(c.read, ', '))
+  into v_names, v_types, v_is_key, v_is_field, v_is_ignored, v_is_data, v_read
+  from (
+    select a.attname::text as name, a.atttypid as type, a.attname ~ '^_pgq_ev_' as is_field, a.attname = any (v_ignore) as is_ignored,
+      pgq._read_column(case when a.attname ~ '^_pgq_ev_' then 'text' else p_format end, a.attname, a.atttypid) as read
+    from pg_attribute a where a.attrelid = p_relation and a.attnum > 0 and not a.attisdropped order by a.attnum) c;
+  execute v_read into v_new using p_row;
+
+  if p_op = 'UPDATE' then
+    execute v_read into v_old using p_before;
+    v_changed := pgq._find_changes(v_old, v_new, v_names, v_types, p_before, p_row);
+    for i in 1 .. cardinality(v_names) loop
+      if v_changed[i] and v_is_key[i] then
+        perform pgq._raise('primary key update not allowed');
+      end if;
+      -- A column that is a field of the event is no change, to the format sql alone.
+      v_ignored := v_ignored or v_changed[i] and (v_is_ignored[i] or v_is_field[i] and p_format = 'sql');
+      v_changed[i] := v_changed[i] and v_is_data[i];
+    end loop;
+    if v_ignored and not true = any (v_changed) then
+      return (v_options ->> 'skip')::boolean;
+    end if;
+    if (v_options ->> 'backup')::boolean then
+      v_event := v_event || jsonb_build_object('ev_extra2',
+        pgq._format_row(case p_format when 'json' then 'json' else 'logu' end, p_op, v_names, v_old, v_is_key, v_is_data, v_changed));
+    end if;
+  end if;
+
+  v_event := v_event || jsonb_build_object('ev_data', pgq._format_row(p_format, p_op, v_names, v_new, v_is_key, v_is_data, v_changed));
+  for i in 1 .. cardinality(v_names) loop
+    if v_is_field[i] and v_names[i] !~ '^_pgq_ev_(type|data|extra[1-4])$' then
+      perform pgq._raise('Unknown magic column: ' || v_names[i]);
+    elsif v_is_field[i] then
+      v_event := v_event || jsonb_build_object(substr(v_names[i], 6), v_new[i]);
+    end if;
+  end loop;
+  if v_options -> 'expressions' <> '{}' then
+    v_event := v_event || pgq._evaluate(v_options -> 'expressions', p_row);
+  end if;
+  if v_event ->> 'when' is distinct from 'f' then
+    perform pgq.insert_event(p_arguments[0], v_event ->> 'ev_type', v_event ->> 'ev_data', v_event ->> 'ev_extra1', v_event ->> 'ev_extra2',
+      v_event ->> 'ev_extra3', v_event ->> 'ev_extra4');
+  end if;
+  return (v_options ->> 'skip')::boolean;
+end $$;
+comment on function pgq._capture_row(text, text, oid, text, text, text[], anyelement, anyelement) is
+  'Writes the event of a row that is inserted (p_row), updated (p_before, p_row) or deleted (p_row). Returns true when the change itself is not to be made.';
+
+do $install$
+declare
+  v_format text;
+begin
+  foreach v_format in array array['json', 'logu', 'sql'] loop
+    execute format($create$
+      create or replace function pgq.%1$striga() returns trigger
+      language plpgsql as $f$
+      declare
+        v_skip boolean := false;
+      begin
+        if current_setting('session_replication_role') = 'local' then
+          null;
+        elsif tg_nargs = 0 then
+          perform pgq._raise('pgq trigger must have destination queue as argument');
+        elsif tg_level = 'STATEMENT' then
+          perform pgq._capture_truncate(%1$L, tg_op, tg_relid, tg_table_schema, tg_table_name, tg_argv);
+        elsif tg_op = 'INSERT' then
+          v_skip := pgq._capture_row(%1$L, tg_op, tg_relid, tg_table_schema, tg_table_name, tg_argv, new, new);
+        elsif tg_op = 'UPDATE' then
+          v_skip := pgq._capture_row(%1$L, tg_op, tg_relid, tg_table_schema, tg_table_name, tg_argv, old, new);
+        else
+          v_skip := pgq._capture_row(%1$L, tg_op, tg_relid, tg_table_schema, tg_table_name, tg_argv, old, old);
+        end if;
+        if v_skip or tg_level = 'STATEMENT' then
+          return null;
+        elsif tg_op = 'DELETE' then
+          return old;
+        end if;
+        return new;
+      end $f$
+    $create$, v_format);
+  end loop;
+end $install$;
+comment on function pgq.jsontriga() is 'A trigger that makes an event of each row, in JSON.';
+comment on function pgq.logutriga() is 'A trigger that makes an event of each row, encoded as in an address.';
+comment on function pgq.sqltriga() is 'A trigger that makes an event of each row, as a part of an SQL statement.';
+
+do $$
+begin
+  -- They run with the rights of whoever changes the table, who may publish.
+  grant execute on function pgq._raise(text), pgq._read_options(text[]), pgq._key_columns(oid), pgq._event_type(text, text, text, text, text[]),
+    pgq._urlencode(text), pgq._read_column(text, text, oid), pgq._compares_by_operator(oid), pgq._refuse_change(jsonb, text, text, text, text),
+    pgq._capture_truncate(text, text, oid, text, text, text[]), pgq._evaluate(jsonb, anyelement),
+    pgq._format_row(text, text, text[], text[], boolean[], boolean[], boolean[]), pgq._find_changes(text[], text[], text[], oid[], anyelement, anyelement),
+    pgq._capture_row(text, text, oid, text, text, text[], anyelement, anyelement) to pgq_writer;
+end $$;

@@ -1,0 +1,73 @@
+"""A program written for PgQ, with Debian's python3-pgq: `python3 program.py KIND CONFIG [--register ...]`.
+
+It knows nothing of trunq. Events whose data says so are sent back once; one of the type "stop" ends it. What
+it was given goes into the table `seen`, where its kind does its work.
+"""
+
+import sys
+
+import pgq
+import psycopg2
+
+NOTE = "insert into seen (consumer, id, type, data, extra1, retry) values (%s, %s, %s, %s, %s, %s)"
+
+
+class Noting:
+    """What all kinds have in common."""
+
+    def note(self, curs, ev):
+        curs.execute(NOTE, [self.job_name, ev.id, ev.type, ev.data, ev.extra1, ev.retry])
+        if ev.type == "stop":
+            self.stop()
+
+
+class Consumer(Noting, pgq.Consumer):
+    def process_event(self, db, event):
+        if event.data == "again" and event.retry is None:
+            event.tag_retry(0)
+            return
+        self.note(db.cursor(), event)
+
+
+class CoopConsumer(Noting, pgq.CoopConsumer):
+    def process_event(self, db, event):
+        if event.type == "freeze" and self.job_name == event.extra1:
+            sys.stdin.read()  # until it is killed
+        self.note(db.cursor(), event)
+
+
+class LocalConsumer(Noting, pgq.LocalConsumer):
+    def process_local_event(self, db, _batch_id, event):
+        self.note(db.cursor(), event)
+
+
+class Elsewhere(Noting):
+    def process_remote_batch(self, _db, _batch_id, event_list, dst_db):
+        for event in event_list:
+            self.note(dst_db.cursor(), event)
+
+
+class RemoteConsumer(Elsewhere, pgq.RemoteConsumer):
+    pass
+
+
+class SerialConsumer(Elsewhere, pgq.SerialConsumer):
+    pass
+
+
+def produce(dsn):
+    """As a publisher does: events one by one, and many by COPY into the current table."""
+    with psycopg2.connect(dsn) as db:
+        curs = db.cursor()
+        print(pgq.insert_event(curs, "jobs", "one", "by insert_event", "x1", "x2", "x3", "x4"))
+        rows = [["many", "by bulk_insert_events", str(n)] for n in range(3)]
+        pgq.bulk_insert_events(curs, rows, ["type", "data", "extra1"], "jobs")
+
+
+if __name__ == "__main__":
+    kind, *arguments = sys.argv[1:]
+    if kind == "produce":
+        produce(*arguments)
+    else:
+        databases = ["src_db"] + (["dst_db"] if kind in ("RemoteConsumer", "SerialConsumer") else [])
+        globals()[kind]("program", *databases, arguments).start()
