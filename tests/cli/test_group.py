@@ -22,6 +22,8 @@ def test_a_group_is_made_listed_shown_and_ended(trunq: Shell, client: Client) ->
     shown = trunq("group", "show", "orders", "ledgers", "--json").json
     assert [(each["member"], each["batch_id"]) for each in shown["members"]] == [("ada", batch.batch_id)]
     assert "ada" in trunq("group", "show", "orders", "ledgers").said
+    assert trunq("subscription", "set", "orders", "ledgers", "--max-attempts", "3").status == 0
+    assert [each.max_attempts for each in client.list_subscriptions("orders")] == [3]
     assert trunq("stream", "show", "orders", "ledgers", "--json").json["pending"] == 2
     asked = trunq("group", "drop", "orders", "ledgers")
     assert asked.status != 0

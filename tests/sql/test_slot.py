@@ -239,6 +239,8 @@ def test_names_and_ways_that_cannot_be(work: Engine) -> None:
             work.ask("create_group", **GROUP, slots=slots)
     with refused("TQ011"):
         work.ask("subscribe", **CREW)
+    with refused("TQ005", "no rate"):
+        work.ask("subscribe", **CREW, mode="exclusive", rate=3)
     work.ask("subscribe", subscription="solo", mode="exclusive")
     with refused("TQ011", "solo"):
         work.ask("create_group", group="solo", slots=SLOTS)

@@ -27,7 +27,9 @@ class AsyncGroups(AsyncAccess):
     ) -> bool:
         """Make a group of readers, who have a batch each at the same time; False when it was there.
 
-        It starts as in `subscribe`; an exclusive subscription of this name becomes the group, and goes on
+        Without `slots` they have whole batches, beside each other. With `slots`, a power of two up to 1024,
+        the messages of one key come in order: each key is in one slot, which one member at a time reads.
+        It starts as in `subscribe`; without slots, an exclusive subscription of this name becomes the group, and goes on
         where it stands.
         """
         made: bool = await self._value(

@@ -37,6 +37,10 @@ begin
   end if;
   perform trunq._require_read_committed('subscribe');
   if trunq._is_split(p_queue, p_subscription) then
+    if num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running, nullif(p_time_out, '0'), p_in_order) > 0 then
+      perform trunq._fail('TQ005', format('"%s" is a group: it has no rate, no time-out, and its keys are in order', p_subscription),
+        'more slots let more members work at the same time, fewer ticks at a time make smaller batches');
+    end if;
     perform trunq._set_slots(p_queue, p_subscription, p_mode, row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy,
       p_lease_time, p_dead_retention, p_filter);
     return false;
