@@ -20,10 +20,7 @@ COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status", "statistics")),
     *(["db", verb] for verb in ("install", "upgrade", "version", "sql", "uninstall")),
     *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "pause", "resume", "drop")),
-    *(
-        ["stream", verb]
-        for verb in ("list", "show", "seek", "retry", "losses", "accept", "move", "moves")
-    ),
+    *(["stream", verb] for verb in ("list", "show", "seek", "retry", "losses", "accept", "move", "moves")),
     *(["group", verb] for verb in ("create", "list", "show", "drop")),
     *(["subscription", verb] for verb in ("create", "set", "list", "pause", "resume", "drop", "reset")),
     *(["lane", verb] for verb in ("list", "set", "pause", "resume", "policy", "rankings")),
