@@ -59,6 +59,7 @@ def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) ->
         use_messages(client, queue, round)
         use_ticks(client, queue, round)
     look(client, queue)
+    use_movers(client, f"{queue}_moved")
     use_lanes(client, f"{queue}_laned")
     use_schedules(client, queue)
     use_keys(client, f"{queue}_keyed")
@@ -172,6 +173,27 @@ def look(client: Any, queue: str) -> None:
     with pytest.raises(QueueClosed):
         client.publish(queue, 1)
     client.open_queue(queue)
+
+
+def use_movers(client: Any, queue: str) -> None:
+    client.create_queue(queue)
+    client.subscribe(queue, "out", mode="exclusive", max_attempts=0)
+    assert client.start_mover(queue, "out", "w", {"to": queue}) == 0
+    for round in range(2):
+        client.publish(queue, queue)
+        batch = client.next_batch(queue, "out", "w")
+        named = (queue, "out", batch.batch_id, batch.token)
+        move = client.begin_move(*named)
+        assert client.receive(move.source, move.subscription_id, move.from_place, move.to_place)
+        if round == 0:
+            assert client.finish_move(*named, 1)
+        else:
+            assert client.fail_move(*named, queue, after=0)
+    assert client.stop_mover(queue, "out")
+    assert [(each.messages, each.error) for each in client.list_movers(queue)] == [(1, queue)]
+    assert client.end_mover(queue, "out", "w")
+    client.subscribe(queue, "like", mode="exclusive")
+    assert client.copy_position(queue, "like", "like") == client.position(queue, "like")
 
 
 def use_results(client: Any, queue: str) -> None:

@@ -26,7 +26,7 @@ WORKERS = [EXAMPLES / name for name in ("nodejs/worker.js", "go/worker.go", "php
 NPM = NODE.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 AWAY = re.compile(
-    r"EAI_AGAIN|ENOTFOUND|ECONN\w+|ENETUNREACH|EHOSTUNREACH|E\w*TIMEOUT|ETIMEDOUT|CERT|E(403|404|407|429|5\d\d)\b"
+    r"EAI_AGAIN|ENOTFOUND|ECONN\w+|ENETUNREACH|EHOSTUNREACH|E\w*TIMEOUT|ETIMEDOUT|CERT|E(?:403|404|407|429|5\d\d)\b"
 )
 """What npm says where its registry is not to be reached."""
 
@@ -70,7 +70,9 @@ def nodejs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     if done.returncode and AWAY.search(done.stderr):
-        pytest.skip(f"npm cannot fetch the library of the example: {done.stderr.splitlines()[0]}")
+        pytest.skip(
+            f"npm cannot fetch the library of the example: {' '.join(sorted({*AWAY.findall(done.stderr)}))}"
+        )
     assert done.returncode == 0, done.stderr
     return folder
 

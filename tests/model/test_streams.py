@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
 from typing import Any, ClassVar
@@ -24,6 +23,7 @@ from calling import ask, move_clock, new_names, refused
 from conftest import Connect
 from engine import Engine
 from model.machine import run_machine
+from model.standing import MOVED_SEGMENT, Stream
 
 EXAMPLES = int(os.environ.get("TRUNQ_TEST_EXAMPLES", "3"))
 WRITERS = (0, 1, 2)
@@ -39,35 +39,6 @@ RETENTION = "2 hours"
 
 met: Counter[str] = Counter()
 """What happened on the way: a model that meets nothing proves nothing."""
-
-MOVED_SEGMENT = """
-    create or replace function trunq._segment(p_queue trunq.queue) returns text
-    language sql immutable set search_path = pg_catalog, pg_temp as $$
-      select format($q$(floor(date_part('epoch',
-          now() + coalesce(nullif(current_setting('trunq.clock_offset', true), ''), '0')::interval))::bigint
-        / %s %% %s)::smallint$q$, extract(epoch from p_queue.span)::bigint, p_queue.segments)
-    $$
-"""
-"""Rows lie in the segment of the time that the test says it is."""
-
-
-@dataclass
-class Stream:
-    """Where a stream stands, as the model has it."""
-
-    position: int
-    done: list[int] = field(default_factory=list)  # in the order of the effects, since it was made or moved
-    skipped: set[int] = field(default_factory=set)  # what lies before the tick it was made at or moved to
-    rest: list[tuple[int, int]] | None = None  # of the window that is begun: (id, attempt), in order
-    upto: int = 0  # the tick that window ends with
-    batch: Any = None  # in hand
-    rows: list[Any] = field(default_factory=list)  # of the batch in hand
-    held_until: int = 0
-    holder: str = ""
-    ended: list[Any] = field(default_factory=list)  # batches that it may not finish any more
-    retried: set[tuple[int, int]] = field(default_factory=set)  # (id, attempt) that come to it alone
-    owed: set[tuple[int, int]] = field(default_factory=set)  # of these that it has not had yet
-    dead: set[int] = field(default_factory=set)
 
 
 class StreamsMachine(RuleBasedStateMachine):

@@ -292,9 +292,10 @@ def test_two_readers_of_one_name_at_once_can_finish_one(work: Engine, other: Eng
     other.connection.commit()
     batch = second.result()
     assert (batch.batch_id, batch.attempt) == (first.batch_id, 2)
-    with refused("TQ003"):
-        other.ask("finish_batch", **named(first))
-    other.connection.rollback()
+    for function in ("finish_batch", "fail_batch", "retry_batch"):
+        with refused("TQ003"):
+            other.ask(function, **named(first))
+        other.connection.rollback()
     assert ids(read(work, batch)) == published
     assert work.ask("finish_batch", **named(batch))
 

@@ -195,6 +195,16 @@ def test_lanes_lose_what_they_hold_of_the_segment_and_go_on(
         assert sorted(work.drain()) == sorted([*held.ids[1:], *(id for ids in after.values() for id in ids)])
 
 
+def test_what_lanes_alone_hold_is_lost_beside_one_that_has_read_nothing(
+    session: psycopg.Connection[Any],
+) -> None:
+    work = make(session, lanes="key")
+    work.ask("subscribe", subscription="mail")
+    work.publish(4, keys=["a", "b", "a", "b"])
+    work.ack(work.lease(1))
+    assert {loss.subscription: loss.messages for loss in lose(work)} == {"default": 3, "mail": 4}
+
+
 def test_the_archive_and_takers_have_all_before_anything_is_lost(work: Engine) -> None:
     work.ask("create_archive")
     work.publish(5)

@@ -56,7 +56,7 @@ begin
   v_subs := array(
     select s from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id left join trunq.subscription_group g on g.group_id = s.group_id
     where q.name = p_queue and p_subscription in (s.name, g.name) order by s.subscription_id);
-  if v_subs = '{}' then
+  if cardinality(v_subs) = 0 then
     perform trunq._subscription(p_queue, p_subscription);
   end if;
   foreach v_sub in array v_subs loop
@@ -198,13 +198,13 @@ begin
   if trunq._is_in_use(p_queue, p_segment) or not pg_try_advisory_xact_lock(trunq._lock_class('tick'), p_queue.queue_id) then
     return null;
   end if;
-  for v_sub in select s.* from trunq.subscription s where s.subscription_id = any (trunq._needing(p_queue, p_segment)) order by s.subscription_id loop
+  for v_sub in select s.* from trunq.subscription s where s.subscription_id = any (trunq._all_needing(p_queue, p_segment)) order by s.subscription_id loop
     if not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v_sub.subscription_id) then
       raise exception using errcode = 'object_in_use';
     end if;
   end loop;
   -- By later statements than the locks. Positions only move forward: nobody else needs it now.
-  v_needing := trunq._needing(p_queue, p_segment);
+  v_needing := trunq._all_needing(p_queue, p_segment);
   v_holding := trunq._holding(p_queue, p_segment);
   if not trunq._is_taken(p_queue, 'log', p_segment, v_holding.leases) then
     return 0;
@@ -248,6 +248,20 @@ end $$;
 comment on function trunq._lose(trunq.queue, integer, text, pg_snapshot) is
   'Empties a segment of the log that subscriptions need, after it has written down what they lose. p_seen: what was there before anybody was asked.
 Returns: 1; 0 when the archive or a taker needs it, or an exclusive subscription a tick that nobody cuts; null when somebody was in the way.';
+
+create or replace function trunq._all_needing(p_queue trunq.queue, p_segment integer) returns integer[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_needing integer[] := trunq._needing(p_queue, p_segment);
+  v_more integer[] := '{}';
+begin
+  -- _needing asks lanes only where nobody else needs it. By a later statement, as there.
+  if p_queue.lanes is not null then
+    execute format('select trunq_queue.%I($1)', p_queue.name || '_needing') into v_more using p_segment;
+  end if;
+  return array(select distinct n from unnest(v_needing || v_more) n order by n);
+end $$;
+comment on function trunq._all_needing(trunq.queue, integer) is 'As _needing: all of them, those whose lanes alone hold something of the segment, too.';
 
 create or replace function trunq._is_in_use(p_queue trunq.queue, p_segment integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$
