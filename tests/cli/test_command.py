@@ -24,7 +24,12 @@ def test_install_puts_trunq_into_a_database(shell: Shell, new_database: Any) -> 
     assert "trunq is installed" in first.said
     assert first.status == 0
     again = shell("db", "install", "--dsn", empty, "--json")
-    assert again.json == {"before": install.newest(), "after": install.newest(), "functions_applied": False}
+    newest = install.newest()
+    nothing = {"before": newest, "after": newest, "functions_applied": False, "facades_applied": []}
+    assert again.json == nothing
+    facade = shell("db", "install", "--dsn", empty, "--facade", "pgq", "--json")
+    assert facade.json == {**nothing, "facades_applied": ["pgq"]}
+    assert "create schema pgq;" in shell("db", "sql", "--facade", "pgq").out
     assert shell("db", "version", "--dsn", empty, "--json").json == {
         "database": install.newest(),
         "program": install.newest(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from calling import ask, call, fetch
+from calling import ask, call, fetch, refused
 from conftest import Connect
 
 Connection = psycopg.Connection[Any]
@@ -155,6 +155,20 @@ def test_a_consumer_waits_while_its_queue_is_paused(pgq: Connection, name: str) 
     assert fetch(pgq, "select pgq.next_batch(%s, 'reader')", name) is None
     ask(pgq, "resume_queue", queue=name)
     assert fetch(pgq, "select pgq.next_batch(%s, 'reader')", name) is not None
+
+
+def test_a_consumer_that_lost_messages_hears_of_it_until_that_is_accepted(pgq: Connection, name: str) -> None:
+    insert(pgq, name, "one")
+    fetch(pgq, "select pgq.ticker(%s)", name)
+    pgq.execute(
+        "update trunq.subscription s set lost_at = now() from trunq.queue q"
+        " where q.queue_id = s.queue_id and q.name = %s and s.name = 'reader'",
+        (name,),
+    )
+    with refused("TQ026", "accept_loss"):
+        pgq.execute("select pgq.next_batch(%s, 'reader')", (name,))
+    ask(pgq, "accept_loss", queue=name, subscription="reader")
+    assert len(read(pgq, name)) == 1
 
 
 def test_either_side_drops_the_queue_whole(pgq: Connection, name: str) -> None:

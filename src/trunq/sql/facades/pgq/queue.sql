@@ -52,11 +52,16 @@ declare
 begin
   perform pgq._lock_names();
   v_sequence := format('pgq.event_%s_id_seq', v_queue.queue_id);
-  execute format('alter sequence %s cache 1', v_queue.id_sequence::regclass);
-  execute format('alter sequence %s set schema pgq', v_queue.id_sequence::regclass);
-  execute format('alter sequence pgq.%I rename to %I', (parse_ident(v_queue.id_sequence))[2], format('event_%s_id_seq', v_queue.queue_id));
-  update trunq.queue q set id_sequence = v_sequence where q.queue_id = v_queue.queue_id;
-  execute format('create sequence pgq.event_%s_tick_seq', v_queue.queue_id);
+  if v_queue.id_sequence <> v_sequence and to_regclass(v_sequence) is not null then
+    perform trunq._fail('TQ009', format('%s gives the ids of another queue: this is a copy of a schema without its rows, whose queues got other numbers', v_sequence),
+      'it holds no messages: take it out (trunq db uninstall --force), and install again');
+  elsif v_queue.id_sequence <> v_sequence then
+    execute format('alter sequence %s cache 1', v_queue.id_sequence::regclass);
+    execute format('alter sequence %s set schema pgq', v_queue.id_sequence::regclass);
+    execute format('alter sequence pgq.%I rename to %I', (parse_ident(v_queue.id_sequence))[2], format('event_%s_id_seq', v_queue.queue_id));
+    update trunq.queue q set id_sequence = v_sequence where q.queue_id = v_queue.queue_id;
+    execute format('create sequence pgq.event_%s_tick_seq', v_queue.queue_id);
+  end if;  -- else they came with a copy of the schema alone
   insert into pgq._queue (queue_id, queue_name, queue_rotation_period) values (v_queue.queue_id, p_name, p_period);
   perform setval(format('pgq.event_%s_tick_seq', v_queue.queue_id)::regclass, max(t.tick_id)) from trunq.tick t where t.queue_id = v_queue.queue_id;
   -- Its functions name the sequence.

@@ -38,6 +38,14 @@ declare
   v_now timestamptz := trunq.clock();
 begin
   select s.* into v_sub from trunq.subscription s where s.subscription_id = p_sub.subscription_id;
+  if not found then
+    -- It was unregistered while this one waited for the lock.
+    raise exception 'Not subscriber to queue: %/%', (select f.queue_name from pgq._queue f where f.queue_id = p_sub.sub_queue),
+      (select c.co_name from pgq.consumer c where c.co_id = p_sub.sub_consumer);
+  end if;
+  if v_sub.lost_at is not null then
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
   if v_sub.is_limited and trunq._is_paused(v_sub, v_now) then
     return;
   end if;
