@@ -1,8 +1,9 @@
 -- The row triggers pgq.jsontriga, logutriga and sqltriga: an event for each row that a table's users insert, update or delete.
 --
--- One body for the three: it reads the columns of a row as text, and a format puts the texts together. A statement is made for each
--- row from the catalogue, so that a table that was changed needs nothing; trunq.capture does the same at a third of the cost, a statement
--- at a time. What a format looks like, which options there are and what they refuse, is PgQ's, with its words: programs read them.
+-- One body for the three: it splits the text of a row into those of its columns, and a format puts them together. So no statement has to be
+-- made for a table; only expressions, and values of types that can be equal though written differently, need one. trunq.capture does the
+-- same at a fraction of the cost, a statement at a time. What a format looks like, which options there are and what they refuse, is PgQ's,
+-- with its words: programs read them.
 --
 -- Nothing here has a search_path of its own or another's rights: expressions of the options are the SQL of whoever made the trigger, and
 -- run as in PgQ for whoever changes the table. The text of a value follows the session too (DateStyle, bytea_output).
@@ -69,26 +70,43 @@ language sql immutable strict as $$
 $$;
 comment on function pgq._urlencode(text) is 'As in an address: letters, digits and -_. as they are, a blank as +, all else as % and two digits.';
 
-create or replace function pgq._read_column(p_format text, p_column text, p_type oid) returns text
-language sql stable as $$
-  -- format() writes what the type's output function gives; a cast to text is something else for booleans, char(n) and inet.
-  select case
-    when p_format = 'json' and p_type = any (array['int2', 'int4', 'int8', 'bool', 'date', 'timestamp', 'timestamptz']::regtype[])
-    then format('to_json(r.%I)::text', p_column)
-    else replace(case p_format when 'json' then 'case num_nulls($) when 0 then to_json(format(''%s'', $))::text end'
-      else 'case num_nulls($) when 0 then format(''%s'', $) end' end, '$', format('r.%I', p_column)) end
+create or replace function pgq._split_row(p_row text) returns text[]
+language sql immutable as $$
+  -- A field is empty for null, or in quotes, in which quotes and backslashes stand twice, or as it is.
+  select array(
+    select case when m[1] is not null then replace(replace(m[1], '""', '"'), '\\', '\') else nullif(m[2], '') end
+    from regexp_matches(substr(p_row, 2, length(p_row) - 2) || ',', '(?:"((?:[^"]|"")*)"|([^,"]*)),', 'g') with ordinality r(m, n) order by n)
 $$;
-comment on function pgq._read_column(text, text, oid) is 'The SQL that reads a column of the row r as a format shows it; null for null.';
+comment on function pgq._split_row(text) is
+  'The columns of a row, of which Postgres gives the text: each as its type''s output function writes it, which a cast to text does not for booleans, char(n) and inet.';
+
+create or replace function pgq._json_values(p_values text[], p_types oid[], p_names text[], p_is_field boolean[], p_row json) returns text[]
+language sql immutable as $$
+  select array(
+    select case
+      when u.value is null or u.is_field then u.value
+      when u.type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then u.value
+      when u.type = 'bool'::regtype then case u.value when 't' then 'true' else 'false' end
+      when u.type in ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype) then (p_row -> u.name)::text
+      else to_json(u.value)::text end
+    from unnest(p_values, p_types, p_names, p_is_field) with ordinality u(value, type, name, is_field, n) order by u.n)
+$$;
+comment on function pgq._json_values(text[], oid[], text[], boolean[], json) is
+  'The columns of a row in JSON, from their texts: times as JSON has them (p_row, which tells nothing else), all but numbers and booleans as strings.';
 
 create or replace function pgq._compares_by_operator(p_type oid) returns boolean
-language sql stable as $$
+language plpgsql stable as $$
+begin
   -- Where two texts may say the same: 1.5 and 1.50, a day and 24 hours. Arrays and rows PgQ compares as text.
-  select p_type <> all (array['int2', 'int4', 'int8', 'bool', 'text', 'varchar', 'bytea', 'uuid', 'date', 'timestamp', 'timestamptz']::regtype[])
-    and exists (
-      select from pg_type t join pg_opclass c on c.opcintype in (t.oid, t.typbasetype, case t.typtype when 'r' then 'anyrange'::regtype end) and c.opcdefault
-      join pg_am m on m.oid = c.opcmethod
-      where t.oid = p_type and t.typtype in ('b', 'd', 'r') and t.typcategory <> 'A' and m.amname in ('btree', 'hash'))
-$$;
+  if p_type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'bool'::regtype, 'text'::regtype, 'varchar'::regtype, 'bytea'::regtype,
+      'uuid'::regtype, 'date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype) then
+    return false;
+  end if;
+  return exists (
+    select from pg_type t join pg_opclass c on c.opcintype in (t.oid, t.typbasetype, case t.typtype when 'r' then 'anyrange'::regtype end) and c.opcdefault
+    join pg_am m on m.oid = c.opcmethod
+    where t.oid = p_type and t.typtype in ('b', 'd', 'r') and t.typcategory <> 'A' and m.amname in ('btree', 'hash'));
+end $$;
 comment on function pgq._compares_by_operator(oid) is 'Can two values of the type be equal that are written differently?';
 
 create or replace function pgq._refuse_change(p_options jsonb, p_op text, p_schema text, p_table text, p_queue text) returns void
@@ -148,7 +166,7 @@ declare
   v_names text[] := '{}';
   v_wheres text[] := '{}';
 begin
-  for i in 1 .. cardinality(p_names) loop
+  for i in 1 .. coalesce(cardinality(p_names), 0) loop
     if p_format = 'sql' and p_is_key[i] and p_op <> 'INSERT' then
       if p_values[i] is null then
         perform pgq._raise('logtriga: Unexpected NULL key value');
@@ -186,12 +204,16 @@ create or replace function pgq._find_changes(p_old text[], p_new text[], p_names
 returns boolean[]
 language plpgsql as $$
 declare
-  v_changed boolean[] := array(
-    select o.value is distinct from n.value from unnest(p_old) with ordinality o(value, i) join unnest(p_new) with ordinality n(value, i) using (i) order by i);
-  v_doubtful integer[] := array(
-    select i from unnest(v_changed, p_types) with ordinality c(changed, type, i) where changed and pgq._compares_by_operator(type));
+  v_changed boolean[];
+  v_doubtful integer[] := '{}';
   v_differ boolean[];
 begin
+  for i in 1 .. coalesce(cardinality(p_names), 0) loop
+    v_changed[i] := p_old[i] is distinct from p_new[i];
+    if v_changed[i] and pgq._compares_by_operator(p_types[i]) then
+      v_doubtful := v_doubtful || i;
+    end if;
+  end loop;
   if v_doubtful <> '{}' then
     execute format('select array[%s] from (select $1.*) o cross join (select $2.*) n',
       (select string_agg(format('o.%1$I is distinct from n.%1$I', p_names[i]), ', ' order by n) from unnest(v_doubtful) with ordinality d(i, n)))
@@ -209,22 +231,32 @@ create or replace function pgq._capture_row(
 ) returns boolean
 language plpgsql as $$
 declare
-  v_options jsonb := pgq._read_options(p_arguments);
-  v_ignore text[] := array(select jsonb_array_elements_text(v_options -> 'ignore'));
-  v_key text[] := case when v_options ? 'pkey' then array(select jsonb_array_elements_text(v_options -> 'pkey')) else nullif(pgq._key_columns(p_relation), '{}') end;
+  v_options jsonb := '{"skip": false, "backup": false, "deny": false, "ignore": [], "expressions": {}}';
+  v_ignore text[] := '{}';
+  v_key text[];
   v_names text[];
   v_types oid[];
   v_is_key boolean[];
   v_is_field boolean[];
   v_is_ignored boolean[];
   v_is_data boolean[];
-  v_read text;
+  v_has_times boolean;
   v_old text[];
-  v_new text[];
+  v_new text[] := pgq._split_row(p_row::text);
+  v_shown text[];
   v_changed boolean[];
   v_ignored boolean := false;
   v_event jsonb;
 begin
+  if cardinality(p_arguments) > 1 then
+    v_options := pgq._read_options(p_arguments);
+    v_ignore := array(select jsonb_array_elements_text(v_options -> 'ignore'));
+  end if;
+  if v_options ? 'pkey' then
+    v_key := array(select jsonb_array_elements_text(v_options -> 'pkey'));
+  else
+    v_key := nullif(pgq._key_columns(p_relation), '{}');
+  end if;
   v_event := jsonb_build_object('ev_type', pgq._event_type(p_format, p_op, p_schema, p_table, v_key), 'ev_extra1', p_schema || '.' || p_table);
   if p_op <> 'INSERT' and coalesce(v_key, '{}') = '{}' then
     perform pgq._raise('Update/Delete on table without pkey');
@@ -232,18 +264,20 @@ begin
   perform pgq._refuse_change(v_options, p_op, p_schema, p_table, p_arguments[0]);
 
   select array_agg(c.name), array_agg(c.type), array_agg(c.name = any (coalesce(v_key, '{}'))), array_agg(c.is_field), array_agg(c.is_ignored),
-    array_agg(not (c.is_field or c.is_ignored)), format('select array[%s]::text[] from (select $1.*) r', string_agg(c.read, ', '))
-  into v_names, v_types, v_is_key, v_is_field, v_is_ignored, v_is_data, v_read
+    array_agg(not (c.is_field or c.is_ignored)), bool_or(c.type in ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype))
+  into v_names, v_types, v_is_key, v_is_field, v_is_ignored, v_is_data, v_has_times
   from (
-    select a.attname::text as name, a.atttypid as type, a.attname ~ '^_pgq_ev_' as is_field, a.attname = any (v_ignore) as is_ignored,
-      pgq._read_column(case when a.attname ~ '^_pgq_ev_' then 'text' else p_format end, a.attname, a.atttypid) as read
+    select a.attname::text as name, a.atttypid as type, a.attname ~ '^_pgq_ev_' as is_field, a.attname = any (v_ignore) as is_ignored
     from pg_attribute a where a.attrelid = p_relation and a.attnum > 0 and not a.attisdropped order by a.attnum) c;
-  execute v_read into v_new using p_row;
+  v_shown := v_new;
+  if p_format = 'json' then
+    v_shown := pgq._json_values(v_new, v_types, v_names, v_is_field, case when v_has_times then row_to_json(p_row) end);
+  end if;
 
   if p_op = 'UPDATE' then
-    execute v_read into v_old using p_before;
+    v_old := pgq._split_row(p_before::text);
     v_changed := pgq._find_changes(v_old, v_new, v_names, v_types, p_before, p_row);
-    for i in 1 .. cardinality(v_names) loop
+    for i in 1 .. coalesce(cardinality(v_names), 0) loop
       if v_changed[i] and v_is_key[i] then
         perform pgq._raise('primary key update not allowed');
       end if;
@@ -255,13 +289,16 @@ begin
       return (v_options ->> 'skip')::boolean;
     end if;
     if (v_options ->> 'backup')::boolean then
+      if p_format = 'json' then
+        v_old := pgq._json_values(v_old, v_types, v_names, v_is_field, case when v_has_times then row_to_json(p_before) end);
+      end if;
       v_event := v_event || jsonb_build_object('ev_extra2',
         pgq._format_row(case p_format when 'json' then 'json' else 'logu' end, p_op, v_names, v_old, v_is_key, v_is_data, v_changed));
     end if;
   end if;
 
-  v_event := v_event || jsonb_build_object('ev_data', pgq._format_row(p_format, p_op, v_names, v_new, v_is_key, v_is_data, v_changed));
-  for i in 1 .. cardinality(v_names) loop
+  v_event := v_event || jsonb_build_object('ev_data', pgq._format_row(p_format, p_op, v_names, v_shown, v_is_key, v_is_data, v_changed));
+  for i in 1 .. coalesce(cardinality(v_names), 0) loop
     if v_is_field[i] and v_names[i] !~ '^_pgq_ev_(type|data|extra[1-4])$' then
       perform pgq._raise('Unknown magic column: ' || v_names[i]);
     elsif v_is_field[i] then
@@ -322,7 +359,7 @@ do $$
 begin
   -- They run with the rights of whoever changes the table, who may publish.
   grant execute on function pgq._raise(text), pgq._read_options(text[]), pgq._key_columns(oid), pgq._event_type(text, text, text, text, text[]),
-    pgq._urlencode(text), pgq._read_column(text, text, oid), pgq._compares_by_operator(oid), pgq._refuse_change(jsonb, text, text, text, text),
+    pgq._urlencode(text), pgq._split_row(text), pgq._json_values(text[], oid[], text[], boolean[], json), pgq._compares_by_operator(oid), pgq._refuse_change(jsonb, text, text, text, text),
     pgq._capture_truncate(text, text, oid, text, text, text[]), pgq._evaluate(jsonb, anyelement),
     pgq._format_row(text, text, text[], text[], boolean[], boolean[], boolean[]), pgq._find_changes(text[], text[], text[], oid[], anyelement, anyelement),
     pgq._capture_row(text, text, oid, text, text, text[], anyelement, anyelement) to pgq_writer;
