@@ -31,8 +31,8 @@ class Groups(Access):
 
         Without `slots` they have whole batches, beside each other. With `slots`, a power of two up to 1024,
         the messages of one key come in order: each key is in one slot, which one member at a time reads.
-        It starts as in `subscribe`; without slots, an exclusive subscription of this name becomes the group, and goes on
-        where it stands.
+        It starts as in `subscribe`; without slots, an exclusive subscription of this name becomes the group,
+        and goes on where it stands.
         """
         made: bool = self._value(
             connection,

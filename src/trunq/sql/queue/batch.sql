@@ -288,6 +288,7 @@ as $$
 declare
   v record;
   v_all constant boolean := num_nonnulls(p_sub.filter, p_filter) = 0;
+  v_slots constant integer := (p_sub.filter->>'slots')::integer;
   v_own record;
   v_also record;
 begin
@@ -321,7 +322,7 @@ begin
          and (g.txid, g.id) <= (v.last_txid, v.last_id) and pg_visible_in_snapshot(g.txid, v.hi)
        order by g.txid, g.id)) g
     where (g.subscription_id = p_sub.subscription_id or g.subscription_id is null and (v_all
-        or trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, g.headers)))
+        or (v_slots is null or trunq._slot(g.key, g.id, v_slots) = p_sub.slot) and trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, g.headers)))
       and (v_all or trunq._passes(v_also.kinds, v_also.not_kinds, v_also.keys, v_also.not_keys, v_also.headers, v_also.not_headers, g.kind, g.key, g.headers))
     limit p_limit;
   -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
