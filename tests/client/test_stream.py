@@ -12,7 +12,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from trunq import AsyncClient, Client, Consumer, InvalidArgument, SubscriptionBusy, SubscriptionNotFound
+from trunq import (
+    AsyncClient,
+    Client,
+    Consumer,
+    InvalidArgument,
+    LeaseLost,
+    SubscriptionBusy,
+    SubscriptionNotFound,
+)
 from waiting import async_wait_until, wait_until
 
 READER = """
@@ -134,6 +142,28 @@ async def test_an_exception_rolls_back_and_fails_the_batch(
             async with batch.transaction():
                 await batch.fail("no")
         break
+
+
+async def test_a_commit_that_was_not_heard_of_is_not_made_twice(
+    client: AsyncClient, connection: psycopg.Connection[Any]
+) -> None:
+    await client.publish_many("sales", [1, 2])
+    stream = client.stream("sales", "ledger")
+    async for batch in stream:
+        stream.stop()
+        insert = "insert into effect select id from trunq.read_batch('sales', 'ledger', %s)"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as patience, batch.transaction() as writing:
+                await writing.execute(insert, (batch.batch.batch_id,))
+                # The commit succeeds, and its answer comes too late.
+                await batch.finish()
+                await writing.execute("commit; begin")
+                patience.reschedule(0)
+                await asyncio.sleep(60)
+        with pytest.raises(LeaseLost, match="twice"):
+            async with batch.transaction() as writing:
+                await writing.execute(insert, (batch.batch.batch_id,))
+    assert len(effects(connection)) == 2
 
 
 async def test_a_batch_that_is_left_open_ends_the_loop(client: AsyncClient) -> None:

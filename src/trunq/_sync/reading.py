@@ -252,7 +252,8 @@ class OpenBatch:
         together. An exception rolls both back and fails the batch; not one that ends the task or the process
         (CancelledError, KeyboardInterrupt): the batch stays open.
 
-        Raises LeaseLost, and rolls back, when another reader has the batch.
+        Raises LeaseLost, and rolls back, when another reader has the batch, or when it is finished: by a
+        transaction before, whose commit was answered too late for you.
         """
         if self._connection is not None:
             raise InvalidArgument(f"{self!r} has a transaction already")
@@ -280,7 +281,8 @@ class OpenBatch:
     def finish(self, upto: BatchMessage | None = None) -> bool:
         """Move the subscription past the batch, or past one message of it: the next batch is the rest.
 
-        Within `transaction`, it is part of that. False when this reader finished it before.
+        Within `transaction`, it is part of that. False when this reader finished it before; within
+        `transaction`, that raises LeaseLost, as its effects are there already.
         """
         finished = self._client.finish_batch(
             self.batch.queue,
@@ -291,6 +293,12 @@ class OpenBatch:
             None if upto is None else upto.id,
             connection=self._connection,
         )
+        if not finished and self._connection is not None and not self._is_ended:
+            # A transaction whose commit was cut off, or timed out, was committed after all.
+            raise LeaseLost(
+                f"batch {self.batch.batch_id} of {self.batch.queue}, {self.batch.subscription} is finished,"
+                " and what it led to is committed: this transaction would do it twice"
+            )
         self._is_ended = True
         return finished
 
