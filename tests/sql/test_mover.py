@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -9,6 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from calling import ask, call, new_names, refused
+from conftest import Connect
 from engine import Engine
 from streaming import LAKE, ids, named, put_batches, read, take
 
@@ -150,6 +152,23 @@ def test_one_that_gives_messages_up_cannot_be_moved(work: Engine) -> None:
         work.ask("start_mover", subscription="team", worker="ada", definition={})
     with refused("TQ005", "gave none"):
         start(work, worker="")
+
+
+def test_what_the_other_database_goes_by_is_on_disk_before(work: Engine, open_session: Connect) -> None:
+    put_batches(work, 1)
+    start(work)
+    batch = take(work)
+    late = work.on(open_session(autocommit=False))
+    late.connection.execute("set synchronous_commit = off")
+    late.connection.commit()
+    for step in (partial(begin, late, batch), partial(receive, late, begin(work, batch))):
+        step()
+        # Only a commit that writes waits for the disk.
+        assert late.fetch("select pg_current_xact_id_if_assigned() is not null")
+        assert late.fetch("select current_setting('synchronous_commit')") == "on"
+        late.connection.commit()
+        assert late.fetch("select current_setting('synchronous_commit')") == "off"
+        late.connection.rollback()
 
 
 def test_a_failed_move_is_told_until_one_succeeds(work: Engine) -> None:
