@@ -20,10 +20,7 @@ begin
   if not found then
     raise exception 'Event queue not created yet';
   end if;
-  select c.co_id into v_consumer_id from pgq.consumer c where c.co_name = x_consumer_name for update;
-  if not found then
-    insert into pgq.consumer (co_name) values (x_consumer_name) returning co_id into v_consumer_id;
-  end if;
+  v_consumer_id := pgq._consumer(x_consumer_name);
   if x_tick_pos is not null and not exists (select from trunq.tick t where t.queue_id = v_queue.queue_id and t.tick_id = x_tick_pos) then
     raise exception 'cannot reposition, tick not found: %', x_tick_pos;
   end if;
@@ -84,6 +81,21 @@ begin
   delete from pgq.consumer c where c.co_id = v.sub_consumer and not exists (select from pgq._subscription t where t.sub_consumer = c.co_id);
   return v_count;
 end $$;
+
+create or replace function pgq._consumer(p_name text) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_id integer;
+begin
+  loop
+    select c.co_id into v_id from pgq.consumer c where c.co_name = p_name for update;
+    exit when found;
+    -- Of two at once, the second waits here and finds the first's; its last queue may take the name with it before it is locked.
+    insert into pgq.consumer (co_name) values (p_name) on conflict (co_name) do nothing;
+  end loop;
+  return v_id;
+end $$;
+comment on function pgq._consumer(text) is 'The number of a consumer''s name, which it makes where it is missing. Locks its row.';
 
 create or replace function pgq._find(p_queue text, p_consumer text) returns pgq._subscription
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
