@@ -29,9 +29,11 @@ begin
   loop
     perform pgq.register_consumer(i_queue_name, i_consumer_name);
     v_main := pgq._find(i_queue_name, i_consumer_name);
-    -- It may have been unregistered meanwhile; not from here on.
-    perform from trunq.subscription s where s.subscription_id = v_main.subscription_id for key share;
-    exit when found;
+    -- It may have been unregistered meanwhile; not from here on, as that takes this lock before any row.
+    continue when v_main.sub_queue is null;
+    perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_main.sub_queue);
+    perform trunq._lock_subscription(v_main.subscription_id, i_queue_name, i_consumer_name);
+    exit when (pgq._find(i_queue_name, i_consumer_name)).subscription_id = v_main.subscription_id;
   end loop;
   if (pgq._find(i_queue_name, c_name)).sub_queue is not null then
     return 0;
