@@ -286,7 +286,10 @@ begin
   if p_place is null then
     return null;
   elsif jsonb_typeof(p_place) = 'object' and jsonb_typeof(p_place -> 'snapshot') = 'string' and jsonb_typeof(p_place -> 'tick_id') = 'number'
-      and jsonb_typeof(p_place -> 'txid') = 'number' and jsonb_typeof(p_place -> 'id') = 'number' then
+      and jsonb_typeof(p_place -> 'txid') = 'number' and jsonb_typeof(p_place -> 'id') = 'number'
+      and not exists (
+        select from unnest('{tick_id,txid,id}'::text[]) n(name) where (p_place ->> n.name)::numeric not between -9223372036854775808 and 9223372036854775807
+          or (p_place ->> n.name)::numeric % 1 <> 0) then
     return array[(p_place ->> 'tick_id')::bigint, (p_place ->> 'txid')::bigint, (p_place ->> 'id')::bigint];
   end if;
   perform trunq._fail('TQ005', format('this is not a place in a stream: %s', left(p_place::text, 200)), 'trunq.begin_move tells the two of a batch');
