@@ -52,6 +52,10 @@ def test_it_is_put_there_once_and_goes_along_with_upgrades(new_database: NewData
         connection.execute(
             "create or replace function pgq.version() returns text language sql as 'select null'"
         )
+        # And its functions of queues took other arguments.
+        on_queue = fetch(connection, "select '_on_' || name from trunq.queue")
+        for function in ("_on__specimen_find", f"{on_queue}_find"):
+            connection.execute(f"create function pgq.{function}() returns int return 1".encode())
         assert install.install(dsn).facades == ("pgq",)
         assert contents(dsn) == before
         # Whatever of trunq is applied again, it is too.
@@ -77,6 +81,10 @@ def test_it_refuses_to_stand_in_for_pgq_where_pgq_is(new_database: NewDatabase) 
     with pytest.raises(SchemaError, match=r"(?s)has a schema pgq already.*docs/pgq\.md"):
         install.install(dsn, "pgq")
     assert install.install(dsn).facades == ()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop schema pgq; create schema pgq_ext")
+    with pytest.raises(SchemaError, match="has a schema pgq_ext already"):
+        install.install(dsn, "pgq")
     with pytest.raises(ValueError, match="there is no facade"):
         install.install(dsn, "londiste")
 

@@ -100,6 +100,20 @@ begin
     end $f$;
     revoke execute on function pgq._instead_%1$s() from public
   $q$, p_queue_id, v_log, pgq._headers('new.'));
+  -- Made by an older release, whose specimen had other arguments or columns.
+  for v_function in
+    select p.oid::regprocedure signature from pg_proc p
+    where p.pronamespace = 'pgq'::regnamespace and exists (
+        select from pg_proc s where s.pronamespace = p.pronamespace and starts_with(s.proname, '_on__specimen')
+          and p.proname = '_on_' || v_queue.name || substr(s.proname, length('_on__specimen') + 1))
+      and not exists (
+        select from pg_proc s where s.pronamespace = p.pronamespace and starts_with(s.proname, '_on__specimen')
+          and p.proname = '_on_' || v_queue.name || substr(s.proname, length('_on__specimen') + 1)
+          and pg_get_function_arguments(p.oid) = trunq._for_queue(v_queue, pg_get_function_arguments(s.oid))
+          and pg_get_function_result(p.oid) = trunq._for_queue(v_queue, pg_get_function_result(s.oid)))
+  loop
+    execute format('drop function %s', v_function.signature);
+  end loop;
   for v_function in
     select pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, pg_get_function_identity_arguments(p.oid) arguments, p.proname as name
     from pg_proc p where p.pronamespace = 'pgq'::regnamespace and starts_with(p.proname, '_on__specimen')
@@ -181,7 +195,7 @@ begin
   end loop;
   execute format('drop view pgq.event_%1$s; drop function pgq._instead_%1$s(); drop sequence pgq.event_%1$s_tick_seq', p_queue_id);
   for v_function in
-    select p.oid::regprocedure signature from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace
+    select distinct p.oid::regprocedure signature from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace
       and p.proname = '_on_' || (trunq._find_queue(p_queue_id)).name || substr(s.proname, length('_on__specimen') + 1)
     where s.pronamespace = 'pgq'::regnamespace and starts_with(s.proname, '_on__specimen')
   loop
