@@ -227,3 +227,16 @@ def test_a_position_that_is_out_of_reach_is_not_copied(work: Engine) -> None:
     with refused("TQ012", f"tick {behind} ", "out of reach"):
         work.ask("copy_position", subscription="ahead", like="lake")
     assert work.ask("copy_position", **LAKE, like="ahead") == ahead
+
+
+def test_one_that_fails_is_warned_of_until_it_moves_again(work: Engine) -> None:
+    put_batches(work, 1)
+    start(work)
+    assert work.call("list_warnings") == []
+    batch = take(work)
+    work.ask("fail_move", **named(batch), error="target is full\nand more", after="0")
+    (warned,) = work.call("list_warnings")
+    assert (warned.subscription, warned.warning.partition(": ")[2]) == ("lake", "target is full")
+    assert "ada" in warned.hint
+    moved(work)
+    assert work.call("list_warnings") == []

@@ -302,3 +302,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     case when p_place ->> 'txid' <> '0' then format(', behind message %s', p_place ->> 'id') end)
 $$;
 comment on function trunq._told_place(jsonb) is 'A place in a stream, for people.';
+
+create or replace function trunq._warn_movers(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- Without the time: the leader logs the same words once.
+  select q.name, s.name, format('the mover of subscription "%s" of queue "%s" moves nothing: %s', s.name, q.name, split_part(m.error, E'\n', 1)),
+    case when m.worker is null then 'it has ended; what it said, its log has'
+      else format('it tries again by itself; %s has its log', m.worker) end || '. How far it is: trunq stream moves'
+  from trunq.mover m join trunq.subscription s using (subscription_id) join trunq.queue q on q.queue_id = s.queue_id
+  where m.error is not null and (p_queue is null or q.name = p_queue) order by q.name, s.name
+$$;
+comment on function trunq._warn_movers(text) is 'Movers whose last try failed, until one succeeds.';
