@@ -254,6 +254,8 @@ def test_names_and_ways_that_cannot_be(work: Engine) -> None:
         work.ask("subscribe", **CREW)
     with refused("TQ005", "no rate"):
         work.ask("subscribe", **CREW, mode="exclusive", rate=3)
+    with refused("TQ005", '"crew#1"', "drop_group"):
+        work.ask("unsubscribe", subscription="crew#1")
     work.ask("subscribe", subscription="solo", mode="exclusive")
     with refused("TQ011", "solo"):
         work.ask("create_group", group="solo", slots=SLOTS)
