@@ -224,8 +224,6 @@ begin
       where s.subscription_id = any (v_needing) and s.mode = 'exclusive' and trunq._tick_position(s) < v_tick_id) then
     if p_queue.tick_paused or p_queue.tick_external then
       return 0;  -- it has no place to go on at until somebody cuts one
-    elsif current_setting('synchronous_commit') = 'off' then
-      perform set_config('synchronous_commit', 'on', true);
     end if;
     v_tick := trunq._cut_tick(p_queue);
   end if;
