@@ -2,8 +2,9 @@
 
 A chapter, `facade/calls/NAME.sql`, is a list of calls, a blank line between two. `-- in b` above one sends it
 through a second session, `-- quiet` waits until no other transaction is open, and the lines below a `copy`
-are its data. The chapters `trigger_FORMAT` are one list, `trigger.sql`, to each of PgQ's triggers. `facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew where
-Debian's postgresql-15-pgq3 and postgresql-15-pgq-node are installed:
+are its data. The chapters `trigger_FORMAT` are one list, `trigger.sql`, for each of PgQ's triggers.
+`facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew where Debian's
+postgresql-15-pgq3 and postgresql-15-pgq-node are installed:
 
     python tests/mirroring.py [--with pgq_coop.sql] [--with pgq_ext.sql] [CHAPTER ...]
 
