@@ -198,6 +198,17 @@ def test_one_is_asked_to_stop_and_the_next_one_is_not(work: Engine) -> None:
     assert not work.ask("stop_mover", **LAKE)
 
 
+def test_a_stream_that_is_reset_is_moved_on_when_somebody_accepts_that(work: Engine) -> None:
+    put_batches(work, 1)
+    start(work)
+    moved(work)
+    work.ask("reset", **LAKE, start="earliest")
+    move = begin(work, take(work))
+    with refused("TQ028", "p_accept"):
+        receive(work, move)
+    assert receive(work, move, accept=True)
+
+
 def test_a_position_is_copied_exactly(work: Engine) -> None:
     batches = put_batches(work, 2)
     work.ask("subscribe", subscription="copy", mode="exclusive")
