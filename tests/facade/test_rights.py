@@ -108,7 +108,18 @@ def test_a_cursor_s_condition_has_the_caller_s_rights(
 
 
 @pytest.mark.parametrize(
-    "odd", ["", " ", 'It\'s "a" queue', "Größe; drop schema pgq", "x" * 300, "pgq.event_1", "a%sb$$c"]
+    "odd",
+    [
+        "",
+        " ",
+        'It\'s "a" queue',
+        "Größe; drop schema pgq",
+        "x" * 300,
+        "pgq.event_1",
+        "a%sb$$c",
+        "$f$; $q$",
+        "a\\'b",
+    ],
 )
 def test_names_may_be_any_text(pgq: Connection, odd: str) -> None:
     assert fetch(pgq, "select pgq.create_queue(%s)", odd) == 1

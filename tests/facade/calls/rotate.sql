@@ -1,10 +1,9 @@
+-- What autovacuum does not do is another matter: a test's server may be without.
 select pgq.create_queue('q')
 
 update pgq.queue set queue_ticker_max_count = 1, queue_ticker_max_lag = '0', queue_ticker_idle_period = '0'
 
-select * from pgq.maint_operations()
-
-select * from pgq.maint_tables_to_vacuum()
+select * from pgq.maint_operations() where func_name <> 'vacuum'
 
 select pgq.maint_rotate_tables_step1('q')
 
@@ -16,7 +15,7 @@ select queue_cur_table, queue_switch_step2 is not null as done from pgq.queue
 
 update pgq.queue set queue_rotation_period = '0'
 
-select * from pgq.maint_operations()
+select * from pgq.maint_operations() where func_name <> 'vacuum'
 
 -- Nobody reads: it rotates.
 -- quiet
@@ -30,7 +29,7 @@ select pgq.maint_rotate_tables_step1('q')
 
 select queue_cur_table, queue_switch_step2 is not null as done from pgq.queue
 
-select * from pgq.maint_operations()
+select * from pgq.maint_operations() where func_name <> 'vacuum'
 
 select pgq.maint_rotate_tables_step1('q')
 
@@ -135,13 +134,13 @@ create function public.mine(text) returns integer language sql as 'select 1'
 
 update pgq.queue set queue_extra_maint = array['public.mine', 'public.other'], queue_rotation_period = '1 hour'
 
-select * from pgq.maint_operations()
+select * from pgq.maint_operations() where func_name <> 'vacuum'
 
 select pgq.create_queue('a')
 
 update pgq.queue set queue_rotation_period = '0'
 
-select * from pgq.maint_operations()
+select * from pgq.maint_operations() where func_name <> 'vacuum'
 
 -- In one transaction step two is not done before step one.
 begin

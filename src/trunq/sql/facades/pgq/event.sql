@@ -29,18 +29,20 @@ declare
     from pgq._queue f join trunq.queue q on q.queue_id = f.queue_id order by f.queue_name collate "C");
   v_names text[] := array(select f.queue_name from pgq._queue f order by f.queue_name collate "C");
 begin
+  -- A literal as a whole: names of queues stand in it, which may be any text.
   execute format($q$
     create or replace function pgq.insert_event_raw(queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer, ev_type text,
       ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text) returns bigint
-    language plpgsql security definer set search_path = pg_catalog, pg_temp as $f$
+    language plpgsql security definer set search_path = pg_catalog, pg_temp as %L
+  $q$, format($q$
     #variable_conflict use_variable
     declare
       v_id bigint;  -- drawn first: a refused event has used up a number
     begin
       %s
       raise internal_error using message = case when queue_name is null then 'Queue name must not be NULL' else 'No such queue' end;
-    end $f$
-  $q$, pgq._halve(v_names, v_branches, 1, cardinality(v_names)));
+    end
+  $q$, pgq._halve(v_names, v_branches, 1, cardinality(v_names))));
 end $$;
 comment on function pgq._define_insert() is 'Makes insert_event_raw anew. The caller holds the lock of names.';
 

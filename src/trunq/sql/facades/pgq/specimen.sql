@@ -18,14 +18,16 @@ begin
     where b.subscription_id = p_sub.subscription_id and b.lease_id = v_newest.lease_id and b.sub_consumer = p_sub.sub_consumer;
   end if;
   if batch_id is null then
-    select h.* into batch_id, from_tick_id, to_tick_id from pgq._on__specimen_hand_out(p_sub, p_min_lag, p_min_count, p_min_interval) h;
+    select h.* into batch_id, from_tick_id, to_tick_id from pgq._on__specimen_hand_out(p_sub, p_min_lag, p_min_count, p_min_interval,
+      v_newest.finished and v_newest.open_leases is null, v_newest.to_tick_id) h;
   end if;
 end $$;
 comment on function pgq._on__specimen_next(pgq._subscription, interval, integer, interval) is
   'The batch that a consumer has open, or the next; batch_id null: there is none. The caller holds the subscription''s lock.';
 
 create or replace function pgq._on__specimen_hand_out(
-  p_sub pgq._subscription, p_min_lag interval, p_min_count integer, p_min_interval interval, out batch_id bigint, out from_tick_id bigint, out to_tick_id bigint
+  p_sub pgq._subscription, p_min_lag interval, p_min_count integer, p_min_interval interval, p_is_known boolean default false,
+  p_to_tick_id bigint default null, out batch_id bigint, out from_tick_id bigint, out to_tick_id bigint
 )
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
@@ -50,8 +52,13 @@ begin
     return;
   end if;
   perform trunq._check_cluster();
-  select n.to_tick_id, n.lease_id is not null and (not n.finished or n.open_leases is not null) is_open into v_newest
-  from trunq_queue._specimen_newest_batch(p_sub.subscription_id) n;
+  if p_is_known then
+    -- The caller has just looked: nothing is open, and this is where it ended.
+    select p_to_tick_id to_tick_id, false is_open into v_newest;
+  else
+    select n.to_tick_id, n.lease_id is not null and (not n.finished or n.open_leases is not null) is_open into v_newest
+    from trunq_queue._specimen_newest_batch(p_sub.subscription_id) n;
+  end if;
   if v_newest.is_open then
     select array_agg(o.lease_id order by o.lease_id) into v_open from trunq_queue._specimen_open_batches(p_sub.subscription_id) o;
   end if;
@@ -86,7 +93,7 @@ begin
     returning b.batch_id into batch_id;
   end if;
 end $$;
-comment on function pgq._on__specimen_hand_out(pgq._subscription, interval, integer, interval) is 'pgq._hand_out of one queue.';
+comment on function pgq._on__specimen_hand_out(pgq._subscription, interval, integer, interval, boolean, bigint) is 'pgq._hand_out of one queue.';
 
 create or replace function pgq._on__specimen_find(
   p_subscription_id integer, p_lease_id bigint, out lease_id bigint, out token bigint, out from_tick_id bigint, out to_tick_id bigint,
