@@ -186,7 +186,8 @@ def test_part_of_a_batch_and_a_retry(database: str) -> None:
                 batch.finish(upto=messages[4399])
             elif len(seen) == 2:
                 with batch.transaction():
-                    assert batch.retry(messages[0], messages[1].id, after=0) == 2
+                    assert batch.retry([]) == 0
+                    assert batch.retry([messages[0]], messages[1].id, after=0) == 2
                 client.promote("sales")
             else:
                 batch.finish()

@@ -198,6 +198,17 @@ def test_one_is_asked_to_stop_and_the_next_one_is_not(work: Engine) -> None:
     assert not work.ask("stop_mover", **LAKE)
 
 
+def test_a_stream_that_is_reset_is_moved_on_when_somebody_accepts_that(work: Engine) -> None:
+    put_batches(work, 1)
+    start(work)
+    moved(work)
+    work.ask("reset", **LAKE, start="earliest")
+    move = begin(work, take(work))
+    with refused("TQ028", "p_accept"):
+        receive(work, move)
+    assert receive(work, move, accept=True)
+
+
 def test_a_position_is_copied_exactly(work: Engine) -> None:
     batches = put_batches(work, 2)
     work.ask("subscribe", subscription="copy", mode="exclusive")
@@ -227,3 +238,16 @@ def test_a_position_that_is_out_of_reach_is_not_copied(work: Engine) -> None:
     with refused("TQ012", f"tick {behind} ", "out of reach"):
         work.ask("copy_position", subscription="ahead", like="lake")
     assert work.ask("copy_position", **LAKE, like="ahead") == ahead
+
+
+def test_one_that_fails_is_warned_of_until_it_moves_again(work: Engine) -> None:
+    put_batches(work, 1)
+    start(work)
+    assert work.call("list_warnings") == []
+    batch = take(work)
+    work.ask("fail_move", **named(batch), error="target is full\nand more", after="0")
+    (warned,) = work.call("list_warnings")
+    assert (warned.subscription, warned.warning.partition(": ")[2]) == ("lake", "target is full")
+    assert "ada" in warned.hint
+    moved(work)
+    assert work.call("list_warnings") == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from time import monotonic, time
@@ -303,13 +303,21 @@ class AsyncOpenBatch:
         return finished
 
     async def retry(
-        self, *messages: BatchMessage | int, after: Interval | None = None, error: str | None = None
+        self,
+        *messages: BatchMessage | int | Iterable[BatchMessage | int],
+        after: Interval | None = None,
+        error: str | None = None,
     ) -> int:
-        """Have messages (or their ids; none given: all) come again in a later batch; returns how many.
+        """Have messages (or their ids, or lists of them; no argument: all) come again in a later batch.
 
-        The batch is still to be finished: in one `transaction` with this.
+        Returns how many. The batch is still to be finished: in one `transaction` with this.
         """
-        ids = [each.id if isinstance(each, BatchMessage) else each for each in messages]
+        ids: list[int] = []
+        for given in messages:
+            some = (given,) if isinstance(given, BatchMessage | int) else given
+            ids.extend(each.id if isinstance(each, BatchMessage) else each for each in some)
+        if messages and not ids:
+            return 0
         return await self._client.retry_batch(
             self.batch.queue,
             self.batch.subscription,

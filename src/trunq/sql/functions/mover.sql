@@ -286,7 +286,10 @@ begin
   if p_place is null then
     return null;
   elsif jsonb_typeof(p_place) = 'object' and jsonb_typeof(p_place -> 'snapshot') = 'string' and jsonb_typeof(p_place -> 'tick_id') = 'number'
-      and jsonb_typeof(p_place -> 'txid') = 'number' and jsonb_typeof(p_place -> 'id') = 'number' then
+      and jsonb_typeof(p_place -> 'txid') = 'number' and jsonb_typeof(p_place -> 'id') = 'number'
+      and not exists (
+        select from unnest('{tick_id,txid,id}'::text[]) n(name) where (p_place ->> n.name)::numeric not between -9223372036854775808 and 9223372036854775807
+          or (p_place ->> n.name)::numeric % 1 <> 0) then
     return array[(p_place ->> 'tick_id')::bigint, (p_place ->> 'txid')::bigint, (p_place ->> 'id')::bigint];
   end if;
   perform trunq._fail('TQ005', format('this is not a place in a stream: %s', left(p_place::text, 200)), 'trunq.begin_move tells the two of a batch');
@@ -299,3 +302,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     case when p_place ->> 'txid' <> '0' then format(', behind message %s', p_place ->> 'id') end)
 $$;
 comment on function trunq._told_place(jsonb) is 'A place in a stream, for people.';
+
+create or replace function trunq._warn_movers(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- Without the time: the leader logs the same words once.
+  select q.name, s.name, format('the mover of subscription "%s" of queue "%s" moves nothing: %s', s.name, q.name, split_part(m.error, E'\n', 1)),
+    case when m.worker is null then 'it has ended; what it said, its log has'
+      else format('it tries again by itself; %s has its log', m.worker) end || '. How far it is: trunq stream moves'
+  from trunq.mover m join trunq.subscription s using (subscription_id) join trunq.queue q on q.queue_id = s.queue_id
+  where m.error is not null and (p_queue is null or q.name = p_queue) order by q.name, s.name
+$$;
+comment on function trunq._warn_movers(text) is 'Movers whose last try failed, until one succeeds.';
