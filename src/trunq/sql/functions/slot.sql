@@ -136,7 +136,7 @@ begin
   -- The first tick that sees it: those before may have nothing for this slot.
   select t.* into v_least from trunq.tick t
   where t.queue_id = p_queue.queue_id and t.tick_id > p_from_tick_id and pg_visible_in_snapshot(v_txid, t.snapshot) order by t.tick_id limit 1;
-  if tick_id < v_least.tick_id and p_min_lag is not null or v_least.tick_id is null then
+  if v_least.tick_id is null or v_least.created_at > trunq.clock() - p_min_lag then
     tick_id := null;
   elsif tick_id < v_least.tick_id then
     tick_id := v_least.tick_id; snapshot := v_least.snapshot;

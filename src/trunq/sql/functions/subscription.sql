@@ -128,6 +128,9 @@ declare
 begin
   if exists (select from trunq.subscription_group g where g.queue_id = v_queue_id and g.name = p_subscription) then
     return trunq.drop_group(p_queue, p_subscription);
+  elsif exists (select from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription and s.slot is not null) then
+    perform trunq._fail('TQ005', format('"%s" of queue "%s" is a slot of a group: without it, nobody would read its keys', p_subscription, p_queue),
+      format('end the group: select trunq.drop_group(%L, %L)', p_queue, split_part(p_subscription, '#', 1)));
   end if;
   perform trunq._enroll(trunq._find_queue(v_queue_id));
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
@@ -138,7 +141,7 @@ end $$;
 comment on function trunq.unsubscribe(text, text) is
   'Ends a subscription, or a group: its position, delayed and dead messages go with it.
 Returns: false when there was none.
-Raises: TQ001.';
+Raises: TQ001; TQ005 for a slot of a group.';
 
 create or replace function trunq.reset(p_queue text, p_subscription text, p_start text default 'latest') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
