@@ -105,3 +105,45 @@ def test_a_group_of_pgq_s_is_one_of_trunq_s(pgq: Connection, name: str) -> None:
         token=native[0].token,
     )
     assert ask_for(pgq, name, "one") is None
+
+
+def test_who_registers_waits_without_a_lock_that_who_unregisters_needs(
+    pgq: Connection, open_pgq: Connect, name: str
+) -> None:
+    fetch(pgq, "select pgq_coop.register_subconsumer(%s, 'group', 'old')", name)
+    find = "select subscription_id from pgq._subscription where sub_queue = %s limit 1"
+    queue_id = fetch(pgq, "select queue_id from pgq.queue where queue_name = %s", name)
+    ending, member = open_pgq(autocommit=False), open_pgq()
+    subscription = fetch(pgq, find + " offset 1", queue_id)
+    fetch(ending, "select trunq._lock_subscription(%s, 'q', 's')", subscription)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask_for, member, name, "new")
+        wait_until_blocked(pgq, member)
+        assert fetch(ending, "select pgq.unregister_consumer(%s, 'group')", name) == 2
+        ending.commit()
+        assert asked.result() is None, "it is registered anew, behind what there is"
+    known = pgq.execute("select consumer_name from pgq.get_consumer_info(%s)", (name,)).fetchall()
+    assert {("group",), ("group.new",)} <= set(known)
+
+
+def test_of_two_who_register_one_name_at_once_one_does(pgq: Connection, open_pgq: Connect, name: str) -> None:
+    first, second = open_pgq(autocommit=False), open_pgq()
+    register = "select pgq.register_consumer(%s, 'twice')"
+    assert fetch(first, register, name) == 1
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(fetch, second, register, name)
+        wait_until_blocked(pgq, second)
+        first.commit()
+        assert other.result() == 0
+
+
+def test_an_update_of_a_queue_lets_who_drops_it_pass(pgq: Connection, open_pgq: Connect, name: str) -> None:
+    dropping, updating = open_pgq(autocommit=False), open_pgq()
+    fetch(dropping, "select 1 from pgq._queue where queue_name = %s for update", name)
+    update = "update pgq.queue set queue_ticker_max_count = 7 where queue_name = %s"
+    with ThreadPoolExecutor() as pool:
+        updated = pool.submit(updating.execute, update.encode(), (name,))
+        wait_until_blocked(pgq, updating)
+        assert fetch(dropping, "select pgq.drop_queue(%s, true)", name) == 1
+        dropping.commit()
+        assert updated.result().rowcount == 0

@@ -121,3 +121,32 @@ def test_rotation_beside_a_takeover_of_an_older_window_keeps_it(work: Engine, ot
         assert work.ask("finish_batch", **named(dan))
     assert stream(work).pending == 0
     assert work.ask("position", **LAKE) == dan.to_tick_id
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        ("next_batch", {"subscription": "lake", "worker": "bob"}),
+        ("join_group", {"group": "lake", "member": "bob"}),
+    ],
+)
+def test_a_member_that_comes_while_its_group_is_dropped_hears_of_it(
+    work: Engine, other: Engine, meanwhile: Any, function: str, given: dict[str, str]
+) -> None:
+    other.ask("drop_group", group="lake")
+    asked = meanwhile(lambda _: work.ask(function, **given), work.connection)
+    wait_until_blocked(other.connection, work.connection)
+    other.connection.commit()
+    with refused("TQ002"):
+        asked.result()
+
+
+def test_a_group_that_is_made_while_its_queue_is_dropped_is_refused(
+    work: Engine, other: Engine, meanwhile: Any
+) -> None:
+    other.ask("drop_queue", force=True)
+    made = meanwhile(lambda _: work.ask("create_group", group="late"), work.connection)
+    wait_until_blocked(other.connection, work.connection)
+    other.connection.commit()
+    with refused("TQ001"):
+        made.result()

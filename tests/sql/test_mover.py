@@ -129,7 +129,14 @@ def test_a_target_that_has_nothing_of_a_moved_stream_is_refused(work: Engine) ->
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"tick_id": 1}, {"tick_id": "1", "snapshot": "1:1:", "txid": 0, "id": 0}]
+    "wrong",
+    [
+        {},
+        {"tick_id": 1},
+        {"tick_id": "1", "snapshot": "1:1:", "txid": 0, "id": 0},
+        {"tick_id": 1, "snapshot": "1:1:", "txid": 0.5, "id": 0},
+        {"tick_id": 1, "snapshot": "1:1:", "txid": 0, "id": 10**30},
+    ],
 )
 def test_what_is_no_place_is_refused(work: Engine, wrong: dict[str, Any]) -> None:
     with refused("TQ005", "place"):

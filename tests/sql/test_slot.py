@@ -277,3 +277,18 @@ def test_many_slots_share_out_evenly(work: Engine) -> None:
         " from generate_series(0, 3999) k group by 1) c"
     )
     assert counted == [found[slot] for slot in range(SLOTS)]
+
+
+def test_all_slots_of_a_group_start_afresh_at_one_tick(work: Engine) -> None:
+    put(work, 0, 1, 2, 3)
+    work.ask("reset", subscription="crew#0")
+    work.ask("reset", **CREW)
+    assert take(work) is None
+    started = "select count(distinct start_tick_id) from trunq.subscription where queue_id = {id}"
+    assert work.fetch(started) == 1
+    # Whoever takes the locks of all takes them in one order, also when a slot has a new id.
+    work.ask("reset", subscription="crew#1")
+    locked = (
+        "select array(select trunq._slots('{queue}', 'crew')) = array_agg(s.name order by s.subscription_id)"
+    )
+    assert work.fetch(locked + " from trunq.subscription s where s.queue_id = {id}")
