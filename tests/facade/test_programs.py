@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from conftest import TEMPLATE
+from conftest import QUICK
 from trunq import embedded, install
 from trunq.embedded import Embedded
 from waiting import wait_until
@@ -107,13 +107,14 @@ def run(kind: str, *arguments: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def newest(servers: Callable[[int], Embedded]) -> tuple[Embedded, str]:
-    """A server, and a database with the facade to make others of."""
-    server, name = servers(embedded.majors()[0]), "programs"
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute(f"create database {name} template {TEMPLATE}".encode())
-    install.install(make_conninfo(server.dsn, dbname=name), "pgq")
-    return server, name
+def newest() -> Iterator[tuple[Embedded, str]]:
+    """A server of our own, and a database with the facade to make others of. It vacuums: else pgqd would."""
+    name = "programs"
+    with embedded.start(None, embedded.majors()[0], {**QUICK, "autovacuum": "on"}) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"create database {name}".encode())
+        install.install(make_conninfo(server.dsn, dbname=name), "pgq")
+        yield server, name
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_a_cursor_s_condition_has_the_caller_s_rights(
     "odd",
     [
         *("", " ", 'It\'s "a" queue', "Größe; drop schema pgq", "x" * 300, "pgq.event_1", "a%sb$$c\\d"),
-        *("a$f$; create table pgq.made(); --", "a$q$b"),
+        *("a$f$; create table pgq.made(); --", "a$q$b", "a\\'b"),
     ],
 )
 def test_names_may_be_any_text(pgq: Connection, odd: str) -> None:

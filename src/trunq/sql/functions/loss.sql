@@ -135,13 +135,15 @@ create or replace function trunq._holds(p_queue trunq.queue, p_subscription_id i
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_turn constant bigint := trunq._turn(p_queue, trunq.clock());
+  v_filled constant smallint[] := trunq._filled(p_queue, 'log');
   v_segment integer;
   v_back integer;
 begin
   -- By where its oldest message lies: one that was put off may be older than its row.
   execute format($q$
-    select g.segment from trunq._unread($1, $2, 1) u cross join lateral (select g.segment from trunq_log.%I g where g.txid = u.txid and g.id = u.id limit 1) g
-  $q$, p_queue.log_table) into v_segment using p_queue, p_subscription_id;
+    select g.segment from trunq._unread($1, $2, 1, %2$L) u
+    cross join lateral (select g.segment from trunq_log.%1$I g where g.txid = u.txid and g.id = u.id and g.segment = any (%2$L) limit 1) g
+  $q$, p_queue.log_table, v_filled) into v_segment using p_queue, p_subscription_id;
   if v_segment is not null then
     v_back := (v_turn - v_segment) % p_queue.segments;
     held_for := greatest(trunq._age(p_queue, v_turn - v_back), '0');

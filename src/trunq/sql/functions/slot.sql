@@ -68,9 +68,9 @@ comment on function trunq._set_slots(text, text, text, trunq.policy, interval, i
 create or replace function trunq._slots(p_queue text, p_group text) returns setof text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select s.name from trunq.queue q join trunq.subscription_group g on g.queue_id = q.queue_id join trunq.subscription s on s.group_id = g.group_id
-  where q.name = p_queue and g.name = p_group and g.slots is not null order by s.slot
+  where q.name = p_queue and g.name = p_group and g.slots is not null order by s.subscription_id
 $$;
-comment on function trunq._slots(text, text) is 'The names of the slots of a group by key; none: there is no such group.';
+comment on function trunq._slots(text, text) is 'The names of the slots of a group by key, in the order in which their locks are taken; none: there is no such group.';
 
 create or replace function trunq._is_split(p_queue text, p_group text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$

@@ -268,7 +268,7 @@ begin
     select t.* into v_tick from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id = p_tick_id;
     if not found then
       perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue.name, p_tick_id),
-        'select * from trunq.list_ticks(''queue'') shows those kept');
+        format('select * from trunq.list_ticks(%L) shows those kept', p_queue.name));
     end if;
     perform trunq._check_reachable(p_queue.queue_id, p_tick_id);
     return v_tick;

@@ -29,7 +29,7 @@ declare
     from pgq._queue f join trunq.queue q on q.queue_id = f.queue_id order by f.queue_name collate "C");
   v_names text[] := array(select f.queue_name from pgq._queue f order by f.queue_name collate "C");
 begin
-  -- As a literal: names of queues are any text, that which ends a dollar quote too.
+  -- A literal as a whole: names of queues stand in it, which may be any text.
   execute format($q$
     create or replace function pgq.insert_event_raw(queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer, ev_type text,
       ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text) returns bigint
