@@ -16,7 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from trunq import AsyncClient, Client, InvalidArgument, TickNotFound, fetch
+from trunq import AsyncClient, Client, InvalidArgument, MessagesLost, TickNotFound, fetch
 from trunq._async.columns import AsyncColumns
 from trunq.record import Batch, BatchMessage
 from waiting import async_wait_until
@@ -190,3 +190,30 @@ async def test_what_is_gone_or_cut_is_noticed(
             await batch.finish()
             break
         await async_wait_until(lambda: kept._connection is None)
+
+
+def test_a_batch_of_a_group_by_key_has_the_messages_of_its_slot(ledger: str) -> None:
+    with Client(ledger) as client:
+        client.create_group("sales", "crew", 4)
+        published = client.publish_many("sales", list(range(20)), keys=[f"k{n}" for n in range(20)])
+        found: list[int] = []
+        for batch in client.stream("sales", "crew", member="ada"):
+            ids = [message.id for message in batch]
+            assert [row.id for row in messages(batch.to_arrow())] == ids
+            batch.finish()
+            found += ids
+            if len(found) == len(published):
+                break
+        assert sorted(found) == sorted(published)
+
+
+def test_what_has_lost_messages_gives_none_as_arrow_until_that_is_accepted(ledger: str) -> None:
+    with Client(ledger) as client:
+        client.publish("sales", 1)
+        for batch in client.stream("sales", "ledger"):
+            with psycopg.connect(ledger, autocommit=True) as connection:
+                # As rotation notes it.
+                connection.execute("update trunq.subscription set lost_at = now() where name = 'ledger'")
+            with pytest.raises(MessagesLost):
+                batch.to_arrow()
+            break

@@ -372,6 +372,18 @@ def test_a_tick_that_was_cut_before_a_message_committed_is_out_of_reach_with_its
     assert reach == both > early, "the first that sees all that went"
 
 
+def test_a_position_is_not_copied_to_a_stream_that_is_reset_meanwhile(
+    work: Engine, other: Engine, meanwhile: Any
+) -> None:
+    work.ask("subscribe", subscription="second", mode="exclusive")
+    other.ask("reset", **LAKE)
+    copying = meanwhile(lambda _: work.ask("copy_position", **LAKE, like="second"), work.connection)
+    wait_until_blocked(other.connection, work.connection)
+    other.connection.commit()
+    with refused("TQ008", '"lake"', "try again"):
+        copying.result()
+
+
 def test_messages_that_come_while_a_segment_is_emptied_are_read_and_no_tick_is_lost(
     work: Engine, other: Engine, meanwhile: Any, open_session: Connect
 ) -> None:

@@ -6,9 +6,7 @@ from datetime import datetime
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
-from trunq.record import (
-    Tick,
-)
+from trunq.record import Tick
 from trunq.wire.scalar import moment
 
 

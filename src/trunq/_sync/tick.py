@@ -8,9 +8,7 @@ from datetime import datetime
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
-from trunq.record import (
-    Tick,
-)
+from trunq.record import Tick
 from trunq.wire.scalar import moment
 
 

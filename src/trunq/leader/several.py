@@ -33,7 +33,7 @@ _SAY_AGAIN: Final = 60.0
 _LOGGERS: Final = ("trunq.leader", "trunq.link", "trunq.rank", "trunq.client")
 
 _database: ContextVar[str | None] = ContextVar("database", default=None)
-"""Of which database the task at hand is the leader."""
+"""The database that the running coroutine leads."""
 
 
 class _Naming(logging.Filter):
@@ -111,6 +111,8 @@ class Leaders:
         try:
             wanted = await self._find()
             self._change(wanted, is_alone=len(wanted) == 1)
+            if not wanted:
+                log.warning("there is no database to lead; SIGHUP looks again")
             while not self._is_stopping and self._failed is None:
                 await self._woken.wait()
                 self._woken.clear()

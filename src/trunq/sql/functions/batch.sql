@@ -110,7 +110,7 @@ create or replace function trunq._batch_query(p_queue text, p_subscription text,
 returns table (query text, queue_id integer, from_tick_id bigint)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'exclusive');
+  v_sub trunq.subscription;
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v record;
 begin
@@ -125,7 +125,11 @@ begin
       'p_filter', p_filter::text);
     return;
   end if;
+  v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
+  if v_sub.lost_at is not null then
+    perform trunq._check_loss(v_sub.subscription_id);
+  end if;
   if p_filter is not null then
     perform trunq._check_filter(p_filter);
   end if;

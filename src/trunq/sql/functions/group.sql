@@ -119,7 +119,6 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_group trunq.subscription_group;
   v_held record;
-  v_was boolean;
 begin
   if trunq._goes_through(p_queue, 'leave_group') then
     return trunq._pass(p_queue, 'leave_group', 'p_group', p_group, 'p_member', p_member, 'p_batch', p_batch)::boolean;
@@ -141,8 +140,7 @@ begin
     perform trunq._end_held(v_queue, v_held.subscription_id, v_held.lease_id, p_member, p_batch);
   end loop;
   delete from trunq.member m where m.group_id = v_group.group_id and m.name = p_member;
-  v_was := found;
-  return v_was;
+  return found;
 end $$;
 comment on function trunq.leave_group(text, text, text, text) is
   'Ends a member. With a batch in hand it is an error, unless p_batch says what becomes of it: finish, as if the member had done so; give_back: the next who asks has it.

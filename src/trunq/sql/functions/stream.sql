@@ -57,6 +57,7 @@ declare
   v_from trunq.subscription;
   v_to trunq.subscription;
   v_sub trunq.subscription;
+  v_ids integer[];
   v_stand record;
 begin
   if trunq._goes_through(p_queue, 'copy_position') then
@@ -69,16 +70,19 @@ begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
+  v_ids := array[v_from.subscription_id, v_to.subscription_id];
   -- Both, in one order whoever copies which way.
   for v_sub in
-    select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.subscription_id in (v_from.subscription_id, v_to.subscription_id)
-    order by s.subscription_id
+    select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.subscription_id = any (v_ids) order by s.subscription_id
   loop
     perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_sub.name);
   end loop;
-  -- They may have been reset meanwhile.
   v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
   v_from := trunq._subscription(p_queue, p_like, 'exclusive');
+  if array[v_from.subscription_id, v_to.subscription_id] <> v_ids then
+    -- Under another id, whose lock is not taken.
+    perform trunq._fail('TQ008', format('subscription "%s" or "%s" of queue "%s" was reset just now', p_subscription, p_like, p_queue), 'try again');
+  end if;
   foreach v_sub in array array[v_from, v_to] loop
     if exists (select from trunq._open_batches(v_queue, v_sub.subscription_id)) then
       perform trunq._fail('TQ008', format('subscription "%s" of queue "%s" has an open batch: it stands nowhere just now', v_sub.name, p_queue),
