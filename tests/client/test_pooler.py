@@ -14,6 +14,7 @@ from psycopg_pool import ConnectionPool
 from pooling import needs_pgbouncer, pooling
 from trunq import Client, InvalidArgument, Message, QueueClosed, Schedule
 from trunq.embedded import Embedded
+from trunq.pipeline import Pipeline
 
 pytestmark = needs_pgbouncer
 
@@ -65,6 +66,9 @@ def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) ->
     use_keys(client, f"{queue}_keyed")
     use_results(client, f"{queue}_awaited")
     use_capture(client, f"{queue}_captured")
+    use_stream(client, f"{queue}_streamed")
+    use_references(client, f"{queue}_referred")
+    use_pipelines(client, f"{queue}_piped")
     # The bell is a session's, of which a pooler has none to give.
     assert client.take_bell(queue, connection=direct) == "held"
     assert client.give_bell(queue, connection=direct)
@@ -265,6 +269,64 @@ def use_capture(client: Any, queue: str) -> None:
     assert [each.table_name for each in client.list_captures(queue)] == [f"public.{queue}"]
     assert client.uncapture(queue)
     client.drop_queue(queue, force=True)
+
+
+def use_stream(client: Any, queue: str) -> None:
+    client.create_queue(queue)
+    client.subscribe(queue, "lake", mode="exclusive", max_attempts=0)
+    assert [each.subscription for each in client.list_streams(queue)] == ["lake"]
+    client.publish(queue, queue)
+    batch = client.next_batch(queue, "lake", "w")
+    named = (queue, "lake", batch.batch_id, batch.token)
+    assert client.retry_batch(*named, after=0, error=queue) == 1
+    assert client.show_batch(queue, "lake", batch.batch_id).batch_id == batch.batch_id
+    assert client.fail_batch(*named, queue, after=0) <= client.clock()
+    tick_id = client.tick(queue, force=True)
+    assert client.seek(queue, "lake", tick_id) == tick_id
+    client.publish(queue, f"{queue} again")
+    client.tick(queue, force=True)
+    with client.stream(queue, "lake", "w", poll=0.1) as stream:
+        read = next(iter(stream))
+        assert f"{queue} again" in {message.payload for message in read}
+        read.finish()
+    client.drop_queue(queue, force=True)
+
+
+def use_references(client: Any, queue: str) -> None:
+    client.create_queue(queue)
+    client.publish(queue, queue)
+    (message,) = client.lease(queue, "default", "w")
+    client.set_progress(message, percent=50, note=queue, checkpoint=queue)
+    assert [each.note for each in client.list_progress(queue)] == [queue]
+    assert client.show_checkpoint(queue, message.id) == queue
+    assert client.reject(message, client.add_reference(queue, public="Come again")) == 1
+    (shown,) = client.show_public(queue, message.id)
+    assert [each.id for each in client.find_reference(shown.reference)] == [message.id]
+    assert client.create_webhook(queue, queue, "a secret of some length")
+    assert queue in {each.webhook for each in client.list_webhooks()}
+    assert client.drop_webhook(queue)
+    client.drop_queue(queue, force=True)
+    client.for_tenant(queue)
+
+
+def use_pipelines(client: Any, pipeline: str) -> None:
+    definition = Pipeline(
+        pipeline, source={"format": "table", "table": "source"}, sink={"format": "table", "table": pipeline}
+    ).definition
+    assert client.create_pipeline(pipeline, definition)
+    assert pipeline in {each.pipeline for each in client.list_pipelines()}
+    assert client.run_pipeline(pipeline, {"of": pipeline}) > 0
+    assert client.list_runs(pipeline) == []
+    client.backfill_pipeline(pipeline, {"column": "id", "from": 1, "to": 2})
+    client.pause_pipeline(pipeline)
+    assert client.resume_pipeline(pipeline)
+    assert not client.cancel_pipeline(pipeline)
+    assert client.set_pipeline_state(pipeline, {"of": pipeline}) is None
+    assert client.count_quarantine(pipeline) == []
+    assert client.list_quarantine(pipeline) == []
+    assert client.purge_quarantine(pipeline) == 0
+    assert client.resend_quarantine(pipeline) == 0
+    client.drop_pipeline(pipeline)
 
 
 def test_every_method_in_six_threads_answers_for_its_own_statement(

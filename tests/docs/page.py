@@ -21,6 +21,8 @@ from typing import Any
 import psycopg
 import yaml
 
+from docs.program import Programs
+
 LANGUAGES = {
     "",
     "dockerfile",
@@ -48,6 +50,9 @@ STATEMENT = re.compile(
     r"(?:;|(?P<gset>\\gset))[ ]*(?:\n--> (?P<expected>[^\n]*)|(?=\n)|$)",
     re.DOTALL,
 )
+
+PROGRAM = re.compile(r"python (\S+\.py)\n")
+"""A block of `sh` that only runs a program of the page."""
 
 VARIABLE = re.compile(r"(?<![:\w]):('?)([a-z_]+)\1")
 
@@ -96,10 +101,16 @@ class Reader:
     """Somebody who follows a page, in a folder and a database of his own."""
 
     def __init__(
-        self, page: Path, folder: Path, connection: psycopg.Connection[Any], environment: dict[str, str]
+        self,
+        page: Path,
+        folder: Path,
+        connection: psycopg.Connection[Any],
+        environment: dict[str, str],
+        programs: Programs | None = None,
     ) -> None:
         self.page = page
         self.folder = folder
+        self.programs = programs
         self.connection = connection
         self.environment = environment
         self.names: dict[str, Any] = {"__name__": "page"}
@@ -128,6 +139,10 @@ class Reader:
         exec(code, self.names)  # noqa: S102
 
     def sh(self, block: Block) -> None:
+        if self.programs is not None and (program := PROGRAM.fullmatch(block.text)):
+            wrong = self.programs.run(program[1], self.environment)
+            assert not wrong, f"{self.page.name}:{block.line}: {wrong}"
+            return
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
             cwd=self.folder,

@@ -12,19 +12,15 @@ import pytest
 from psycopg.rows import dict_row
 
 from docs.page import Reader, blocks, statements
+from docs.program import WITH_SPARK
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+WITHOUT_SPARK = [page for page in PAGES if page.name not in WITH_SPARK]
 WITHOUT_BLOCKS = {"README.md", "heritage.md", "message.md", "reference.md", "replication.md"}
 
 
-SLOW = dict.fromkeys(("pipelines.md", "spark.md", "spark-writing.md"), pytest.mark.timeout(900))
-"""Pages whose programs take their time: each of them starts a Spark."""
-
-
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=SLOW.get(page.name, ()), id=page.stem) for page in PAGES]
-)
+@pytest.mark.parametrize("page", WITHOUT_SPARK, ids=lambda page: page.stem)
 def test_a_page_can_be_followed_from_top_to_bottom(
     page: Path,
     tmp_path: Path,

@@ -1,9 +1,13 @@
 """Two attempts at one run at once, with different data: the sink has one of them whole, and the state is
 its.
+
+Each way to commit meets every order. Modes that commit the same way share the orders; with
+TRUNQ_TEST_ORDERS=all, each meets all.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -88,6 +92,18 @@ SINKS: dict[str, dict[str, Any]] = {
 }
 
 
+FIRST = ("append", "queue", "delta", "parquet")
+"""One for each way to commit; the others are modes of the first and the third."""
+
+
+def orders(kind: str) -> list[tuple[str, ...]]:
+    """The orders that attempts at a sink of this kind meet in: of modes, each a third, together all."""
+    if kind in FIRST or os.environ.get("TRUNQ_TEST_ORDERS") == "all":
+        return ORDERS
+    modes = [each for each in SINKS if each not in FIRST]
+    return ORDERS[modes.index(kind) % 3 :: 3]
+
+
 def words(bench: Bench, kind: str) -> list[str]:
     """What the sink has."""
     if kind.startswith("delta"):
@@ -149,7 +165,7 @@ def test_in_whatever_order_two_attempts_meet_the_sink_has_one_whole_and_the_stat
     bench: Bench, made: Callable[[str], str], kind: str
 ) -> None:
     meeting = Meeting(bench, made(kind), kind)
-    for order in ORDERS:
+    for order in orders(kind):
         both = meeting.next()
         for word in order:
             next(both[word].steps)()
@@ -161,7 +177,7 @@ def test_of_two_that_commit_at_the_same_time_one_is_in_the_sink(
     bench: Bench, made: Callable[[str], str], kind: str
 ) -> None:
     meeting = Meeting(bench, made(kind), kind)
-    for round in range(4):
+    for round in range(4 if kind in FIRST else 2):
         both = meeting.next()
         at_once, failed = threading.Barrier(2), []
 

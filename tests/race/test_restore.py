@@ -28,6 +28,7 @@ from calling import (
     refused,
     state,
 )
+from conftest import TEMPLATE
 from laning import make
 from trunq import install
 from trunq.embedded import Embedded
@@ -146,12 +147,15 @@ def copy(new_name: Callable[[], str], tmp_path: Path) -> Copy:
 def original(new_name: Callable[[], str]) -> Callable[[Embedded], str]:
     """Make a database with trunq in it; its address."""
 
-    def make(server: Embedded) -> str:
+    def make(at: Embedded) -> str:
         name = new_name()
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute(f"create database {name}".encode())
-        install.install(named(server.dsn, name))
-        return named(server.dsn, name)
+        with psycopg.connect(at.dsn, autocommit=True) as connection:
+            # Once a server: an installation takes longer than most tests.
+            if not fetch(connection, "select exists (select from pg_database where datname = %s)", TEMPLATE):
+                connection.execute(f"create database {TEMPLATE}".encode())
+                install.install(named(at.dsn, TEMPLATE))
+            connection.execute(f"create database {name} template {TEMPLATE}".encode())
+        return named(at.dsn, name)
 
     return make
 

@@ -164,7 +164,7 @@ begin
   end if;
   if x_force then
     perform pgq.unregister_consumer(x_queue_name, c.co_name)
-    from pgq._subscription s join pgq.consumer c on c.co_id = s.sub_consumer where s.sub_queue = v_queue_id order by s.is_member;
+    from pgq._subscription s join pgq.consumer c on c.co_id = s.sub_consumer where s.sub_queue = v_queue_id order by s.is_member, c.co_id;
   elsif exists (select from pgq._subscription s where s.sub_queue = v_queue_id) then
     raise exception 'cannot drop queue, consumers still attached';
   elsif exists (select from trunq.subscription s where s.queue_id = v_queue_id) then
@@ -242,6 +242,11 @@ begin
   if (old.queue_id, old.queue_ntables, old.queue_data_pfx, old.queue_event_seq, old.queue_tick_seq)
       is distinct from (new.queue_id, new.queue_ntables, new.queue_data_pfx, new.queue_event_seq, new.queue_tick_seq) then
     raise feature_not_supported using message = 'queue_id, queue_ntables, queue_data_pfx and the names of sequences are fixed: trunq''s log is behind them';
+  end if;
+  -- In the order of drop_queue.
+  perform from pgq._queue f where f.queue_id = old.queue_id for update;
+  if not found then
+    return null;
   end if;
   update trunq.queue q set tick_max_count = new.queue_ticker_max_count, tick_max_lag = new.queue_ticker_max_lag,
     tick_idle_period = new.queue_ticker_idle_period, tick_external = new.queue_external_ticker, tick_paused = new.queue_ticker_paused,
