@@ -2,8 +2,9 @@
 
 A chapter, `facade/calls/NAME.sql`, is a list of calls, a blank line between two. `-- in b` above one sends it
 through a second session, `-- quiet` waits until no other transaction is open, and the lines below a `copy`
-are its data. `facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew where
-Debian's postgresql-15-pgq3 and postgresql-15-pgq-node are installed:
+are its data. The chapters `trigger_FORMAT` are one list, `trigger.sql`, for each of PgQ's triggers.
+`facade/answers/NAME.json` has what PgQ 3.5 on Postgres 15 says to each. To record it anew where Debian's
+postgresql-15-pgq3 and postgresql-15-pgq-node are installed:
 
     python tests/mirroring.py [--with pgq_coop.sql] [--with pgq_ext.sql] [CHAPTER ...]
 
@@ -28,6 +29,9 @@ from waiting import wait_until
 FACADE = Path(__file__).parent / "facade"
 PARTS = ("pgq_coop", "pgq_ext")
 """Parts of PgQ that are packaged apart from it: chapters by these names need them."""
+
+TRIGGERS = ("json", "logu", "sql")
+"""Formats that PgQ's triggers write."""
 
 ORIGINAL = 15
 """The version of Postgres that Debian packages PgQ for."""
@@ -64,12 +68,17 @@ class Call:
 
 def chapters() -> list[str]:
     """Names of all chapters."""
-    return sorted(path.stem for path in (FACADE / "calls").glob("*.sql"))
+    names = {path.stem for path in (FACADE / "calls").glob("*.sql")} - {"trigger"}
+    return sorted(names | {f"trigger_{format}" for format in TRIGGERS})
 
 
 def calls(chapter: str) -> Iterator[Call]:
     """The calls of a chapter, in order."""
-    for text in (FACADE / "calls" / f"{chapter}.sql").read_text().strip("\n").split("\n\n"):
+    name, _, format = chapter.partition("_") if chapter.startswith("trigger_") else (chapter, "", "")
+    listed = (FACADE / "calls" / f"{name}.sql").read_text()
+    if format:
+        listed = listed.replace("{format}", format)
+    for text in listed.strip("\n").split("\n\n"):
         lines = [line for line in text.splitlines() if line.startswith("-- ")]
         session = next((line.removeprefix("-- in ") for line in lines if line.startswith("-- in ")), "a")
         yield Call(text, session, "-- quiet" in lines)

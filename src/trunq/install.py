@@ -80,6 +80,18 @@ FACADES: Final = ("pgq",)
 _ORDER: Final = {"schema.sql": 0, "view.sql": 2, "role.sql": 3}
 """Which files of a facade come before the others, and which after them."""
 
+_MISFITS: Final = (
+    psycopg.errors.DuplicateColumn,
+    psycopg.errors.DuplicateFunction,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.UndefinedTable,
+)
+"""What a migration says of tables that are not as those before it left them."""
+
 _INSTALL: Final = "`trunq db install` puts it there, and completes a copy of its schema without rows"
 _UPGRADE: Final = "`trunq db upgrade` brings it up to date"
 _RENEW: Final = "`pip install --upgrade trunq` brings this program up to date"
@@ -169,7 +181,7 @@ def _apply(connection: Connection, before: int, copied: int) -> None:
     _run(connection, _KEEP_CHANGES if before else _NO_CHANGES)
     for migration in migrations():
         if migration.number > (before or copied):
-            _run(connection, migration.sql)
+            _migrate(connection, migration, before or copied)
         if migration.number > before:
             _run(connection, _record(migration))
     _run(connection, _LATE_BOUND)
@@ -178,6 +190,20 @@ def _apply(connection: Connection, before: int, copied: int) -> None:
     if copied:
         _run(connection, "select trunq._restore_rows()")
     _run(connection, _finish())
+
+
+def _migrate(connection: Connection, migration: Migration, since: int) -> None:
+    try:
+        _run(connection, migration.sql)
+    except _MISFITS as error:
+        if not since:
+            raise
+        raise SchemaError(
+            f"this database has a schema {since} of trunq that no release made, or that was changed by hand:"
+            f" migration {migration.name} does not fit it, and nothing was changed:"
+            f" {error.diag.message_primary}",
+            "with the trunq that made it: work off its queues, `trunq db uninstall`; then install this one",
+        ) from error
 
 
 def version(where: str | Connection) -> int | None:

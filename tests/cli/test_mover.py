@@ -34,6 +34,8 @@ def test_what_cannot_be_is_refused(trunq: Shell, client: Client) -> None:
         (["sales", "--stop"], "has no mover. Those there are: none"),
         (["sales", "x", "--stop", "--status"], "not both"),
         (["sales", "x", "--split", "kind"], "orders_{kind}"),
+        (["sales", "x_{kind}"], "A target without a split has no name in braces"),
+        (["sales", "x_{slot}", "--split", "key"], "1 to 1,000: none is given"),
         (["sales", "x", "--map", "nothing"], "REGEX=QUEUE"),
         (["sales", "sales"], "to itself"),
         (["nothing", "x"], 'no queue "nothing"'),

@@ -28,7 +28,8 @@ def test_streams_are_listed_shown_and_moved(trunq: Shell, client: Client, tick: 
     assert "ledger" in trunq("stream", "list", "orders").said
     shown = trunq("stream", "show", "orders", "ledger", "--json").json
     assert (shown["pending"], shown["batch_id"]) == (2, None)
-    assert "position_tick_id" in trunq("stream", "show", "orders", "ledger").said
+    lines = [line.rstrip() for line in trunq("stream", "show", "orders", "ledger").out.splitlines()]
+    assert {"  subscription     ledger", f"  position tick id {tick + 1}"} <= set(lines)
     moved = trunq("stream", "seek", "orders", "ledger", "--tick", str(tick), "--json").json
     assert moved == {"queue": "orders", "subscription": "ledger", "position_tick_id": tick}
     assert trunq("stream", "show", "orders", "ledger", "--json").json["pending"] == 4
@@ -96,7 +97,8 @@ def test_what_cannot_be_is_refused(trunq: Shell, command: list[str], words: str)
 
 
 def test_without_streams_it_says_so(trunq: Shell, client: Client) -> None:
-    client.create_queue("mail")
+    assert trunq("queue", "create", "mail", "--no-default-subscription").status == 0
+    assert client.list_subscriptions("mail") == []
     assert trunq("stream", "list").said == "There are no streams: no subscription is exclusive."
 
 
@@ -110,6 +112,7 @@ def test_what_was_lost_is_listed_warned_of_and_accepted(trunq: Shell, client: Cl
         assert client.rotate("mail", connection=connection) == 1
     status = trunq("status", "--once").said
     assert "default (messages lost)" in status
+    assert "until somebody accepts that: trunq stream accept mail default" in status
     assert 'subscription "default" of queue "mail" has lost messages: 3' in status
     (row,) = trunq("stream", "losses", "mail", "--json").json
     assert (row["messages"], row["reason"], row["accepted_at"]) == (3, "time", None)

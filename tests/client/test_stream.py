@@ -12,7 +12,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from trunq import AsyncClient, Client, Consumer, InvalidArgument, SubscriptionBusy, SubscriptionNotFound
+from trunq import (
+    AsyncClient,
+    Client,
+    Consumer,
+    InvalidArgument,
+    LeaseLost,
+    SubscriptionBusy,
+    SubscriptionNotFound,
+)
 from waiting import async_wait_until, wait_until
 
 READER = """
@@ -136,6 +144,28 @@ async def test_an_exception_rolls_back_and_fails_the_batch(
         break
 
 
+async def test_a_commit_that_was_not_heard_of_is_not_made_twice(
+    client: AsyncClient, connection: psycopg.Connection[Any]
+) -> None:
+    await client.publish_many("sales", [1, 2])
+    stream = client.stream("sales", "ledger")
+    async for batch in stream:
+        stream.stop()
+        insert = "insert into effect select id from trunq.read_batch('sales', 'ledger', %s)"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as patience, batch.transaction() as writing:
+                await writing.execute(insert, (batch.batch.batch_id,))
+                # The commit succeeds, and its answer comes too late.
+                await batch.finish()
+                await writing.execute("commit; begin")
+                patience.reschedule(0)
+                await asyncio.sleep(60)
+        with pytest.raises(LeaseLost, match="twice"):
+            async with batch.transaction() as writing:
+                await writing.execute(insert, (batch.batch.batch_id,))
+    assert len(effects(connection)) == 2
+
+
 async def test_a_batch_that_is_left_open_ends_the_loop(client: AsyncClient) -> None:
     await client.publish("sales", 1)
     with pytest.raises(InvalidArgument, match="neither finished nor failed"):
@@ -156,7 +186,8 @@ def test_part_of_a_batch_and_a_retry(database: str) -> None:
                 batch.finish(upto=messages[4399])
             elif len(seen) == 2:
                 with batch.transaction():
-                    assert batch.retry(messages[0], messages[1].id, after=0) == 2
+                    assert batch.retry([]) == 0
+                    assert batch.retry([messages[0]], messages[1].id, after=0) == 2
                 client.promote("sales")
             else:
                 batch.finish()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from calling import ask, fetch
 from trunq import Client, SchemaError, install
@@ -51,6 +52,10 @@ def test_it_is_put_there_once_and_goes_along_with_upgrades(new_database: NewData
         connection.execute(
             "create or replace function pgq.version() returns text language sql as 'select null'"
         )
+        # And its functions of queues took other arguments.
+        on_queue = fetch(connection, "select '_on_' || name from trunq.queue")
+        for function in ("_on__specimen_find", f"{on_queue}_find"):
+            connection.execute(f"create function pgq.{function}() returns int return 1".encode())
         assert install.install(dsn).facades == ("pgq",)
         assert contents(dsn) == before
         # Whatever of trunq is applied again, it is too.
@@ -76,6 +81,10 @@ def test_it_refuses_to_stand_in_for_pgq_where_pgq_is(new_database: NewDatabase) 
     with pytest.raises(SchemaError, match=r"(?s)has a schema pgq already.*docs/pgq\.md"):
         install.install(dsn, "pgq")
     assert install.install(dsn).facades == ()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop schema pgq; create schema pgq_ext")
+    with pytest.raises(SchemaError, match="has a schema pgq_ext already"):
+        install.install(dsn, "pgq")
     with pytest.raises(ValueError, match="there is no facade"):
         install.install(dsn, "londiste")
 
@@ -114,3 +123,41 @@ def test_an_uninstall_takes_it_along(new_database: NewDatabase) -> None:
         uninstall.drop_schemas(client, found.schemas)
     assert contents(dsn) == []
     assert install.version(dsn) is None
+
+
+def test_a_copy_of_the_schema_alone_keeps_names_and_triggers(
+    server: Embedded, new_database: NewDatabase
+) -> None:
+    dsn = new_database()
+    install.install(dsn, "pgq")
+    odd = "odd 'name'"
+    with psycopg.connect(dsn, autocommit=True) as pgq:
+        for queue in ("gone", odd, "plain"):
+            pgq.execute("select pgq.create_queue(%s)", (queue,))
+        pgq.execute("select pgq.drop_queue('gone')")
+        ask(pgq, "create_queue", queue="native")
+        pgq.execute("create table things (id integer primary key)")
+        pgq.execute(
+            sql.SQL(
+                "create trigger out after insert on things for each row execute function pgq.jsontriga({})"
+            ).format(odd)
+        )
+    copy = new_database("template0")
+    dump = [server.binaries / "pg_dump", "--schema-only", f"--dbname={dsn}"]
+    text = subprocess.run(dump, capture_output=True, check=True).stdout
+    command = [server.binaries / "psql", "-qX", "--set=ON_ERROR_STOP=1", f"--dbname={copy}"]
+    subprocess.run(command, input=text, capture_output=True, check=True)
+    assert install.install(copy).facades == ("pgq",)
+    with psycopg.connect(copy, autocommit=True) as pgq:
+        names = "select queue_id, queue_name from pgq.queue order by 1"
+        assert pgq.execute(names.encode()).fetchall() == [(2, odd), (3, "plain")]
+        assert fetch(pgq, "select queue_id from trunq.queue where name = 'native'") == 4
+        # No subscription holds what no consumer reads.
+        assert fetch(pgq, "select count(*) from trunq.subscription") == 1
+        pgq.execute("select pgq.register_consumer(%s, 'c')", (odd,))
+        pgq.execute("insert into things values (1)")
+        pgq.execute("select pgq.force_tick(%s)", (odd,))
+        pgq.execute("select pgq.ticker(%s)", (odd,))
+        batch = fetch(pgq, "select pgq.next_batch(%s, 'c')", odd)
+        assert fetch(pgq, "select count(*) from pgq.get_batch_events(%s)", batch) == 1
+        assert fetch(pgq, "select pgq.create_queue('more')") == 1

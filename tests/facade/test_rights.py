@@ -109,17 +109,8 @@ def test_a_cursor_s_condition_has_the_caller_s_rights(
 
 @pytest.mark.parametrize(
     "odd",
-    [
-        "",
-        " ",
-        'It\'s "a" queue',
-        "Größe; drop schema pgq",
-        "x" * 300,
-        "pgq.event_1",
-        "a%sb$$c",
-        "$f$; $q$",
-        "a\\'b",
-    ],
+    ["", " ", 'It\'s "a" queue', "Größe; drop schema pgq", "x" * 300, "pgq.event_1", "a%sb$$c\\d"]
+    + ["a$f$; create table pgq.made(); --", "a$q$b"],
 )
 def test_names_may_be_any_text(pgq: Connection, odd: str) -> None:
     assert fetch(pgq, "select pgq.create_queue(%s)", odd) == 1
@@ -138,6 +129,7 @@ def test_names_may_be_any_text(pgq: Connection, odd: str) -> None:
     assert info == (odd, odd)
     assert fetch(pgq, "select ev_data from pgq.get_batch_events(%s)", batch) == odd
     assert fetch(pgq, "select pgq.drop_queue(%s, true)", odd) == 1
+    assert fetch(pgq, "select to_regclass('pgq.made')") is None
 
 
 def test_many_queues_are_each_found_by_their_names(pgq: Connection, name: str) -> None:

@@ -104,6 +104,31 @@ async def test_all_databases_of_a_server_are_those_that_have_trunq(
         await _finder(Databases([away], True), "")()
 
 
+async def test_one_that_lets_nobody_in_for_a_moment_is_led_on_and_one_of_others_stops_no_look(
+    new_database: Callable[..., str], server: Embedded, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = new_database(), new_database()
+    role = f"looks_at_{named(one)}"
+    with psycopg.connect(server.dsn, autocommit=True) as admin:
+        admin.execute(f"create role {role} login".encode())
+        try:
+            with psycopg.connect(one, autocommit=True) as owner:
+                # Enough to see that trunq is there.
+                owner.execute(f"grant usage on schema trunq to {role}".encode())
+                owner.execute(f"grant select on trunq.migration to {role}".encode())
+            find = _finder(Databases([make_conninfo(server.dsn, user=role)], True), "")
+            assert {named(dsn) for dsn in await find()} & {named(one), named(two)} == {named(one)}
+            assert f"{named(two)} cannot be looked at" in caplog.text
+            admin.execute(f"alter database {named(one)} connection limit 0".encode())
+            assert named(one) in {named(dsn) for dsn in await find()}
+            admin.execute(f"revoke connect on database {named(one)} from public".encode())
+            assert named(one) not in {named(dsn) for dsn in await find()}
+        finally:
+            with psycopg.connect(one, autocommit=True) as owner:
+                owner.execute(f"drop owned by {role}".encode())
+            admin.execute(f"drop role {role}".encode())
+
+
 def test_at_a_hangup_it_reads_the_settings_again(new_database: Callable[..., str], tmp_path: Path) -> None:
     one, two, three = new_database(), new_database(), new_database()
 

@@ -357,6 +357,21 @@ def test_retries_that_are_rolled_back_come_with_their_batch_alone(work: Engine, 
     assert take(work) is None
 
 
+def test_a_tick_that_was_cut_before_a_message_committed_is_out_of_reach_with_its_segment(
+    work: Engine, other: Engine
+) -> None:
+    other.publish(1)
+    work.publish(1)
+    early = work.ask("tick", force=True)
+    other.connection.commit()
+    both = work.ask("tick", force=True)
+    work.ask("unsubscribe", **LAKE)
+    assert work.rotate(OLD) >= 1
+    assert work.is_empty("log")
+    reach = work.fetch("select reachable_tick_id from trunq.queue where name = '{queue}'")
+    assert reach == both > early, "the first that sees all that went"
+
+
 def test_messages_that_come_while_a_segment_is_emptied_are_read_and_no_tick_is_lost(
     work: Engine, other: Engine, meanwhile: Any, open_session: Connect
 ) -> None:

@@ -102,6 +102,16 @@ def test_what_failed_in_an_older_window_comes_by_halves_beside_newer_ones(work: 
     assert ids(read(work, take(work, worker="bob", cut=False))) == late, "the frontier stood where it was"
 
 
+def test_a_member_that_finishes_in_part_leaves_the_batches_of_others_open(work: Engine) -> None:
+    published = put_batches(work, 2)
+    ada, bob = take(work, cut=False), take(work, worker="bob", cut=False)
+    first = read(work, bob)[0]
+    assert finish(work, bob, upto_txid=first.txid, upto_id=first.id)
+    assert position(work) == ada.from_tick_id
+    assert ids(read(work, take(work, worker="cat", cut=False))) == published[1][1:], "and nothing of ada's"
+    assert finish(work, ada)
+
+
 def test_rotation_keeps_what_a_member_has_in_hand(work: Engine) -> None:
     published = put_batches(work, 2)
     ada = take(work, lease_time="20000 days", cut=False)

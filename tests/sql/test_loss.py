@@ -174,6 +174,91 @@ def test_of_a_part_what_lies_behind_the_tick_stays(work: Engine) -> None:
     assert ids(read(work, take(work))) == after[2:]
 
 
+def test_members_lose_what_they_have_of_the_segment_and_keep_what_lies_behind(work: Engine) -> None:
+    work.ask("unsubscribe", subscription="default")
+    work.ask("create_group", group="lake")
+    work.ask("subscribe", **LAKE, mode="exclusive", lease_time="9000 days")
+    work.publish(3)
+    middle = work.ask("tick", force=True)
+    ada = take(work, cut=False)
+    work.publish(2)
+    publish_later(work, 1)
+    work.ask("tick", force=True)
+    bob = take(work, worker="bob", cut=False)
+    publish_later(work, 2)
+    work.ask("tick", force=True)
+    cat = take(work, worker="cat", cut=False)
+    last = publish_later(work, 1)
+    work.ask("tick", force=True)
+    (loss,) = lose(work)
+    assert (loss.subscription, loss.messages, loss.from_tick_id) == ("lake", 6, ada.from_tick_id)
+    assert loss.to_tick_id == bob.to_tick_id > middle, "the first that sees all of the segment"
+    for batch in (ada, bob):
+        with refused("TQ003", "has ended"):
+            work.ask("finish_batch", **named(batch))
+    with refused("TQ026", "lake", "messages: 6"):
+        take(work, worker="dan", cut=False)
+    assert work.ask("finish_batch", **named(cat)), "it lies behind"
+    assert work.ask("accept_loss", subscription="lake") == 1
+    rest = take(work, cut=False)
+    assert ids(read(work, rest)) == last, "neither cat's batch again nor what was before"
+    assert work.ask("finish_batch", **named(rest))
+    assert take(work, cut=False) is None
+
+
+def test_a_batch_of_a_member_over_the_end_of_what_is_lost_leaves_its_rest(work: Engine) -> None:
+    work.ask("unsubscribe", subscription="default")
+    work.ask("create_group", group="lake")
+    work.publish(2)
+    middle = work.ask("tick", force=True)
+    kept = publish_later(work, 2)
+    work.ask("tick", force=True)
+    ada = take(work, max_ticks=9, lease_time="9000 days", cut=False)
+    later = publish_later(work, 1)
+    work.ask("tick", force=True)
+    bob = take(work, worker="bob", lease_time="9000 days", cut=False)
+    (loss,) = lose(work)
+    assert (loss.messages, loss.to_tick_id) == (2, middle)
+    work.ask("accept_loss", subscription="lake")
+    with refused("TQ003", "has ended"):
+        work.ask("finish_batch", **named(ada))
+    assert ids(read(work, take(work, worker="cat", cut=False))) == kept
+    assert ids(read(work, bob)) == later
+    assert work.ask("finish_batch", **named(bob))
+
+
+def test_a_group_by_key_hands_out_nothing_once_a_slot_has_lost_messages(work: Engine) -> None:
+    work.ask("unsubscribe", subscription="default")
+    work.ask("create_group", group="crew", slots=4)
+    work.publish(keys=["k1"])
+    work.ask("tick", force=True)
+    later = [id for n in range(12) for id in publish_later(work, key=f"k{n}")]
+    work.ask("tick", force=True)
+    (loss,) = lose(work)
+    assert (loss.subscription, loss.messages) == ("crew#3", 1), "the others come before it"
+    for member in ("ada", "bob", "cat", "dan"):
+        with refused("TQ026", '"crew"', "messages: 1"):
+            take(work, subscription="crew", worker=member, cut=False)
+    (warning,) = work.call("_warn_space")
+    assert (warning.subscription, "has lost messages: 1" in warning.warning) == ("crew", True)
+    assert work.ask("accept_loss", subscription="crew") == 1
+    found: list[int] = []
+    while (batch := take(work, subscription="crew", cut=False)) is not None:
+        found += ids(work.call("read_batch", subscription="crew", batch_id=batch.batch_id))
+        work.ask("finish_batch", subscription="crew", batch_id=batch.batch_id, token=batch.token)
+    assert sorted(found) == later, "each of all slots"
+
+
+def test_of_a_group_by_key_space_is_warned_of_once(work: Engine) -> None:
+    work.ask("unsubscribe", subscription="default")
+    work.ask("create_group", group="crew", slots=4)
+    work.publish(keys=[f"k{n}" for n in range(12)], count=12)
+    with work.clock("3000 days"):
+        (warning,) = work.call("_warn_space")
+    assert warning.subscription == "crew"
+    assert "has used" in warning.warning
+
+
 @pytest.mark.parametrize("in_order", [False, True], ids=["fair", "in order"])
 def test_lanes_lose_what_they_hold_of_the_segment_and_go_on(
     session: psycopg.Connection[Any], in_order: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -9,6 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from calling import ask, call, new_names, refused
+from conftest import Connect
 from engine import Engine
 from streaming import LAKE, ids, named, put_batches, read, take
 
@@ -152,6 +154,23 @@ def test_one_that_gives_messages_up_cannot_be_moved(work: Engine) -> None:
         start(work, worker="")
 
 
+def test_what_the_other_database_goes_by_is_on_disk_before(work: Engine, open_session: Connect) -> None:
+    put_batches(work, 1)
+    start(work)
+    batch = take(work)
+    late = work.on(open_session(autocommit=False))
+    late.connection.execute("set synchronous_commit = off")
+    late.connection.commit()
+    for step in (partial(begin, late, batch), partial(receive, late, begin(work, batch))):
+        step()
+        # Only a commit that writes waits for the disk.
+        assert late.fetch("select pg_current_xact_id_if_assigned() is not null")
+        assert late.fetch("select current_setting('synchronous_commit')") == "on"
+        late.connection.commit()
+        assert late.fetch("select current_setting('synchronous_commit')") == "off"
+        late.connection.rollback()
+
+
 def test_a_failed_move_is_told_until_one_succeeds(work: Engine) -> None:
     put_batches(work, 1)
     start(work)
@@ -177,6 +196,17 @@ def test_one_is_asked_to_stop_and_the_next_one_is_not(work: Engine) -> None:
     assert not work.ask("end_mover", **LAKE, worker="ada")
     assert work.ask("end_mover", **LAKE, worker="eve")
     assert not work.ask("stop_mover", **LAKE)
+
+
+def test_a_stream_that_is_reset_is_moved_on_when_somebody_accepts_that(work: Engine) -> None:
+    put_batches(work, 1)
+    start(work)
+    moved(work)
+    work.ask("reset", **LAKE, start="earliest")
+    move = begin(work, take(work))
+    with refused("TQ028", "p_accept"):
+        receive(work, move)
+    assert receive(work, move, accept=True)
 
 
 def test_a_position_is_copied_exactly(work: Engine) -> None:
@@ -208,3 +238,16 @@ def test_a_position_that_is_out_of_reach_is_not_copied(work: Engine) -> None:
     with refused("TQ012", f"tick {behind} ", "out of reach"):
         work.ask("copy_position", subscription="ahead", like="lake")
     assert work.ask("copy_position", **LAKE, like="ahead") == ahead
+
+
+def test_one_that_fails_is_warned_of_until_it_moves_again(work: Engine) -> None:
+    put_batches(work, 1)
+    start(work)
+    assert work.call("list_warnings") == []
+    batch = take(work)
+    work.ask("fail_move", **named(batch), error="target is full\nand more", after="0")
+    (warned,) = work.call("list_warnings")
+    assert (warned.subscription, warned.warning.partition(": ")[2]) == ("lake", "target is full")
+    assert "ada" in warned.hint
+    moved(work)
+    assert work.call("list_warnings") == []

@@ -119,6 +119,19 @@ def test_a_batch_goes_to_where_its_slot_has_messages(work: Engine) -> None:
     assert take(work, "cat", cut=False) is None
 
 
+def test_a_minimum_of_lag_lets_a_slot_come_to_its_first_message(work: Engine) -> None:
+    """Though the first tick behind its position has nothing for it."""
+    for slot in (0, 0, 2):
+        put(work, slot)
+        work.ask("tick", force=True)
+    with work.clock("1 min"):
+        ada, bob = (take(work, name, min_lag="30 s", cut=False) for name in ("ada", "bob"))
+        assert (len(read(work, ada)), len(read(work, bob))) == (1, 1)
+        put(work, 3)
+        work.ask("tick", force=True)
+        assert take(work, "cat", min_lag="30 s", cut=False) is None, "its first message is too young"
+
+
 def test_a_group_by_key_is_one_row(work: Engine) -> None:
     put(work, 0, 1, 1, 2)
     ada = take(work)
@@ -241,6 +254,8 @@ def test_names_and_ways_that_cannot_be(work: Engine) -> None:
         work.ask("subscribe", **CREW)
     with refused("TQ005", "no rate"):
         work.ask("subscribe", **CREW, mode="exclusive", rate=3)
+    with refused("TQ005", '"crew#1"', "drop_group"):
+        work.ask("unsubscribe", subscription="crew#1")
     work.ask("subscribe", subscription="solo", mode="exclusive")
     with refused("TQ011", "solo"):
         work.ask("create_group", group="solo", slots=SLOTS)

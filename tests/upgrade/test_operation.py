@@ -333,6 +333,18 @@ def test_a_copy_of_the_schema_alone_is_completed(
         ask(session, "drop_queue", queue="orders")
 
 
+def test_tables_that_no_release_made_are_refused_and_left_alone(database: str, connect: Connect) -> None:
+    session = connect()
+    session.execute("delete from trunq.migration where number > 1")
+    with pytest.raises(
+        SchemaError, match=r"that no release made.* nothing was changed: .*already exists"
+    ) as caught:
+        install.install(database)
+    assert "trunq db uninstall" in str(caught.value.hint)
+    assert install.version(database) == 1
+    assert ask(session, "create_queue", queue="orders") is True
+
+
 def test_a_copy_that_does_not_say_its_version_names_what_to_drop(
     server: Embedded, database: str, new_database: Any
 ) -> None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from time import monotonic, time
@@ -252,7 +252,8 @@ class OpenBatch:
         together. An exception rolls both back and fails the batch; not one that ends the task or the process
         (CancelledError, KeyboardInterrupt): the batch stays open.
 
-        Raises LeaseLost, and rolls back, when another reader has the batch.
+        Raises LeaseLost, and rolls back, when another reader has the batch, or when it is finished: by a
+        transaction before, whose commit was answered too late for you.
         """
         if self._connection is not None:
             raise InvalidArgument(f"{self!r} has a transaction already")
@@ -280,7 +281,8 @@ class OpenBatch:
     def finish(self, upto: BatchMessage | None = None) -> bool:
         """Move the subscription past the batch, or past one message of it: the next batch is the rest.
 
-        Within `transaction`, it is part of that. False when this reader finished it before.
+        Within `transaction`, it is part of that. False when this reader finished it before; within
+        `transaction`, that raises LeaseLost, as its effects are there already.
         """
         finished = self._client.finish_batch(
             self.batch.queue,
@@ -291,17 +293,31 @@ class OpenBatch:
             None if upto is None else upto.id,
             connection=self._connection,
         )
+        if not finished and self._connection is not None and not self._is_ended:
+            # A transaction whose commit was cut off, or timed out, was committed after all.
+            raise LeaseLost(
+                f"batch {self.batch.batch_id} of {self.batch.queue}, {self.batch.subscription} is finished,"
+                " and what it led to is committed: this transaction would do it twice"
+            )
         self._is_ended = True
         return finished
 
     def retry(
-        self, *messages: BatchMessage | int, after: Interval | None = None, error: str | None = None
+        self,
+        *messages: BatchMessage | int | Iterable[BatchMessage | int],
+        after: Interval | None = None,
+        error: str | None = None,
     ) -> int:
-        """Have messages (or their ids; none given: all) come again in a later batch; returns how many.
+        """Have messages (or their ids, or lists of them; no argument: all) come again in a later batch.
 
-        The batch is still to be finished: in one `transaction` with this.
+        Returns how many. The batch is still to be finished: in one `transaction` with this.
         """
-        ids = [each.id if isinstance(each, BatchMessage) else each for each in messages]
+        ids: list[int] = []
+        for given in messages:
+            some = (given,) if isinstance(given, BatchMessage | int) else given
+            ids.extend(each.id if isinstance(each, BatchMessage) else each for each in some)
+        if messages and not ids:
+            return 0
         return self._client.retry_batch(
             self.batch.queue,
             self.batch.subscription,

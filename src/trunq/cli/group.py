@@ -10,7 +10,7 @@ import typer
 from trunq.cli import option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
-from trunq.cli.output import Row, print_fact, say, write_json, write_rows
+from trunq.cli.output import Row, print_facts, say, write_json, write_rows
 from trunq.cli.question import Yes, confirm
 
 app = option.noun(
@@ -116,8 +116,7 @@ def show(queue: option.Queue, group: Group, *, database: option.Database, json: 
     if json:
         write_json({**row._asdict(), "members": members})
         return
-    for name, value in row._asdict().items():
-        print_fact(name, value)
+    print_facts(row._asdict())
     write_rows(members, MEMBERS, False, "Nobody has asked for a batch yet.")
 
 

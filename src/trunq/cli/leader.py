@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ def _finder(databases: Databases, one: str) -> Find:
         if not databases.all_databases:
             return list(dict.fromkeys(named))
         servers = list(dict.fromkeys(named))
-        looks = (asyncio.to_thread(_with_trunq, server) for server in servers)
+        looks = (asyncio.to_thread(_with_trunq, server, before.get(server, [])) for server in servers)
         for server, found in zip(servers, await asyncio.gather(*looks, return_exceptions=True), strict=True):
             if isinstance(found, BaseException):
                 if not isinstance(found, psycopg.Error) or (len(servers) == 1 and server not in before):
@@ -173,8 +174,8 @@ def _finder(databases: Databases, one: str) -> Find:
     return find
 
 
-def _with_trunq(server: str) -> list[str]:
-    """Addresses of the databases of a server that have trunq in them."""
+def _with_trunq(server: str, known: Collection[str] = ()) -> list[str]:
+    """Addresses of a server's databases that have trunq in them; of those `known`, all that are there."""
     with psycopg.connect(complete(server, "trunq leader"), autocommit=True) as connection:
         names = [name for (name,) in connection.execute(_EACH)]
     found = []
@@ -183,8 +184,12 @@ def _with_trunq(server: str) -> list[str]:
         try:
             if install.version(dsn) is not None:
                 found.append(dsn)
-        except psycopg.OperationalError as error:
-            log.warning("%s cannot be looked at, and is not led: %s", name, first_line(error))
+        except (psycopg.OperationalError, psycopg.errors.InsufficientPrivilege) as error:
+            # One that is led already may be full for a moment.
+            if dsn in known:
+                found.append(dsn)
+            else:
+                log.warning("%s cannot be looked at, and is not led: %s", name, first_line(error))
     return found
 
 

@@ -14,7 +14,7 @@ from trunq.cli import completion, option, stream
 from trunq.cli.database import address, client
 from trunq.cli.failure import Mistake
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
-from trunq.cli.output import Row, print_fact, say, write_json, write_rows
+from trunq.cli.output import Row, print_facts, say, write_json, write_rows
 from trunq.cli.policy import Filter
 from trunq.mover import Mover, Statistics, TargetNotFound
 from trunq.mover.process import default_name
@@ -281,8 +281,7 @@ def _show(row: Row, json: bool) -> None:
     if json:
         write_json(row)
         return
-    for name, value in row.items():
-        print_fact(name, value)
+    print_facts(row)
 
 
 def _stop(trunq: Client, row: Row, json: bool) -> None:

@@ -61,6 +61,17 @@ def print_fact(name: str, value: Any, width: int = 10) -> None:
         out.print(f"  [dim]{name:<{width}}[/dim] {escape(text(value))}")
 
 
+def print_facts(row: Row) -> None:
+    """Print what a row says, a line each, their names as in headings of tables; not what there is none of.
+
+    That a number is no estimate goes without saying.
+    """
+    facts = {name: value for name, value in row.items() if name != "is_estimate" or value}
+    width = max(len(label(name)) for name in facts)
+    for name, value in facts.items():
+        print_fact(label(name), value, width)
+
+
 def complain(sentence: str) -> None:
     """Print an error to stderr."""
     err.print(f"[red]error:[/red] {escape(sentence)}")

@@ -15,7 +15,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import Row
 from trunq.display import interval, text
 
-POLICY: Final = "Its policy, for shared subscriptions"
+POLICY: Final = "Its policy"
 FILTER: Final = "Which messages it reads; what you give takes the place of the filter it has"
 LIMIT: Final = "Its limits, for shared subscriptions"
 LIMITS: Final = ("rate", "burst", "max_running", "in_order")

@@ -95,6 +95,8 @@ RetainSize = Annotated[
     "trunq queue create invoices --unique replace",
     "# One whose log a reader that stands still cannot hold for ever",
     "trunq queue create clicks --hold-at-most 7d",
+    "# One that streams alone read: trunq subscription create --mode exclusive",
+    "trunq queue create events --no-default-subscription",
 )
 def create(
     queue: option.Queue,
@@ -121,6 +123,14 @@ def create(
             " one; chosen once, for ever.",
         ),
     ] = None,
+    default_subscription: Annotated[
+        bool,
+        typer.Option(
+            "--default-subscription/--no-default-subscription",
+            help="Whether workers find a subscription; it keeps each message until one reads it. A queue for "
+            "streams alone needs none.",
+        ),
+    ] = True,
     hold_at_most: HoldAtMost = None,
     hold_size: HoldSize = None,
     retain_size: RetainSize = None,
@@ -140,6 +150,7 @@ def create(
             retention=retention,
             lanes=lanes,
             unique=unique,
+            default_subscription=default_subscription,
             hold_at_most=hold_at_most,
             hold_size=hold_size,
             retain_size=retain_size,

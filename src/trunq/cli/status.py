@@ -15,6 +15,7 @@ from rich.text import Text
 from trunq import Client, display
 from trunq.cli import option
 from trunq.cli.database import client
+from trunq.cli.failure import in_shell
 from trunq.cli.output import Row, out, write, write_csv, write_json
 from trunq.cli.pause import words
 from trunq.cli.table import Column, draw, draw_under, fits
@@ -88,7 +89,9 @@ def _shown(trunq: Client, queue: str | None) -> Group:
     rows = [row._asdict() for row in trunq.status(queue)]
     table = _table(rows)
     unled = [] if all(row["led"] for row in rows) else [Text(UNLED, style="bold yellow")]
-    warnings = (Text(f"! {row.warning}; {row.hint}", style="yellow") for row in trunq.list_warnings(queue))
+    warnings = (
+        Text(f"! {row.warning}; {in_shell(row.hint)}", style="yellow") for row in trunq.list_warnings(queue)
+    )
     takers = (
         Text(f"{row.taker} takes the history of {row.queue}: {behind(row._asdict())}", style="dim")
         for row in trunq.list_takers(queue)

@@ -11,7 +11,7 @@ from trunq import Client
 from trunq.cli import completion, option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
-from trunq.cli.output import Row, print_fact, say, write_json, write_rows
+from trunq.cli.output import Row, print_facts, say, write_json, write_rows
 from trunq.cli.subscription import Name
 from trunq.record import Batch, Stream
 
@@ -60,14 +60,19 @@ def show(
     """Show where one stream stands, and the batch that is open or comes next.
 
     After failures, batches is how many parts of it are open, and error what the last attempt failed with.
+    lost_at: when it lost messages, until somebody accepts that (trunq stream accept).
     """
     with client(database) as trunq:
         row = _stream(trunq, queue, subscription)._asdict()
+        row |= next(
+            {"lost_at": each.lost_at, "ticks_paused": each.ticks_paused}
+            for each in trunq.status(queue)
+            if each.subscription == subscription
+        )
     if json:
         write_json(row)
         return
-    for name, value in row.items():
-        print_fact(name, value)
+    print_facts(row)
 
 
 @option.verb(

@@ -53,15 +53,18 @@ def split_by(
     fields = set(_FIELD.findall(to))
     wanted = {"kind": {"kind"}, "key": {"slot"}}.get(by or "", set())
     if fields != wanted:
-        what = f"the name {{{wanted.pop()}}}" if wanted else "no name in braces"
+        needs = f"needs {{{wanted.pop()}}} in the name of its target" if wanted else "has no name in braces"
         raise InvalidArgument(
-            f'the target of a split {f"by {by}" if by else "of nothing"} has {what}, and "{to}" does not',
+            f'{f"a split by {by}" if by else "a target without a split"} {needs}, and that is "{to}"',
             'as in "orders_{kind}" by kind, "orders_{slot}" by key, "orders" otherwise',
         )
     if (into is None) == (by == "key") or (into is not None and not 1 <= into <= 1000):
-        raise InvalidArgument(f"a split by key, and no other, goes into 1 to 1,000 queues, not {into}")
+        given = "none is given" if into is None else f"{into} are given"
+        raise InvalidArgument(
+            f"a split by key, and no other, says into how many queues (into), 1 to 1,000: {given}"
+        )
     if bool(patterns) != (by == "pattern") or (on is not None and by != "pattern"):
-        raise InvalidArgument("a split by pattern, and no other, has patterns: at least one")
+        raise InvalidArgument("a split by pattern, and no other, has patterns (map): at least one")
     if by == "kind":
         check_name("queue", _filled(to, {"kind": _NOTHING}))
         return _ByKind(to)

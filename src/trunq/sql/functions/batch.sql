@@ -225,7 +225,7 @@ begin
   select * into v_tick from trunq.tick t where t.queue_id = v_sub.queue_id and t.tick_id = p_tick_id;
   if not found then
     perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue, coalesce(p_tick_id::text, 'null')),
-      'select * from trunq.list_ticks(''queue'') shows those kept');
+      format('select * from trunq.list_ticks(%L) shows those kept', p_queue));
   end if;
   perform trunq._check_reachable(v_queue.queue_id, p_tick_id);
   v_newest := trunq._newest_batch(v_queue, v_sub.subscription_id);

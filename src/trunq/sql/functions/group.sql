@@ -23,6 +23,7 @@ begin
   perform trunq._check_slots(p_slots);
   perform trunq._check_start(p_start, p_tick_id, p_at);
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
+  v_queue := trunq._find_queue(p_queue);  -- it may have been dropped meanwhile
   insert into trunq.subscription_group (queue_id, name, slots) values (v_queue.queue_id, p_group, p_slots)
   on conflict (queue_id, name) do nothing returning * into v_group;
   if not found then
@@ -89,11 +90,13 @@ begin
   v_group := trunq._group(p_queue, p_group);
   perform trunq._check_member(p_member);
   v_now := trunq.clock();
-  insert into trunq.member (group_id, name, joined_at, seen_at) values (v_group.group_id, p_member, v_now, v_now)
+  insert into trunq.member (group_id, name, joined_at, seen_at)
+  select g.group_id, p_member, v_now, v_now from trunq.subscription_group g where g.group_id = v_group.group_id for key share
   on conflict (group_id, name) do nothing;
   if found then
     return v_now;
   end if;
+  perform trunq._group(p_queue, p_group);  -- it may have been dropped meanwhile
   -- Of two at once, the second waits here and finds it seen.
   select m.* into v_member from trunq.member m where m.group_id = v_group.group_id and m.name = p_member for update;
   if not found or trunq._is_alive(v_member, v_now) or exists (
@@ -268,8 +271,13 @@ begin
     -- Names of processes that were never heard of again.
     delete from trunq.member m where m.group_id = p_group_id and m.seen_at < p_now - interval '1 day';
   end if;
-  insert into trunq.member as m (group_id, name, joined_at, seen_at) values (p_group_id, p_member, p_now, p_now)
+  insert into trunq.member as m (group_id, name, joined_at, seen_at)
+  select g.group_id, p_member, p_now, p_now from trunq.subscription_group g where g.group_id = p_group_id for key share
   on conflict (group_id, name) do update set seen_at = excluded.seen_at;
+  if not found then
+    perform trunq._fail('TQ002', format('the group that member "%s" asks for a batch was dropped meanwhile', p_member),
+      'create it: select trunq.create_group(''queue'', ''name''); select * from trunq.list_groups() shows those there are');
+  end if;
 end $$;
 comment on function trunq._see_member(integer, text, timestamptz) is 'Notes that a member asked for a batch, every ten seconds.';
 

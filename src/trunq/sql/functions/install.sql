@@ -117,27 +117,34 @@ declare
   v_log record;
   v_ring text[];
   v_queue_id integer;
+  c_ids constant text := pg_get_serial_sequence('trunq.queue', 'queue_id');
 begin
   insert into trunq.leader default values on conflict do nothing;
+  -- Those with PgQ's names first: their numbers stand in the names of what is theirs.
   for v_log in
-    select c.relname::text as name, pg_get_expr(d.adbin, d.adrelid) as segment, (
-        select substring(pg_get_expr(i.adbin, i.adrelid) from 'nextval\(''(.*)''::regclass\)') from pg_attribute b
-        join pg_attrdef i on i.adrelid = b.attrelid and i.adnum = b.attnum where b.attrelid = c.oid and b.attname = 'id') as id_sequence
+    select c.relname::text as name, pg_get_expr(d.adbin, d.adrelid) as segment, n.id_sequence,
+      substring(n.id_sequence from '^pgq\.event_(\d+)_id_seq$')::integer as queue_id
     from pg_class c
+    cross join lateral (
+      select substring(pg_get_expr(i.adbin, i.adrelid) from 'nextval\(''(.*)''::regclass\)') as id_sequence from pg_attribute b
+      join pg_attrdef i on i.adrelid = b.attrelid and i.adnum = b.attnum where b.attrelid = c.oid and b.attname = 'id') n
     join pg_attribute a on a.attrelid = c.oid and a.attname = 'segment'
     join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
-    where c.relnamespace = 'trunq_log'::regnamespace and c.relkind = 'p' and c.relname <> '_specimen' order by c.relname
+    where c.relnamespace = 'trunq_log'::regnamespace and c.relkind = 'p' and c.relname <> '_specimen' order by 4 nulls last, c.relname
   loop
     -- The span and the number of segments: trunq._segment.
     v_ring := regexp_match(v_log.segment, '/ \D*(\d+)\D* % \D*(\d+)');
-    insert into trunq.queue (name, id_sequence, retention, segments, span, lanes, unique_policy)
-    values (v_log.name, v_log.id_sequence, make_interval(secs => v_ring[1]::bigint * (v_ring[2]::integer - 2)), v_ring[2]::smallint, make_interval(secs => v_ring[1]::bigint),
+    insert into trunq.queue (queue_id, name, id_sequence, retention, segments, span, lanes, unique_policy) overriding system value
+    values (coalesce(v_log.queue_id, nextval(c_ids)), v_log.name, v_log.id_sequence, make_interval(secs => v_ring[1]::bigint * (v_ring[2]::integer - 2)), v_ring[2]::smallint, make_interval(secs => v_ring[1]::bigint),
       substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_turn')), 'pg_class') from 'Lanes by ([a-z,]+)\.$'),
       substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_unique')), 'pg_class') from 'Policy: ([a-z]+)\.$'))
     on conflict do nothing
     returning queue_id into v_queue_id;
     if found then
-      perform trunq._start_queue(v_queue_id);
+      if v_log.queue_id is not null then
+        perform setval(c_ids, v_log.queue_id);
+      end if;
+      perform trunq._start_queue(v_queue_id, v_log.queue_id is null);
       -- The rules that its triggers come of are not known.
       perform trunq._define_gate(trunq._find_queue(v_queue_id));
     end if;
@@ -145,4 +152,4 @@ begin
   perform trunq._restore_captures();
 end $$;
 comment on function trunq._restore_rows() is
-  'Into a copy of the schema alone: the rows that every install has, and the queues that the tables tell of, each with its subscription "default"; and the captures.';
+  'Into a copy of the schema alone: the rows that every install has, and the queues that the tables tell of, each with its subscription "default", but for those with PgQ''s names; and the captures.';

@@ -81,18 +81,24 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   v record;
 begin
-  select q.name queue, s.name subscription, s.lost_at, coalesce(g.name, s.name) accepted into v
+  select q.name queue, coalesce(g.name, s.name) subscription, trunq._told_loss(s) loss into v
   from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id left join trunq.subscription_group g on g.group_id = s.group_id
   where s.subscription_id = p_subscription_id and s.lost_at is not null;
   if not found then
     return;
   end if;
-  perform trunq._fail('TQ026', format('subscription "%s" of queue "%s" has lost messages: %s, at %s', v.subscription, v.queue, (
-      select trunq._number(sum(o.messages)::bigint, bool_or(o.is_more)) from trunq.loss o
-      where o.subscription_id = p_subscription_id and o.accepted_at is null), date_trunc('second', v.lost_at)),
-    format('the queue holds no more for it; select * from trunq.list_losses(''%1$s'') tells which, and trunq.accept_loss(''%1$s'', ''%2$s'') lets it go on', v.queue, v.accepted));
+  perform trunq._fail('TQ026', format('subscription "%s" of queue "%s" has lost messages: %s', v.subscription, v.queue, v.loss),
+    format('the queue holds no more for it; select * from trunq.list_losses(''%1$s'') tells which, and trunq.accept_loss(''%1$s'', ''%2$s'') lets it go on', v.queue, v.subscription));
 end $$;
 comment on function trunq._check_loss(integer) is 'Refuses (TQ026) to hand anything out to a subscription whose loss nobody has accepted.';
+
+create or replace function trunq._told_loss(p_sub trunq.subscription) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select format('%s, at %s', trunq._number(sum(o.messages)::bigint, bool_or(o.is_more)), date_trunc('second', p_sub.lost_at))
+  from trunq.loss o join trunq.subscription s using (subscription_id)
+  where (s.subscription_id = p_sub.subscription_id or s.group_id = p_sub.group_id) and o.accepted_at is null
+$$;
+comment on function trunq._told_loss(trunq.subscription) is 'How many messages a subscription, or the group that it is a slot of, lost and nobody has accepted, for people.';
 
 create or replace function trunq._number(p_number bigint, p_is_more boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -157,20 +163,22 @@ declare
   v_by_size numeric;
   v_share integer;
 begin
+  -- A group by key is one.
   for v in
-    select q as row, s.subscription_id, q.name, s.name subscription, s.lost_at from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
-    where (p_queue is null or q.name = p_queue) and (s.lost_at is not null or num_nonnulls(q.hold_at_most, q.hold_size) > 0) order by q.name, s.name
+    select q as row, q.name, coalesce(g.name, s.name) subscription, array_agg(s.subscription_id) ids,
+      (array_agg(s order by s.lost_at) filter (where s.lost_at is not null))[1] lost
+    from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id left join trunq.subscription_group g on g.group_id = s.group_id
+    where (p_queue is null or q.name = p_queue) and (s.lost_at is not null or num_nonnulls(q.hold_at_most, q.hold_size) > 0)
+    group by q.queue_id, coalesce(g.name, s.name) order by q.name, 3
   loop
     queue := v.name; subscription := v.subscription;
-    if v.lost_at is not null then
-      warning := format('subscription "%s" of queue "%s" has lost messages: %s, at %s', subscription, queue, (
-        select trunq._number(sum(o.messages)::bigint, bool_or(o.is_more)) from trunq.loss o
-        where o.subscription_id = v.subscription_id and o.accepted_at is null), date_trunc('second', v.lost_at));
+    if (v.lost).lost_at is not null then
+      warning := format('subscription "%s" of queue "%s" has lost messages: %s', subscription, queue, trunq._told_loss(v.lost));
       hint := format('it hands out nothing until somebody accepts that: select trunq.accept_loss(''%s'', ''%s'')', queue, subscription);
       return next;
     end if;
     continue when num_nonnulls((v.row).hold_at_most, (v.row).hold_size) = 0;
-    v_held := trunq._holds(v.row, v.subscription_id);
+    select max(h.held_for) held_for, max(h.held_bytes) held_bytes into v_held from unnest(v.ids) i(id) cross join lateral trunq._holds(v.row, i.id) h;
     v_by_time := coalesce(extract(epoch from v_held.held_for) / extract(epoch from (v.row).hold_at_most), 0);
     v_by_size := coalesce(v_held.held_bytes::numeric / (v.row).hold_size, 0);
     v_share := (select max(t) from unnest(array[50, 80, 95]) t where t <= 100 * greatest(v_by_time, v_by_size));
@@ -218,8 +226,6 @@ begin
       where s.subscription_id = any (v_needing) and s.mode = 'exclusive' and trunq._tick_position(s) < v_tick_id) then
     if p_queue.tick_paused or p_queue.tick_external then
       return 0;  -- it has no place to go on at until somebody cuts one
-    elsif current_setting('synchronous_commit') = 'off' then
-      perform set_config('synchronous_commit', 'on', true);
     end if;
     v_tick := trunq._cut_tick(p_queue);
   end if;

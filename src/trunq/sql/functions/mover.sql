@@ -63,6 +63,12 @@ begin
     select format('%s/%s', trunq._database(), v_queue.queue_id), v_sub.subscription_id, p.from_place, p.to_place,
       (select m.place from trunq.mover m where m.subscription_id = v_sub.subscription_id)
     from trunq._places(v_queue, v_sub, p_batch_id, p_token) p;
+  if current_setting('synchronous_commit') = 'off' then
+    -- Before the target has its messages, the batch is on disk, with all that was committed before: after a crash, it would be opened with
+    -- another end. Only a commit that wrote something waits for the disk.
+    perform set_config('synchronous_commit', 'on', true);
+    perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for key share;
+  end if;
 end $$;
 comment on function trunq.begin_move(text, text, bigint, bigint) is
   'What the target has to be told of an open batch before its messages (trunq.receive): which stream it belongs to, where the batch begins and ends, and the end of the last one that was moved and finished.
@@ -79,6 +85,10 @@ declare
   v_to bigint[];
 begin
   perform trunq._require_read_committed('receive');
+  if current_setting('synchronous_commit') = 'off' then
+    -- The source forgets the batch when this is committed.
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
   v_from := trunq._place(p_from); v_to := trunq._place(p_to);
   if coalesce(p_source, '') = '' or p_subscription_id is null or v_from is null or v_to is null or v_from > v_to then
     perform trunq._fail('TQ005', 'a batch that is received has a source, and two places', 'trunq.begin_move in the source tells them');
@@ -276,7 +286,10 @@ begin
   if p_place is null then
     return null;
   elsif jsonb_typeof(p_place) = 'object' and jsonb_typeof(p_place -> 'snapshot') = 'string' and jsonb_typeof(p_place -> 'tick_id') = 'number'
-      and jsonb_typeof(p_place -> 'txid') = 'number' and jsonb_typeof(p_place -> 'id') = 'number' then
+      and jsonb_typeof(p_place -> 'txid') = 'number' and jsonb_typeof(p_place -> 'id') = 'number'
+      and not exists (
+        select from unnest('{tick_id,txid,id}'::text[]) n(name) where (p_place ->> n.name)::numeric not between -9223372036854775808 and 9223372036854775807
+          or (p_place ->> n.name)::numeric % 1 <> 0) then
     return array[(p_place ->> 'tick_id')::bigint, (p_place ->> 'txid')::bigint, (p_place ->> 'id')::bigint];
   end if;
   perform trunq._fail('TQ005', format('this is not a place in a stream: %s', left(p_place::text, 200)), 'trunq.begin_move tells the two of a batch');
@@ -289,3 +302,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     case when p_place ->> 'txid' <> '0' then format(', behind message %s', p_place ->> 'id') end)
 $$;
 comment on function trunq._told_place(jsonb) is 'A place in a stream, for people.';
+
+create or replace function trunq._warn_movers(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- Without the time: the leader logs the same words once.
+  select q.name, s.name, format('the mover of subscription "%s" of queue "%s" moves nothing: %s', s.name, q.name, split_part(m.error, E'\n', 1)),
+    case when m.worker is null then 'it has ended; what it said, its log has'
+      else format('it tries again by itself; %s has its log', m.worker) end || '. How far it is: trunq stream moves'
+  from trunq.mover m join trunq.subscription s using (subscription_id) join trunq.queue q on q.queue_id = s.queue_id
+  where m.error is not null and (p_queue is null or q.name = p_queue) order by q.name, s.name
+$$;
+comment on function trunq._warn_movers(text) is 'Movers whose last try failed, until one succeeds.';

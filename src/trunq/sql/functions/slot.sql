@@ -68,9 +68,9 @@ comment on function trunq._set_slots(text, text, text, trunq.policy, interval, i
 create or replace function trunq._slots(p_queue text, p_group text) returns setof text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select s.name from trunq.queue q join trunq.subscription_group g on g.queue_id = q.queue_id join trunq.subscription s on s.group_id = g.group_id
-  where q.name = p_queue and g.name = p_group and g.slots is not null order by s.slot
+  where q.name = p_queue and g.name = p_group and g.slots is not null order by s.subscription_id
 $$;
-comment on function trunq._slots(text, text) is 'The names of the slots of a group by key; none: there is no such group.';
+comment on function trunq._slots(text, text) is 'The names of the slots of a group by key, in the order in which their locks are taken; none: there is no such group.';
 
 create or replace function trunq._is_split(p_queue text, p_group text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -136,7 +136,7 @@ begin
   -- The first tick that sees it: those before may have nothing for this slot.
   select t.* into v_least from trunq.tick t
   where t.queue_id = p_queue.queue_id and t.tick_id > p_from_tick_id and pg_visible_in_snapshot(v_txid, t.snapshot) order by t.tick_id limit 1;
-  if tick_id < v_least.tick_id and p_min_lag is not null or v_least.tick_id is null then
+  if v_least.tick_id is null or v_least.created_at > trunq.clock() - p_min_lag then
     tick_id := null;
   elsif tick_id < v_least.tick_id then
     tick_id := v_least.tick_id; snapshot := v_least.snapshot;

@@ -128,6 +128,9 @@ declare
 begin
   if exists (select from trunq.subscription_group g where g.queue_id = v_queue_id and g.name = p_subscription) then
     return trunq.drop_group(p_queue, p_subscription);
+  elsif exists (select from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription and s.slot is not null) then
+    perform trunq._fail('TQ005', format('"%s" of queue "%s" is a slot of a group: without it, nobody would read its keys', p_subscription, p_queue),
+      format('end the group: select trunq.drop_group(%L, %L)', p_queue, split_part(p_subscription, '#', 1)));
   end if;
   perform trunq._enroll(trunq._find_queue(v_queue_id));
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
@@ -138,35 +141,37 @@ end $$;
 comment on function trunq.unsubscribe(text, text) is
   'Ends a subscription, or a group: its position, delayed and dead messages go with it.
 Returns: false when there was none.
-Raises: TQ001.';
+Raises: TQ001; TQ005 for a slot of a group.';
 
 create or replace function trunq.reset(p_queue text, p_subscription text, p_start text default 'latest') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription;
   v_tick trunq.tick;
+  v_name text;
 begin
   perform trunq._require_read_committed('reset');
   perform trunq._check_start(p_start);
-  if trunq._is_split(p_queue, p_subscription) then
-    perform trunq.reset(p_queue, s.name, p_start) from trunq._slots(p_queue, p_subscription) s(name);
-    return;
-  end if;
   -- As subscribe does: no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), (trunq._find_queue(p_queue)).queue_id);
   perform trunq._check_cluster();
-  v_sub := trunq._subscription(p_queue, p_subscription);
-  -- It may cut a tick: before the subscription's lock (functions/lock.sql).
+  v_sub := trunq._subscription_of(p_queue, p_subscription, null, null);
+  -- It may cut a tick: before the locks of subscriptions (functions/lock.sql), of a group those of all slots.
   v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
-  perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
-  perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
-  -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
-  update trunq.subscription s set subscription_id = default, lost_at = null, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
-  where s.subscription_id = v_sub.subscription_id;
-  perform trunq._forget_subscription(v_sub.queue_id, v_sub.subscription_id);
+  for v_name in
+    select p_subscription where not trunq._is_split(p_queue, p_subscription) union all select trunq._slots(p_queue, p_subscription)
+  loop
+    v_sub := trunq._subscription(p_queue, v_name);
+    perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_name);
+    perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
+    -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
+    update trunq.subscription s set subscription_id = default, lost_at = null, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
+    where s.subscription_id = v_sub.subscription_id;
+    perform trunq._forget_subscription(v_sub.queue_id, v_sub.subscription_id);
+  end loop;
 end $$;
 comment on function trunq.reset(text, text, text) is
-  'Starts a subscription afresh: at latest it skips what waits, at earliest it reads all that is still kept once more. Its policy stays; its position, history, delayed and dead messages go, and answers under its leases are refused.
+  'Starts a subscription, or all slots of a group, afresh: at latest it skips what waits, at earliest it reads all that is still kept once more. Its policy stays; its position, history, delayed and dead messages go, and answers under its leases are refused.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the queue, shared; the subscription.';
 

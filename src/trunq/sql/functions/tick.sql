@@ -21,10 +21,6 @@ declare
   v_due interval;
 begin
   perform trunq._require_read_committed('tick');
-  if current_setting('synchronous_commit') = 'off' then
-    -- For the transaction: a setting of the function would be gone before its commit.
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
   if p_force then
@@ -71,9 +67,6 @@ declare
   v_last trunq.tick;
 begin
   perform trunq._require_read_committed('cut_tick');
-  if current_setting('synchronous_commit') = 'off' then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
   perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
@@ -169,6 +162,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_tick trunq.tick;
 begin
+  perform trunq._wait_for_disk();
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   -- Not below where ids stand: a later one counts as drawn after the tick.
   select p_queue.queue_id, coalesce(p_tick_id, max(t.tick_id) + 1, 1), trunq.snapshot(), greatest(p_last_message_id, trunq._last_message_id(p_queue)),
@@ -178,6 +172,16 @@ begin
   return v_tick;
 end $$;
 comment on function trunq._cut_tick(trunq.queue, bigint, timestamptz, bigint) is 'Stores a tick; the caller holds the lock of the queue''s ticks.';
+
+create or replace function trunq._wait_for_disk() returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('synchronous_commit') = 'off' then
+    -- For the transaction: a setting of the function that cuts a tick would be gone before its commit.
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+end $$;
+comment on function trunq._wait_for_disk() is 'Lets the commit of this transaction wait for the disk.';
 
 create or replace function trunq._find_tick(
   p_queue_id integer, p_from_tick_id bigint, p_now timestamptz, p_max_ticks integer,
@@ -238,9 +242,6 @@ begin
   elsif v_age between '0' and c_gap then
     perform pg_sleep(extract(epoch from c_gap - v_age));
   end if;
-  if current_setting('synchronous_commit') = 'off' then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
   -- Behind the subscription's lock it may not wait for this one; who holds it does so for a moment, and mostly cuts the very tick.
   for v_try in 1..20 loop
     if pg_try_advisory_xact_lock(trunq._lock_class('tick'), p_queue_id) then
@@ -267,7 +268,7 @@ begin
     select t.* into v_tick from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id = p_tick_id;
     if not found then
       perform trunq._fail('TQ012', format('queue "%s" has no tick %s', p_queue.name, p_tick_id),
-        'select * from trunq.list_ticks(''queue'') shows those kept');
+        format('select * from trunq.list_ticks(%L) shows those kept', p_queue.name));
     end if;
     perform trunq._check_reachable(p_queue.queue_id, p_tick_id);
     return v_tick;

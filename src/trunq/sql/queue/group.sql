@@ -30,6 +30,8 @@ begin
     return;
   end if;
   perform trunq._see_member(p_group.group_id, p_member, v_now);
+  -- What one slot lost, the group lost.
+  perform trunq._check_loss(s.subscription_id) from trunq.subscription s where s.group_id = p_group.group_id and s.lost_at is not null limit 1;
   select t.* into v_last from trunq.tick t where t.queue_id = 0 /*queue_id*/ order by t.tick_id desc limit 1;
   v_seen := case when p_cut then trunq.snapshot() else v_last.snapshot end;
   -- By a later statement: where a slot stands, and what v_seen sees.

@@ -16,21 +16,24 @@ declare
   v_tick_id bigint := x_tick_pos;
   v_name text;
 begin
-  select f.queue_id, q.name into v_queue from pgq._queue f join trunq.queue q on q.queue_id = f.queue_id where f.queue_name = x_queue_name;
+  -- Before the consumer: so does drop_queue.
+  select f.queue_id, q.name into v_queue from pgq._queue f join trunq.queue q on q.queue_id = f.queue_id where f.queue_name = x_queue_name
+  for key share of f;
   if not found then
     raise exception 'Event queue not created yet';
-  end if;
-  select c.co_id into v_consumer_id from pgq.consumer c where c.co_name = x_consumer_name for update;
-  if not found then
-    insert into pgq.consumer (co_name) values (x_consumer_name) returning co_id into v_consumer_id;
   end if;
   if x_tick_pos is not null and not exists (select from trunq.tick t where t.queue_id = v_queue.queue_id and t.tick_id = x_tick_pos) then
     raise exception 'cannot reposition, tick not found: %', x_tick_pos;
   end if;
-  select t.subscription_id, s.name into v_sub
-  from pgq._subscription t join trunq.subscription s on s.subscription_id = t.subscription_id
-  where t.sub_queue = v_queue.queue_id and t.sub_consumer = v_consumer_id;
-  if found then
+  -- Before its row is locked, and behind that: whoever has the subscription's lock may end it, and the row, just now.
+  for i in 1 .. 2 loop
+    select t.subscription_id, s.name into v_sub
+    from pgq._subscription t join trunq.subscription s on s.subscription_id = t.subscription_id join pgq.consumer c on c.co_id = t.sub_consumer
+    where t.sub_queue = v_queue.queue_id and c.co_name = x_consumer_name;
+    exit when found or i = 2;
+    v_consumer_id := pgq._consumer(x_consumer_name);
+  end loop;
+  if v_sub.subscription_id is not null then
     if x_tick_pos is not null then
       perform trunq.seek(v_queue.name, v_sub.name, p_tick_id => x_tick_pos);
       delete from pgq._batch b where b.subscription_id = v_sub.subscription_id;
@@ -84,6 +87,21 @@ begin
   delete from pgq.consumer c where c.co_id = v.sub_consumer and not exists (select from pgq._subscription t where t.sub_consumer = c.co_id);
   return v_count;
 end $$;
+
+create or replace function pgq._consumer(p_name text) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_id integer;
+begin
+  loop
+    select c.co_id into v_id from pgq.consumer c where c.co_name = p_name for update;
+    exit when found;
+    -- Of two at once, the second waits here and finds the first's; its last queue may take the name with it before it is locked.
+    insert into pgq.consumer (co_name) values (p_name) on conflict (co_name) do nothing;
+  end loop;
+  return v_id;
+end $$;
+comment on function pgq._consumer(text) is 'The number of a consumer''s name, which it makes where it is missing. Locks its row.';
 
 create or replace function pgq._find(p_queue text, p_consumer text) returns pgq._subscription
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$

@@ -26,16 +26,23 @@ declare
   v_main pgq._subscription;
   v_consumer_id integer;
 begin
-  perform pgq.register_consumer(i_queue_name, i_consumer_name);
-  v_main := pgq._find(i_queue_name, i_consumer_name);
+  loop
+    perform pgq.register_consumer(i_queue_name, i_consumer_name);
+    v_main := pgq._find(i_queue_name, i_consumer_name);
+    -- It may have been unregistered meanwhile; not from here on, as that takes this lock before any row.
+    continue when v_main.sub_queue is null;
+    perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_main.sub_queue);
+    perform trunq._lock_subscription(v_main.subscription_id, i_queue_name, i_consumer_name);
+    exit when (pgq._find(i_queue_name, i_consumer_name)).subscription_id = v_main.subscription_id;
+  end loop;
   if (pgq._find(i_queue_name, c_name)).sub_queue is not null then
     return 0;
   end if;
   perform trunq.create_group(q.name, s.name)
   from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id where s.subscription_id = v_main.subscription_id and s.group_id is null;
-  select c.co_id into v_consumer_id from pgq.consumer c where c.co_name = c_name;
-  if not found then
-    insert into pgq.consumer (co_name) values (c_name) returning co_id into v_consumer_id;
+  v_consumer_id := pgq._consumer(c_name);
+  if (pgq._find(i_queue_name, c_name)).sub_queue is not null then
+    return 0;  -- by another session, just now
   end if;
   insert into pgq._subscription (sub_queue, sub_consumer, subscription_id, is_member, active_at)
   values (v_main.sub_queue, v_consumer_id, v_main.subscription_id, true, trunq.clock());

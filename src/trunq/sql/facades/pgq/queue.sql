@@ -87,6 +87,8 @@ begin
         g.key::text ev_extra1, g.headers ->> 'extra2' ev_extra2, g.headers ->> 'extra3' ev_extra3, g.headers ->> 'extra4' ev_extra4
       from trunq_log.%2$I g
   $q$, p_queue_id, v_log);
+  -- What pgq._restore_queues finds in a copy of the schema alone.
+  execute format('comment on view pgq.event_%s is %L', p_queue_id, 'Events of queue ' || (select f.queue_name from pgq._queue f where f.queue_id = p_queue_id));
   execute format($q$
     create or replace function pgq._instead_%1$s() returns trigger
     language plpgsql security definer set search_path = pg_catalog, pg_temp as $f$
@@ -98,6 +100,20 @@ begin
     end $f$;
     revoke execute on function pgq._instead_%1$s() from public
   $q$, p_queue_id, v_log, pgq._headers('new.'));
+  -- Made by an older release, whose specimen had other arguments or columns.
+  for v_function in
+    select p.oid::regprocedure signature from pg_proc p
+    where p.pronamespace = 'pgq'::regnamespace and exists (
+        select from pg_proc s where s.pronamespace = p.pronamespace and starts_with(s.proname, '_on__specimen')
+          and p.proname = '_on_' || v_queue.name || substr(s.proname, length('_on__specimen') + 1))
+      and not exists (
+        select from pg_proc s where s.pronamespace = p.pronamespace and starts_with(s.proname, '_on__specimen')
+          and p.proname = '_on_' || v_queue.name || substr(s.proname, length('_on__specimen') + 1)
+          and pg_get_function_arguments(p.oid) = trunq._for_queue(v_queue, pg_get_function_arguments(s.oid))
+          and pg_get_function_result(p.oid) = trunq._for_queue(v_queue, pg_get_function_result(s.oid)))
+  loop
+    execute format('drop function %s', v_function.signature);
+  end loop;
   for v_function in
     select pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, pg_get_function_identity_arguments(p.oid) arguments, p.proname as name
     from pg_proc p where p.pronamespace = 'pgq'::regnamespace and starts_with(p.proname, '_on__specimen')
@@ -116,6 +132,17 @@ begin
   end loop;
 end $$;
 comment on function pgq._define_queue(integer) is 'Makes a queue''s functions, like the specimen''s, and the views of its log: event_N and its three parts, into which programs also insert and copy.';
+
+create or replace function pgq._restore_queues() returns void
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  insert into pgq._queue (queue_id, queue_name, queue_rotation_period)
+  select q.queue_id, n.name, q.retention
+  from trunq.queue q
+  cross join lateral (select substring(obj_description(to_regclass('pgq.event_' || q.queue_id), 'pg_class') from '^Events of queue (.*)$') as name) n
+  where q.id_sequence = format('pgq.event_%s_id_seq', q.queue_id) and n.name is not null
+  on conflict do nothing
+$$;
+comment on function pgq._restore_queues() is 'Into a copy of the schema alone: the queues with PgQ''s names, which their views tell.';
 
 create or replace function pgq._headers(p_prefix text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -137,7 +164,7 @@ begin
   end if;
   if x_force then
     perform pgq.unregister_consumer(x_queue_name, c.co_name)
-    from pgq._subscription s join pgq.consumer c on c.co_id = s.sub_consumer where s.sub_queue = v_queue_id order by s.is_member;
+    from pgq._subscription s join pgq.consumer c on c.co_id = s.sub_consumer where s.sub_queue = v_queue_id order by s.is_member, c.co_id;
   elsif exists (select from pgq._subscription s where s.sub_queue = v_queue_id) then
     raise exception 'cannot drop queue, consumers still attached';
   elsif exists (select from trunq.subscription s where s.queue_id = v_queue_id) then
@@ -168,7 +195,7 @@ begin
   end loop;
   execute format('drop view pgq.event_%1$s; drop function pgq._instead_%1$s(); drop sequence pgq.event_%1$s_tick_seq', p_queue_id);
   for v_function in
-    select p.oid::regprocedure signature from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace
+    select distinct p.oid::regprocedure signature from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace
       and p.proname = '_on_' || (trunq._find_queue(p_queue_id)).name || substr(s.proname, length('_on__specimen') + 1)
     where s.pronamespace = 'pgq'::regnamespace and starts_with(s.proname, '_on__specimen')
   loop
@@ -215,6 +242,11 @@ begin
   if (old.queue_id, old.queue_ntables, old.queue_data_pfx, old.queue_event_seq, old.queue_tick_seq)
       is distinct from (new.queue_id, new.queue_ntables, new.queue_data_pfx, new.queue_event_seq, new.queue_tick_seq) then
     raise feature_not_supported using message = 'queue_id, queue_ntables, queue_data_pfx and the names of sequences are fixed: trunq''s log is behind them';
+  end if;
+  -- In the order of drop_queue.
+  perform from pgq._queue f where f.queue_id = old.queue_id for update;
+  if not found then
+    return null;
   end if;
   update trunq.queue q set tick_max_count = new.queue_ticker_max_count, tick_max_lag = new.queue_ticker_max_lag,
     tick_idle_period = new.queue_ticker_idle_period, tick_external = new.queue_external_ticker, tick_paused = new.queue_ticker_paused,

@@ -15,12 +15,27 @@
 do $$
 declare
   v_role text;
+  v_other text;
+  v_function regprocedure;
 begin
   if exists (select from pg_extension e where e.extname = 'pgq') or to_regnamespace('pgq') is not null and to_regclass('pgq._queue') is null then
     raise exception using errcode = 'object_not_in_prerequisite_state',
       message = format('database "%s" has a schema pgq already, which is not trunq''s: PgQ itself, or a copy of it', current_database()),
       hint = 'move its queues (docs/pgq.md), then drop extension pgq cascade, or drop schema pgq cascade; or install trunq in another database';
   end if;
+  foreach v_other in array '{pgq_coop,pgq_ext}'::text[] loop
+    if to_regnamespace('pgq') is null and to_regnamespace(v_other) is not null then
+      raise exception using errcode = 'object_not_in_prerequisite_state',
+        message = format('database "%s" has a schema %s already, which is not trunq''s', current_database(), v_other),
+        hint = format('let it have another name: alter schema %s rename to %s_before; what its tables say can be copied then (docs/pgq.md)', v_other, v_other);
+    end if;
+  end loop;
+  -- Those of an older release, whose arguments may have been others.
+  for v_function in
+    select p.oid from pg_proc p where p.pronamespace = to_regnamespace('pgq') and starts_with(p.proname, '_on__specimen')
+  loop
+    execute format('drop function %s', v_function);
+  end loop;
   foreach v_role in array '{pgq_reader,pgq_writer,pgq_admin}'::text[] loop
     continue when exists (select from pg_roles r where r.rolname = v_role);
     begin

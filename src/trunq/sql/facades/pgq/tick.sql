@@ -11,13 +11,14 @@ begin
     raise exception 'queue not found or ticker disabled: %', i_queue_name;
   end if;
   perform trunq._require_read_committed('cut_tick');
-  perform pgq._sync_commit();
+  perform trunq._check_cluster();
+  perform trunq._wait_for_disk();
   perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue_id);
   if num_nulls(i_tick_id, i_orig_timestamp, i_event_seq) > 0 then
     raise not_null_violation using message = format('null value in column "%s" of relation "tick" violates not-null constraint',
       case when i_tick_id is null then 'tick_id' when i_orig_timestamp is null then 'tick_time' else 'tick_event_seq' end);
   end if;
-  -- As it is given, whatever trunq.cut_tick would refuse: ticks in disorder are in PgQ, too, for the one who numbers them to avoid.
+  -- As it is given, whatever trunq.cut_tick would refuse: PgQ takes ids and numbers of events in any order.
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   values (v_queue_id, i_tick_id, trunq.snapshot(), i_event_seq, i_orig_timestamp);
   perform pgq.seq_setval(format('pgq.event_%s_id_seq', v_queue_id), i_event_seq);
@@ -71,20 +72,9 @@ begin
       end if;
     end if;
   end if;
-  perform pgq._sync_commit();
   return (trunq._cut_tick(trunq._find_queue(v_queue.queue_id), greatest(nextval(v_queue.queue_tick_seq::regclass), v_last.tick_id + 1),
     trunq.clock(), v_id)).tick_id;
 end $$;
-
-create or replace function pgq._sync_commit() returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  if current_setting('synchronous_commit') = 'off' then
-    -- As trunq.tick: a tick may be in a checkpoint elsewhere before the next crash.
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
-end $$;
-comment on function pgq._sync_commit() is 'Lets this transaction wait for the disk.';
 
 create or replace function pgq._follow_tick() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

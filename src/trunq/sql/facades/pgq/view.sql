@@ -4,6 +4,7 @@
 do $$
 begin
   perform pgq._lock_names();
+  perform pgq._restore_queues();
   perform pgq._define_queue(f.queue_id) from pgq._queue f order by f.queue_id;
   perform pgq._define_insert();
 end $$;

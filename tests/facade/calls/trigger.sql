@@ -12,9 +12,9 @@ end $$
 
 create table public.rate (id serial primary key, name text, n integer, flag boolean, at timestamp, attz timestamptz, day date)
 
-create trigger capture after insert or update or delete on public.rate for each row execute function pgq.logutriga('q')
+create trigger capture after insert or update or delete on public.rate for each row execute function pgq.{format}triga('q')
 
-create trigger emptied after truncate on public.rate for each statement execute function pgq.logutriga('q')
+create trigger emptied after truncate on public.rate for each statement execute function pgq.{format}triga('q')
 
 insert into public.rate (name, n, flag, at, attz, day) values ('one', 1, true, '2001-02-03 04:05:06', '2001-02-03 04:05:06.789+00', '2001-02-03'), ('it''s "a" \ b&c=d+e %20 ~ü' || chr(10) || chr(9) || '/', -5, false, 'infinity', '-infinity', '2001-02-03 BC'), (null, null, null, null, null, null), ('', 0, false, '2001-02-03 04:05:06.7', '2001-02-03 04:05:06+02', 'infinity')
 
@@ -74,7 +74,7 @@ create type public.pair as (a integer, b text)
 
 create table public.types (id bigint primary key, i2 smallint, r real, d double precision, num numeric(20, 5), m money, b bytea, c char(5), v varchar(10), nm name, ch "char", o oid, u uuid, j json, jb jsonb, ia integer[], ta text[], iv interval, t time, ttz timetz, ip inet, ci cidr, mac macaddr, bi bit(5), vb varbit, p point, bx box, md public.mood, dm public.posint, pr public.pair, rg int4range, ts tsvector)
 
-create trigger capture after insert or update or delete on public.types for each row execute function pgq.logutriga('q')
+create trigger capture after insert or update or delete on public.types for each row execute function pgq.{format}triga('q')
 
 insert into public.types (id) values (1)
 
@@ -95,7 +95,7 @@ select * from public.replay()
 -- Odd names, a key of two columns, dropped and added columns.
 create table public."Odd ""Table"" %s" ("Key B" text, gone integer, "key A" integer, "col=&" text, "select" text, primary key ("key A", "Key B"))
 
-create trigger capture after insert or update or delete on public."Odd ""Table"" %s" for each row execute function pgq.logutriga('q')
+create trigger capture after insert or update or delete on public."Odd ""Table"" %s" for each row execute function pgq.{format}triga('q')
 
 insert into public."Odd ""Table"" %s" values ('b', 1, 2, 'x', 'y')
 
@@ -117,7 +117,7 @@ create schema other
 
 create table other.t (id integer primary key)
 
-create trigger capture after insert on other.t for each row execute function pgq.logutriga('q')
+create trigger capture after insert on other.t for each row execute function pgq.{format}triga('q')
 
 insert into other.t values (1)
 
@@ -126,7 +126,7 @@ select * from public.replay()
 -- No key.
 create table public.keyless (a integer, b text)
 
-create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.logutriga('q')
+create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.{format}triga('q')
 
 insert into public.keyless values (1, 'x')
 
@@ -139,7 +139,7 @@ select * from public.replay()
 -- A key that is given.
 drop trigger capture on public.keyless
 
-create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.logutriga('q', 'pkey=a')
+create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.{format}triga('q', 'pkey=a')
 
 insert into public.keyless values (2, 'x'), (null, 'no key')
 
@@ -155,7 +155,7 @@ select * from public.replay()
 
 drop trigger capture on public.keyless
 
-create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.logutriga('q', 'pkey=b,a')
+create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.{format}triga('q', 'pkey=b,a')
 
 insert into public.keyless values (3, 'z')
 
@@ -165,7 +165,7 @@ select * from public.replay()
 
 drop trigger capture on public.keyless
 
-create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.logutriga('q', 'pkey=nosuch')
+create trigger capture after insert or update or delete on public.keyless for each row execute function pgq.{format}triga('q', 'pkey=nosuch')
 
 insert into public.keyless values (4, 'z')
 
@@ -180,7 +180,7 @@ select * from public.replay()
 -- Columns that are left out.
 create table public.opt (id integer primary key, a text, b text, c text)
 
-create trigger capture after insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'ignore=a,c')
+create trigger capture after insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'ignore=a,c')
 
 insert into public.opt values (1, 'a', 'b', 'c')
 
@@ -196,7 +196,7 @@ select * from public.replay()
 
 drop trigger capture on public.opt
 
-create trigger capture after insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'ignore=id')
+create trigger capture after insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'ignore=id')
 
 insert into public.opt values (1, 'a', 'b', 'c')
 
@@ -211,7 +211,7 @@ select * from public.replay()
 -- The row before.
 drop trigger capture on public.opt
 
-create trigger capture after insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'backup')
+create trigger capture after insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'backup')
 
 insert into public.opt values (1, 'a', null, 'c')
 
@@ -225,7 +225,7 @@ select * from public.replay()
 
 drop trigger capture on public.opt
 
-create trigger capture after insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'ignore=c', 'backup')
+create trigger capture after insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'ignore=c', 'backup')
 
 insert into public.opt values (1, 'a', null, 'c')
 
@@ -238,7 +238,7 @@ select * from public.replay()
 -- Instead of the change itself.
 drop trigger capture on public.opt
 
-create trigger capture before insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'SKIP')
+create trigger capture before insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'SKIP')
 
 insert into public.opt values (2, 'a', 'b', 'c')
 
@@ -253,7 +253,7 @@ select * from public.replay()
 -- Before it, which happens.
 drop trigger capture on public.opt
 
-create trigger capture before insert or update or delete on public.opt for each row execute function pgq.logutriga('q')
+create trigger capture before insert or update or delete on public.opt for each row execute function pgq.{format}triga('q')
 
 insert into public.opt values (2, 'a', 'b', 'c')
 
@@ -268,7 +268,7 @@ select * from public.replay()
 -- No change at all.
 drop trigger capture on public.opt
 
-create trigger capture after insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'deny')
+create trigger capture after insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'deny')
 
 insert into public.opt values (3)
 
@@ -276,7 +276,7 @@ update public.opt set a = 'denied'
 
 delete from public.opt
 
-create trigger emptied after truncate on public.opt for each statement execute function pgq.logutriga('q', 'deny')
+create trigger emptied after truncate on public.opt for each statement execute function pgq.{format}triga('q', 'deny')
 
 truncate public.opt
 
@@ -299,7 +299,7 @@ drop trigger emptied on public.opt
 -- Replication roles without deny.
 drop trigger capture on public.opt
 
-create trigger capture before insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'SKIP')
+create trigger capture before insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'SKIP')
 
 set session_replication_role = local
 
@@ -314,7 +314,7 @@ select * from public.replay()
 -- Fields by SQL.
 drop trigger capture on public.opt
 
-create trigger capture after insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'ev_type=''t'' || id', 'ev_data=upper(a)', 'ev_extra1=id + 1', 'ev_extra2=b', 'ev_extra3=case when id > 1 then ''big'' end', 'ev_extra4=current_setting(''server_version_num'')::int > 0')
+create trigger capture after insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'ev_type=''t'' || id', 'ev_data=upper(a)', 'ev_extra1=id + 1', 'ev_extra2=b', 'ev_extra3=case when id > 1 then ''big'' end', 'ev_extra4=current_setting(''server_version_num'')::int > 0')
 
 insert into public.opt values (5, 'a', 'b', 'c')
 
@@ -327,7 +327,7 @@ select * from public.replay()
 -- A condition.
 drop trigger capture on public.opt
 
-create trigger capture after insert or update or delete on public.opt for each row execute function pgq.logutriga('q', 'when=id > 5')
+create trigger capture after insert or update or delete on public.opt for each row execute function pgq.{format}triga('q', 'when=id > 5')
 
 insert into public.opt values (5, 'a', 'b', 'c'), (6, 'a', 'b', 'c')
 
@@ -339,7 +339,7 @@ select * from public.replay()
 
 drop trigger capture on public.opt
 
-create trigger capture after insert or update on public.opt for each row execute function pgq.logutriga('q', 'when=a = ''yes''')
+create trigger capture after insert or update on public.opt for each row execute function pgq.{format}triga('q', 'when=a = ''yes''')
 
 insert into public.opt values (7, null, 'b', 'c'), (8, 'yes', 'b', 'c'), (9, 'no', 'b', 'c')
 
@@ -352,61 +352,61 @@ select * from public.replay()
 -- Arguments that are wrong.
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga()
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga()
 
 insert into public.opt values (20)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('q', 'nonsense')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('q', 'nonsense')
 
 insert into public.opt values (20)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('q', 'nonsense=1')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('q', 'nonsense=1')
 
 insert into public.opt values (20)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('q', 'skip')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('q', 'skip')
 
 insert into public.opt values (20)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('q', 'ev_data=nosuch')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('q', 'ev_data=nosuch')
 
 insert into public.opt values (21)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('q', 'ev_data=1/0')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('q', 'ev_data=1/0')
 
 insert into public.opt values (21)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('nosuch')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('nosuch')
 
 insert into public.opt values (21)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('q', '')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('q', '')
 
 insert into public.opt values (22)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert on public.opt for each row execute function pgq.logutriga('q', 'ev_extra5=1')
+create trigger capture after insert on public.opt for each row execute function pgq.{format}triga('q', 'ev_extra5=1')
 
 insert into public.opt values (22)
 
 drop trigger capture on public.opt
 
-create trigger capture after insert or update on public.opt for each row execute function pgq.logutriga('q', 'ev_extra3=1', 'ev_extra3=2', 'ignore=', 'pkey=')
+create trigger capture after insert or update on public.opt for each row execute function pgq.{format}triga('q', 'ev_extra3=1', 'ev_extra3=2', 'ignore=', 'pkey=')
 
 insert into public.opt values (23)
 
@@ -414,7 +414,7 @@ update public.opt set a = 'x' where id = 23
 
 select * from public.replay()
 
-create trigger statement after insert on public.opt for each statement execute function pgq.logutriga('q')
+create trigger statement after insert on public.opt for each statement execute function pgq.{format}triga('q')
 
 insert into public.opt values (24)
 
@@ -425,7 +425,7 @@ select * from public.replay()
 -- Columns that are fields of the event.
 create table public.magic (id integer primary key, v text, _pgq_ev_type text, _pgq_ev_extra1 text, _pgq_ev_extra2 text, _pgq_ev_extra3 text, _pgq_ev_extra4 text, _pgq_other text)
 
-create trigger capture before insert or update or delete on public.magic for each row execute function pgq.logutriga('q', 'SKIP', 'ev_extra4=''argument''')
+create trigger capture before insert or update or delete on public.magic for each row execute function pgq.{format}triga('q', 'SKIP', 'ev_extra4=''argument''')
 
 insert into public.magic values (1, 'v', 'my type', 'e1', 'e2', 'e3', 'e4', 'o')
 
@@ -437,7 +437,7 @@ drop trigger capture on public.magic
 
 insert into public.magic values (1, 'v', 'my type', 'e1', 'e2', 'e3', 'e4', 'o')
 
-create trigger capture after insert or update or delete on public.magic for each row execute function pgq.logutriga('q')
+create trigger capture after insert or update or delete on public.magic for each row execute function pgq.{format}triga('q')
 
 update public.magic set _pgq_ev_extra1 = 'new'
 
@@ -451,7 +451,7 @@ select * from public.replay()
 
 drop trigger capture on public.magic
 
-create trigger capture after insert or update or delete on public.magic for each row execute function pgq.logutriga('q', 'ignore=v,_pgq_other', 'backup', 'ev_type=_pgq_ev_extra3')
+create trigger capture after insert or update or delete on public.magic for each row execute function pgq.{format}triga('q', 'ignore=v,_pgq_other', 'backup', 'ev_type=_pgq_ev_extra3')
 
 insert into public.magic values (1, 'v', 'my type', 'e1', 'e2', 'e3', 'e4', 'o')
 
@@ -464,7 +464,7 @@ select * from public.replay()
 -- Equal, though written differently.
 create table public.equal (id integer primary key, n numeric, iv interval, d double precision, j json, jb jsonb, p point, na numeric[], ip inet, bd boolean, nr numrange)
 
-create trigger capture after insert or update or delete on public.equal for each row execute function pgq.logutriga('q', 'ignore=bd')
+create trigger capture after insert or update or delete on public.equal for each row execute function pgq.{format}triga('q', 'ignore=bd')
 
 insert into public.equal values (1, 1.5, '1 day', 0, '{"a":1}', '1.5', '(0,0)', '{1.5}', '10.0.0.1', true, '[1.5,2)')
 
@@ -495,13 +495,13 @@ create domain public.truth as boolean
 
 create table public.shown (id integer primary key, t public.truth, ta boolean[], ip inet, c char(3), p public.pair, "new" integer, "old" integer, r integer, v_new integer)
 
-create trigger capture after insert or update or delete on public.shown for each row execute function pgq.logutriga('q', 'ev_extra2=r', 'ev_extra3=v_new + shown.id')
+create trigger capture after insert or update or delete on public.shown for each row execute function pgq.{format}triga('q', 'ev_extra2=r', 'ev_extra3=v_new + shown.id')
 
 insert into public.shown values (1, true, '{t,f}', '10.0.0.1', 'a', (null, null), 1, 2, 3, 4)
 
 drop trigger capture on public.shown
 
-create trigger capture after insert or update or delete on public.shown for each row execute function pgq.logutriga('q', 'ev_extra2=r', 'ev_extra3=v_new + r', 'ev_extra4=(select max(x) from generate_series(1, r) x)')
+create trigger capture after insert or update or delete on public.shown for each row execute function pgq.{format}triga('q', 'ev_extra2=r', 'ev_extra3=v_new + r', 'ev_extra4=(select max(x) from generate_series(1, r) x)')
 
 insert into public.shown values (1, true, '{t,f}', '10.0.0.1', 'a', (null, null), 1, 2, 3, 4), (2, false, '{}', '::1', '', null, null, null, null, null)
 
@@ -512,38 +512,38 @@ select * from public.replay()
 -- What is a condition.
 create table public.cond (id integer primary key, t text)
 
-create trigger capture after insert on public.cond for each row execute function pgq.logutriga('q', 'when=t')
+create trigger capture after insert on public.cond for each row execute function pgq.{format}triga('q', 'when=t')
 
 insert into public.cond values (1, 't')
 
 drop trigger capture on public.cond
 
-create trigger capture after insert on public.cond for each row execute function pgq.logutriga('q', 'ev_data=1/(id-1)', 'when=id > 1', 'when=false', 'ev_type=', 'ev_extra1=null')
+create trigger capture after insert on public.cond for each row execute function pgq.{format}triga('q', 'ev_data=1/(id-1)', 'when=id > 1', 'when=false', 'ev_type=', 'ev_extra1=null')
 
 insert into public.cond values (1), (2)
 
 select * from public.replay()
 
 -- Of a whole table.
-create trigger emptied after truncate on public.cond for each statement execute function pgq.logutriga('q', 'pkey=id')
+create trigger emptied after truncate on public.cond for each statement execute function pgq.{format}triga('q', 'pkey=id')
 
 truncate public.cond
 
 drop trigger emptied on public.cond
 
-create trigger emptied after truncate on public.cond for each statement execute function pgq.logutriga('q', 'ev_data=''mine''', 'ev_extra3=1+1')
+create trigger emptied after truncate on public.cond for each statement execute function pgq.{format}triga('q', 'ev_data=''mine''', 'ev_extra3=1+1')
 
 truncate public.cond
 
 drop trigger emptied on public.cond
 
-create trigger emptied after truncate on public.cond for each statement execute function pgq.logutriga('q', 'when=false', 'backup', 'ignore=id')
+create trigger emptied after truncate on public.cond for each statement execute function pgq.{format}triga('q', 'when=false', 'backup', 'ignore=id')
 
 truncate public.cond
 
 drop trigger emptied on public.cond
 
-create trigger emptied before truncate on public.cond for each statement execute function pgq.logutriga('q', 'SKIP')
+create trigger emptied before truncate on public.cond for each statement execute function pgq.{format}triga('q', 'SKIP')
 
 truncate public.cond
 
@@ -552,7 +552,7 @@ select * from public.replay()
 drop trigger capture on public.cond
 
 -- What comes first.
-create trigger capture after insert or delete on public.cond for each row execute function pgq.logutriga('q', 'deny', 'nonsense')
+create trigger capture after insert or delete on public.cond for each row execute function pgq.{format}triga('q', 'deny', 'nonsense')
 
 insert into public.cond values (7)
 
@@ -564,26 +564,26 @@ reset session_replication_role
 
 drop trigger capture on public.cond
 
-create trigger capture after delete on public.cond for each row execute function pgq.logutriga('q', 'deny', 'pkey=')
+create trigger capture after delete on public.cond for each row execute function pgq.{format}triga('q', 'deny', 'pkey=')
 
 delete from public.cond
 
 create table public.unknown (id integer primary key, _pgq_ev_foo text)
 
-create trigger capture after insert on public.unknown for each row execute function pgq.logutriga('q')
+create trigger capture after insert on public.unknown for each row execute function pgq.{format}triga('q')
 
 insert into public.unknown values (1)
 
 create table public.data (id integer primary key, _pgq_ev_data text)
 
-create trigger capture after insert on public.data for each row execute function pgq.logutriga('q')
+create trigger capture after insert on public.data for each row execute function pgq.{format}triga('q')
 
 insert into public.data values (1, 'mine')
 
 select * from public.replay()
 
 -- All is computed, whatever the condition says.
-create trigger conditional after insert on public.shown for each row execute function pgq.logutriga('q', 'ev_data=1/(id-1)', 'when=id > 1')
+create trigger conditional after insert on public.shown for each row execute function pgq.{format}triga('q', 'ev_data=1/(id-1)', 'when=id > 1')
 
 insert into public.shown (id) values (1)
 
@@ -596,7 +596,7 @@ create table public.parted (id integer primary key, v text) partition by range (
 
 create table public.part partition of public.parted for values from (0) to (10)
 
-create trigger capture after insert or update or delete on public.parted for each row execute function pgq.logutriga('q')
+create trigger capture after insert or update or delete on public.parted for each row execute function pgq.{format}triga('q')
 
 insert into public.parted values (1, 'a')
 
