@@ -285,10 +285,12 @@ def use_stream(client: Any, queue: str) -> None:
     assert client.seek(queue, "lake", tick_id) == tick_id
     client.publish(queue, f"{queue} again")
     client.tick(queue, force=True)
-    with client.stream(queue, "lake", "w", poll=0.1) as stream:
-        read = next(iter(stream))
-        assert f"{queue} again" in {message.payload for message in read}
-        read.finish()
+    read: list[str] = []
+    for batch in client.stream(queue, "lake", "w", poll=0.1):
+        read += [message.payload for message in batch]
+        if f"{queue} again" in read:
+            break
+    assert set(read) <= {queue, f"{queue} again"}
     client.drop_queue(queue, force=True)
 
 
@@ -301,8 +303,8 @@ def use_references(client: Any, queue: str) -> None:
     assert client.show_checkpoint(queue, message.id) == queue
     assert client.reject(message, client.add_reference(queue, public="Come again")) == 1
     (shown,) = client.show_public(queue, message.id)
-    assert [each.id for each in client.find_reference(shown.reference)] == [message.id]
-    assert client.create_webhook(queue, queue, "a secret of some length")
+    assert [each.id for each in client.find_reference(shown.reference, queue)] == [message.id]
+    assert client.create_webhook(queue, queue, "SHOP_SECRET")
     assert queue in {each.webhook for each in client.list_webhooks()}
     assert client.drop_webhook(queue)
     client.drop_queue(queue, force=True)
@@ -310,22 +312,22 @@ def use_references(client: Any, queue: str) -> None:
 
 
 def use_pipelines(client: Any, pipeline: str) -> None:
-    definition = Pipeline(
-        pipeline, source={"format": "table", "table": "source"}, sink={"format": "table", "table": pipeline}
-    ).definition
+    sink = {"format": "table", "table": pipeline, "mode": "upsert", "key": ["id"], "newest": "at"}
+    definition = Pipeline(pipeline, source={"format": "table", "table": "source"}, sink=sink).definition
     assert client.create_pipeline(pipeline, definition)
     assert pipeline in {each.pipeline for each in client.list_pipelines()}
     assert client.run_pipeline(pipeline, {"of": pipeline}) > 0
     assert client.list_runs(pipeline) == []
-    client.backfill_pipeline(pipeline, {"column": "id", "from": 1, "to": 2})
+    assert client.backfill_pipeline(pipeline, {"column": "id", "from": 1, "to": 2}) > 0
     client.pause_pipeline(pipeline)
     assert client.resume_pipeline(pipeline)
     assert not client.cancel_pipeline(pipeline)
-    assert client.set_pipeline_state(pipeline, {"of": pipeline}) is None
+    client.set_pipeline_state(pipeline, {"of": pipeline})
+    assert client.set_pipeline_state(pipeline, {}) == {"of": pipeline}
     assert client.count_quarantine(pipeline) == []
     assert client.list_quarantine(pipeline) == []
     assert client.purge_quarantine(pipeline) == 0
-    assert client.resend_quarantine(pipeline) == 0
+    assert client.resend_quarantine(pipeline) > 0
     client.drop_pipeline(pipeline)
 
 
