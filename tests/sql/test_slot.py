@@ -147,6 +147,8 @@ def test_a_group_by_key_is_one_row(work: Engine) -> None:
     assert members(work)["ada"].batch_id == ada.batch_id
     (batch,) = work.call("show_batch", **CREW, batch_id=ada.batch_id)
     assert (batch.state, batch.messages) == ("open", 1)
+    work.ask("subscribe", subscription="more", mode="exclusive")
+    assert work.fetch("select subscriptions from trunq.list_queues() where queue = '{queue}'") == 2
 
 
 def test_what_fails_comes_by_halves_in_its_slot_alone(work: Engine) -> None:

@@ -12,7 +12,7 @@ import typer
 from trunq import Client
 from trunq.cli import completion, option, stream
 from trunq.cli.database import address, client
-from trunq.cli.failure import Mistake
+from trunq.cli.failure import Mistake, in_shell
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import Row, print_facts, say, write_json, write_rows
 from trunq.cli.policy import Filter
@@ -261,7 +261,11 @@ def moves(
 
 
 def _row(state: Any) -> Row:
-    return {**state._asdict(), "to": state.definition.get("to")}
+    return {
+        **state._asdict(),
+        "to": state.definition.get("to"),
+        "error": state.error and in_shell(state.error),
+    }
 
 
 def _find(trunq: Client, queue: str, name: str | None) -> Row:

@@ -280,7 +280,8 @@ returns table (
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span, q.tick_max_count, q.tick_max_lag, q.tick_idle_period,
     q.kinds, q.unique_policy, q.max_waiting, q.max_per_transaction, q.lanes, q.announces, q.is_closed,
-    (select count(*)::integer from trunq.subscription s where s.queue_id = q.queue_id),
+    -- A group by key is one, however many slots it has.
+    (select count(distinct case when s.slot is null then s.subscription_id else -s.group_id end)::integer from trunq.subscription s where s.queue_id = q.queue_id),
     coalesce(q.paused_until > trunq.clock(), false), case when q.paused_until > trunq.clock() then nullif(q.paused_until, 'infinity') end, q.created_at,
     q.hold_at_most, q.hold_size, q.retain_size, q.tick_paused, q.tick_external
   from trunq.queue q order by q.name
