@@ -175,12 +175,27 @@ def test_one_killer_of_five_hundred_dies_alone_and_soon(work: Engine, way: str) 
     done, handed_out = drain(work, {killer}, fail)
     work.connection.execute("reset trunq.clock_offset")
     assert done == [id for id in published if id != killer]
-    assert handed_out <= 21
+    assert handed_out <= 23
     ((dead,),) = (work.call("list_dead", **LAKE),)
     assert (dead.id, dead.reason) == (killer, "max_attempts")
     said = {"says": "too hot"}.get(way, "of worker ada was not finished")
     assert said in dead.errors[-1]["error"]
     assert (open_batches(work), take(work)) == (0, None)
+
+
+def test_a_message_that_came_to_be_alone_may_fail_as_often_as_a_batch(work: Engine) -> None:
+    """Its reader may have been restarted: that is not its fault."""
+    published = work.publish(3)
+    for _ in range(3 + 1):  # the whole batch, then two of it
+        work.ask("fail_batch", **named(take(work)), after="0")
+    for attempt in (1, 2, 3):
+        batch = take(work)
+        assert (ids(read(work, batch)), batch.attempt) == (published[:1], attempt)
+        if attempt < 3:
+            work.ask("fail_batch", **named(batch), after="0")
+    assert work.ask("finish_batch", **named(batch))
+    assert drain(work, (), lambda _: None)[0] == published[1:]
+    assert work.call("list_dead", **LAKE) == []
 
 
 @pytest.mark.parametrize(("count", "most"), [(3, 67), (20, 270)])

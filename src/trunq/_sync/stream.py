@@ -82,7 +82,8 @@ class Streams(Access):
     ) -> datetime:
         """Give a batch back that could not be done; returns from when on it is handed out again.
 
-        After `max_attempts` failures it is handed out by halves, until the message that fails alone is dead.
+        After `max_attempts` failures it is handed out by halves, until a message is alone: three failures
+        more, and it is dead.
         """
         until: datetime = self._value(
             connection,

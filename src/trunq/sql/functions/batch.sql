@@ -14,8 +14,8 @@
 --
 -- *Parts come of two things.* A reader finishes a batch up to a message: the rest is the next batch. And a batch that fails (its reader says
 -- so, dies, or asks again without having finished it) max_attempts times is handed out by halves from then on: each failure halves what
--- failed, and one message that fails alone dies, or waits as its own max_attempts says. So a message that kills its reader stops a stream
--- only so long: one of 500, with three attempts, costs at most 21 hand-outs, and the messages beside it are done once and in order.
+-- failed, and a message that fails alone, up to three times, dies, or waits as its own max_attempts says. So a message that kills its reader stops
+-- a stream only so long: one of 500, with three attempts, costs at most 23 hand-outs, and the messages beside it are done once and in order.
 --
 -- *A reader cuts the tick it needs.* Where no newer tick is and something was committed, next_batch cuts one and opens the batch in the
 -- same transaction: no leader stands between publisher and reader, and a queue where nothing happens writes nothing.

@@ -130,7 +130,7 @@ begin
   return v_until;
 end $$;
 comment on function trunq.fail_batch(text, text, bigint, bigint, text, interval) is
-  'Gives a batch back that could not be done: it is handed out again after p_after, by default after the back-off of the subscription, at most its lease time. After max_attempts failures by halves, until the message that fails alone is dead.
+  'Gives a batch back that could not be done: it is handed out again after p_after, by default after the back-off of the subscription, at most its lease time. After max_attempts failures by halves, until a message is alone: it has up to three attempts, then it is dead.
 Returns: from when on it is handed out.
 Raises: TQ001, TQ002, TQ003 when another reader has it, TQ005, TQ007, TQ008, TQ011.
 Locks: the subscription.';
@@ -355,6 +355,7 @@ declare
   v_open bigint[];
   v_newest record;
   v_count bigint;
+  v_alone integer;
   v_middle record;
 begin
   select o.*, coalesce(o.after_txid, '0') begin_txid, coalesce(o.after_id, 0) begin_id into v
@@ -369,9 +370,12 @@ begin
   execute format('select g.txid, g.id from (%s) g offset $8 limit 1', trunq._part_query(p_queue, p_sub.filter)) into v_middle
     using v.lo, v.hi, v.begin_txid, v.begin_id, v.last_txid, v.last_id, p_sub.subscription_id, greatest((v_count + 1) / 2 - 1, 0);
   if v_count > 1 then
+    -- A message that is alone has up to three attempts: what failed with others may be innocent, and a restart of its reader is not its end.
+    v_alone := greatest(p_sub.max_attempts - 3, 0);
     v_open := v_open || trunq._open_part(p_queue, p_sub.subscription_id, v, v_middle.txid, v_middle.id, v.last_txid, v.last_id, null, v_open,
-      p_failures, p_error);
-    perform trunq._open_part(p_queue, p_sub.subscription_id, v, v.after_txid, v.after_id, v_middle.txid, v_middle.id, p_until, v_open, p_failures, p_error);
+      case when v_count > 3 then p_failures else v_alone end, p_error);
+    perform trunq._open_part(p_queue, p_sub.subscription_id, v, v.after_txid, v.after_id, v_middle.txid, v_middle.id, p_until, v_open,
+      case when v_count > 2 then p_failures else v_alone end, p_error);
     return;
   end if;
   if v_count = 1 then
@@ -383,7 +387,7 @@ begin
     trunq._segment_at(p_queue, now()), v_open, v_newest.to_tick_id, v_newest.hi);
 end $$;
 comment on function trunq._put_back(trunq.queue, trunq.subscription, bigint, integer, text, timestamptz) is
-  'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';
+  'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message has up to three attempts, then dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';
 
 create or replace function trunq._keep_rest(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_upto_txid bigint, p_upto_id bigint

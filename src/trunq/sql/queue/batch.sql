@@ -82,7 +82,7 @@ begin
     if v_is_mine or v_open.worker is null then
       -- Perhaps another process of this name has it open: a new token fences that one, which can finish nothing any more.
       return query
-        update trunq_data._specimen_lease l set token = trunq._token(), worker = p_worker, failures = nullif(v_failures, 0)::smallint,
+        update trunq_data._specimen_lease l set token = trunq._token(), worker = p_worker, failures = nullif(least(v_failures, 32767), 0)::smallint,
           leased_at = case when v_is_mine then l.leased_at else v_now end,
           expires_at = case when v_is_mine then l.expires_at else v_now + coalesce(p_lease_time, v_sub.lease_time) end
         where l.lease_id = v_open.lease_id and l.segment = v_open.segment and l.subscription_id = v_sub.subscription_id
