@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -39,14 +40,15 @@ class Through:
         self.called: set[str] = set()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name in {"transaction", "copy"}:
+        method = getattr(self._client, name)
+        if name in {"transaction", "copy"} or "connection" not in inspect.signature(method).parameters:
             return getattr(self._own, name)  # type: ignore[no-any-return]
 
         def call(*arguments: Any, **named: Any) -> Any:
             if "connection" in named:
                 return getattr(self._own, name)(*arguments, **named)
             self.called.add(name)
-            returned = getattr(self._client, name)(*arguments, **named, connection=self._given)
+            returned = method(*arguments, **named, connection=self._given)
             if self._loop is None:
                 return returned
             return asyncio.run_coroutine_threadsafe(returned, self._loop).result()
