@@ -173,7 +173,7 @@ Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default", sch
 Locks: its tables, exclusively, waiting 200 ms at a time.';
 
 create or replace function trunq._drop_queue(p_queue trunq.queue, p_force boolean) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_tables text := format('trunq_log.%I, trunq_data.%I, trunq_data.%I', p_queue.log_table, p_queue.lease_table, p_queue.receipt_table)
     || trunq._lane_tables(p_queue) || trunq._unique_tables(p_queue);
