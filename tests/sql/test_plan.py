@@ -104,14 +104,15 @@ def test_a_duty_with_nothing_to_do_reads_hardly_anything(work: Engine, duty: str
 
 def test_a_batch_is_read_by_the_index(work: Engine) -> None:
     work.ask("subscribe", subscription="lake", mode="exclusive")
-    work.publish(500)
+    work.publish(600)
     work.ask("tick", force=True)
     (batch,) = work.call("next_batch", subscription="lake", worker="a", max_ticks=100)
     statement = "select * from trunq.read_batch(p_queue => %s, p_subscription => 'lake', p_batch_id => %s)"
     work.connection.execute(statement, (work.queue, batch.batch_id))
     cost = cost_of(work.connection, statement, work.queue, batch.batch_id)
-    assert cost.rows >= 500
-    assert_by_index(cost, rows=cost.rows + 10, pages=150 + cost.rows)
+    assert cost.rows >= 600
+    # The first 500 come by a plan that is kept; the query for the rest passes over them once more.
+    assert_by_index(cost, rows=cost.rows + 500 + 10, pages=150 + cost.rows)
     work.ask("unsubscribe", subscription="lake")
 
 
