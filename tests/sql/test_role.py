@@ -395,7 +395,7 @@ def test_a_member_has_the_roles_of_its_group(shop: Connection, grant: Callable[.
     shop.execute(f"grant {me(group)} to {me(member)}".encode())
     assert call(member, "status", queue="mine")
     assert {row.queue for row in call(member, "status")} == {"mine"}
-    assert [row.queue for row in call(member, "list_subscriptions")] == ["mine", "mine"]
+    assert {row.queue for row in call(member, "list_subscriptions")} == {"mine"}
 
 
 def test_a_function_of_another_s_does_not_borrow_the_rights_of_who_calls_it(
