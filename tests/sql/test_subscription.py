@@ -230,3 +230,30 @@ def test_reset_refuses_what_is_not_there(session: Connection, queue: str) -> Non
         ask(session, "reset", queue=queue, subscription="nosuch")
     with refused("TQ005", "middle"):
         ask(session, "reset", queue=queue, subscription="default", start="middle")
+
+
+def test_a_reset_keeps_what_was_said_of_lanes_ranks_and_workers(session: Connection) -> None:
+    work = Engine(session, next(new_names("laned"))).create(lanes="key")
+    work.ask("set_lanes", max_running=2, policy="ranked", function="mine")
+    work.ask("set_lane", lane="a", rate=3)
+    work.run(
+        "insert into trunq.worker (subscription_id, name, slots, seen_at)"
+        " select subscription_id, 'w', 4, trunq.clock() from trunq.subscription where queue_id = {id}"
+    )
+    work.ask("reset", subscription="default")
+    assert [row.function for row in work.call("list_rankings")] == ["mine"]
+    assert [row.rate for row in work.call("list_lanes") if row.lane == "a"] == [3]
+    assert (
+        work.fetch(
+            "select count(*) from trunq.worker w join trunq.subscription s using (subscription_id) where s.queue_id = {id}"
+        )
+        == 1
+    )
+
+
+def test_whatever_belongs_to_a_subscription_follows_it_through_a_reset(session: Connection) -> None:
+    rows = session.execute(
+        "select conrelid::regclass::text from pg_constraint"
+        " where contype = 'f' and confrelid = 'trunq.subscription'::regclass and confupdtype <> 'c'"
+    ).fetchall()
+    assert rows == []

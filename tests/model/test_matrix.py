@@ -1,0 +1,43 @@
+"""Every feature of a queue beside every other, through every verb, against one model: single features have tests
+of their own, and what broke lay where two of them meet.
+
+A new feature gets a name here, what it asks of a queue in model/walk.py, and what it changes in model/matrix.py.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import psycopg
+import pytest
+
+from model.walk import Walk
+
+FEATURES = (
+    "plain",
+    "lanes",
+    "priority",
+    "in_order",
+    "limits",
+    "refuse",
+    "replace",
+    "filter",
+    "archive",
+    "taker",
+    "awaited",
+    "tenant",
+    "capture",
+    "group",
+    "hold_size",
+)
+CHOICES = ({"refuse", "replace"}, {"in_order", "priority"})
+"""Of which a queue has one: the policy of its unique keys, and lanes by key alone where it keeps an order."""
+
+PAIRS = [pair for pair in combinations(FEATURES, 2) if set(pair) not in CHOICES]
+
+
+@pytest.mark.parametrize("features", PAIRS, ids="+".join)
+def test_two_features_meet_and_every_message_is_where_its_model_says(
+    session: psycopg.Connection[object], features: tuple[str, str]
+) -> None:
+    Walk(session, features).run()
