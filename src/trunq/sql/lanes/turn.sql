@@ -43,7 +43,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
         where t.last_txid < pg_snapshot_xmax(t.lo))
       or exists (
         select from unnest(t.again_txids, t.again_ids) a(txid, id), lateral (
-          select from trunq_log._specimen g where g.segment = p_segment and g.txid = a.txid and g.id = a.id limit 1) g)
+          select from trunq_log._specimen g where g.segment = p_segment and trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, s.subscription_id) limit 1) g)
       or exists (
         select from pg_snapshot_xip(t.hi) late(txid), lateral (
           select from trunq_log._specimen g
@@ -66,7 +66,7 @@ begin
   f := trunq._read_filter(v_sub.filter);
   return query select m.txid, m.id, m.created_at from (
     (select g.txid, g.id, g.created_at from unnest(p_turn.again_txids, p_turn.again_ids) a(txid, id) cross join lateral (
-       select g.* from trunq_log._specimen g where g.txid = a.txid and g.id = a.id offset 0) g)
+       select g.* from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, p_turn.subscription_id) offset 0) g)
     union all
     (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.lo) late(txid) cross join lateral (
        select g.* from trunq_log._specimen g
@@ -157,7 +157,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
     select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, count(*) n
     from trunq._open_ids(trunq._find_queue(0 /*queue_id*/), p_subscription_id,
       array(select h.lease_id from trunq._held_leases(trunq._find_queue(0 /*queue_id*/), p_subscription_id) h), 0, 9223372036854775807, 10000) o
-    join lateral (select g.* from trunq_log._specimen g where g.txid = o.txid and g.id = o.id offset 0) g on true
+    join lateral (select g.* from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, o.txid, o.id, p_subscription_id) offset 0) g on true
     group by 1, 2),
   known as (
     select h.priority, h.lane from held h
@@ -189,7 +189,7 @@ begin
   end if;
   select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, g.expiries is not null and exists (
       select from trunq.subscription s where s.subscription_id = g.subscription_id and s.subscription_id = p_subscription_id and s.in_order) came_back
-  into v_row from trunq_log._specimen g where g.txid = p_txid and g.id = p_id;
+  into v_row from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, p_txid, p_id, p_subscription_id);
   select t.* into v_turn from trunq_data._lanespecimen_turn t
   where t.subscription_id = p_subscription_id and t.priority = v_row.priority and t.lane = v_row.lane order by t.seq desc limit 1;
   if v_row.came_back then
@@ -223,7 +223,7 @@ begin
   v_queue.lanes := null;  -- by positions alone
   for v_row in
     select u.txid, u.id, g.priority, g.lane, g.came_back from unnest(p_txids, p_ids) u(txid, id) cross join lateral (
-      select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, v_in_order and g.subscription_id is not null and g.expiries is not null came_back from trunq_log._specimen g where g.txid = u.txid and g.id = u.id offset 0) g
+      select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, v_in_order and g.subscription_id is not null and g.expiries is not null came_back from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, p_subscription_id) offset 0) g
   loop
     txid := v_row.txid;
     id := v_row.id;
