@@ -2,23 +2,77 @@
 -- segment. The essay is in functions/lane.sql.
 
 create or replace function trunq_queue._lanespecimen_waiting_lanes(p_subscription_id integer) returns setof trunq_data._lanespecimen_turn
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
-  with cursor as (
-    select l.classes, l.heads from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1),
-  asked as (
+declare
+  v_turns trunq_data._lanespecimen_turn[];
+begin
+  return query
+    with cursor as (
+      select l.classes, l.heads from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1)
     select t.* from cursor c cross join lateral unnest(c.classes, c.heads) u(class, head) cross join lateral (
+      -- Or Postgres reads all ready turns, also those behind it, and puts them aside.
       select t.* from trunq_data._lanespecimen_turn t
-      where t.subscription_id = p_subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head) t
-    union all
-    select t.* from trunq_data._lanespecimen_turn t where t.subscription_id = p_subscription_id and t.state in ('b', 'p'))
-  select a.* from asked a
-  where a.seq = (
-    select n.seq from trunq_data._lanespecimen_turn n
-    where n.subscription_id = p_subscription_id and n.priority = a.priority and n.lane = a.lane order by n.seq desc limit 1)
-$$;
+      where t.subscription_id = p_subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head offset 0) t
+    where t.seq = (
+      select n.seq from trunq_data._lanespecimen_turn n
+      where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1);
+  -- In order each message leaves a blocked turn: there are few lanes among very many of them, or few of them among very many lanes.
+  v_turns := trunq_queue._lanespecimen_newest_turns(p_subscription_id);
+  if v_turns is not null then
+    return query select t.* from unnest(v_turns) t where t.state in ('b', 'p');
+  else
+    return query
+      select t.* from trunq_data._lanespecimen_turn t
+      where t.subscription_id = p_subscription_id and t.state in ('b', 'p') and t.seq = (
+        select n.seq from trunq_data._lanespecimen_turn n
+        where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1);
+  end if;
+end $$;
 comment on function trunq_queue._lanespecimen_waiting_lanes(integer) is
   'The newest turns of the lanes that may hold something that was found and not handed out: ready, blocked or parked.';
+
+create or replace function trunq_queue._lanespecimen_newest_turns(p_subscription_id integer) returns trunq_data._lanespecimen_turn[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+declare
+  c_step constant integer := 250;
+  v_lanes integer := 0;
+  v_step integer;
+  v_priority integer := 32768;  -- before all
+  v_lane text := '';
+  v_found trunq_data._lanespecimen_turn[];
+  v_turns trunq_data._lanespecimen_turn[] := '{}';
+begin
+  loop
+    -- As many lanes are passed over as there are blocked turns, no more: then these are read themselves.
+    if not exists (
+        select from trunq_data._lanespecimen_turn t
+        where t.subscription_id = p_subscription_id and t.state in ('b', 'p') offset v_lanes limit 1) then
+      return case when v_lanes = 0 then v_turns end;
+    end if;
+    -- From lane to lane, downwards: the first turn below a lane is the newest of the next one.
+    with recursive lane as (
+      (select t turn, 1 at from trunq_data._lanespecimen_turn t
+       where t.subscription_id = p_subscription_id and (t.priority, t.lane) < (v_priority, v_lane)
+       order by t.priority desc, t.lane desc, t.seq desc limit 1)
+      union all
+      select m.turn, l.at + 1 from lane l cross join lateral (
+        select t turn from trunq_data._lanespecimen_turn t
+        where t.subscription_id = p_subscription_id and (t.priority, t.lane) < ((l.turn).priority, (l.turn).lane)
+        order by t.priority desc, t.lane desc, t.seq desc limit 1) m
+      where l.at < c_step)
+    select array_agg(l.turn order by l.at) filter (where (l.turn).state in ('b', 'p')), count(*), (array_agg((l.turn).priority order by l.at desc))[1],
+      (array_agg((l.turn).lane order by l.at desc))[1]
+    into v_found, v_step, v_priority, v_lane from lane l;
+    v_turns := v_turns || v_found;
+    exit when v_step < c_step;
+    v_lanes := v_lanes + v_step;
+  end loop;
+  return v_turns;
+end $$;
+comment on function trunq_queue._lanespecimen_newest_turns(integer) is
+  'The newest turns of the lanes that are blocked or parked; null when there are more lanes than blocked turns.';
 
 create or replace function trunq_queue._lanespecimen_needing(p_segment integer) returns integer[]
 language sql stable
@@ -298,27 +352,38 @@ begin
   select l.*, l.last_txid < pg_snapshot_xmax(l.hi) is_looking, p.is_watched is true is_watched into c
   from trunq_data._lanespecimen_lease l left join trunq.lane_policy p on p.subscription_id = l.subscription_id
   where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
-  with old as materialized (
-    select t.seq from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t where t.segment = p_segment
+  -- From lane to lane, as in _newest_turns: the newest turn that each has here, where none came after it.
+  with recursive lane as (
+    (select t turn from trunq_data._lanespecimen_turn t
+     where t.segment = p_segment and t.subscription_id = p_subscription_id
+     order by t.priority desc, t.lane desc, t.seq desc limit 1)
     union all
-    -- Idle ones count while they hold messages or tokens, are ahead of discovery, or stand before an older turn of their lane.
-    select t.seq from trunq_data._lanespecimen_turn t
-    where t.segment = p_segment and t.subscription_id = p_subscription_id and t.state = 'i'
-      and (t.open_ids is not null and t.open_ids <> '{}' or t.tokens is not null or c.is_looking and t.epoch >= c.epoch
-        -- Segments are not always emptied in order: an older turn that outlived this one would be taken for the lane.
-        or exists (
-          select from trunq_data._lanespecimen_turn o
-          where o.subscription_id = p_subscription_id and o.priority = t.priority and o.lane = t.lane and o.seq < t.seq and o.segment <> p_segment))
-      and t.seq = (
+    select m.turn from lane l cross join lateral (
+      select t turn from trunq_data._lanespecimen_turn t
+      where t.segment = p_segment and t.subscription_id = p_subscription_id and (t.priority, t.lane) < ((l.turn).priority, (l.turn).lane)
+      order by t.priority desc, t.lane desc, t.seq desc limit 1) m),
+  old as materialized (
+    select l.turn from lane l
+    where (l.turn).seq = (
         select n.seq from trunq_data._lanespecimen_turn n
-        where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1)
+        where n.subscription_id = p_subscription_id and n.priority = (l.turn).priority and n.lane = (l.turn).lane order by n.seq desc limit 1)
+      and case (l.turn).state
+        when 'r' then (l.turn).seq > coalesce(c.heads[array_position(c.classes, (l.turn).class)], 0)
+        -- Idle ones count while they hold messages or tokens, are ahead of discovery, or stand before an older turn of their lane.
+        when 'i' then (l.turn).open_ids <> '{}' or (l.turn).tokens is not null or c.is_looking and (l.turn).epoch >= c.epoch
+          -- Segments are not always emptied in order: an older turn that outlived this one would be taken for the lane.
+          or exists (
+            select from trunq_data._lanespecimen_turn o
+            where o.subscription_id = p_subscription_id and o.priority = (l.turn).priority and o.lane = (l.turn).lane and o.seq < (l.turn).seq
+              and o.segment <> p_segment)
+        else true end
     limit p_limit),
   made as (
     insert into trunq_data._lanespecimen_turn (seq, subscription_id, segment, priority, lane, class, state, lo, hi, epoch, last_txid, last_id, left_over,
       lease_id, due_at, open_leases, open_ids, tokens, tokens_at, again_txids, again_ids)
     select nextval('trunq_data._lanespecimen_turn_id'), t.subscription_id, p_into, t.priority, t.lane, t.class, t.state, t.lo, t.hi, t.epoch, t.last_txid,
       t.last_id, t.left_over, t.lease_id, t.due_at, t.open_leases, t.open_ids, t.tokens, t.tokens_at, t.again_txids, t.again_ids
-    from (select t.* from old o join trunq_data._lanespecimen_turn t on t.subscription_id = p_subscription_id and t.seq = o.seq and t.segment = p_segment order by t.seq) t
+    from (select (o.turn).* from old o order by (o.turn).seq) t
     returning seq)
   select count(*), max(m.seq) into v_count, v_last from made m;
   if v_count > 0 then
