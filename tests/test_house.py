@@ -197,6 +197,21 @@ def test_snapshots_are_taken_in_one_place() -> None:
     assert {name: count for name, count in counts.items() if count} == {"clock.sql": 1}
 
 
+def test_a_row_of_a_log_is_looked_up_by_its_place_and_for_whom_it_is() -> None:
+    """Two subscriptions' retries of a message may have one transaction and id: trunq._is_row says whose."""
+    place = re.compile(
+        r"\bg\.txid = \S+ and g\.id = |\bg\.id = \S+ and g\.txid = |\(g\.txid, g\.id\) (?:=|in) "
+    )
+    lines = [(path, line.strip()) for path in SQL for line in path.read_text().splitlines()]
+    found = [(shown(path), line) for path, line in lines if place.search(line)]
+    assert [each for each in found if "subscription_id" not in each[1]] == []
+    assert sum("trunq._is_row(g.txid, g.id, g.subscription_id, " in line for _, line in lines) > 10
+    # The pattern knows rows of a log by this name.
+    named = re.compile(r"trunq_log\.(?:_specimen|%\d?\$?I)(?: as)? (?!where\b|order\b)(\w+)(?=[ )]|$)")
+    called = {name for _, line in lines if "from trunq_log." in line for name in named.findall(line)}
+    assert called == {"g"}
+
+
 def test_migrations_are_numbered_without_a_gap() -> None:
     assert [migration.number for migration in install.migrations()] == list(range(1, install.newest() + 1))
     assert install.newest() > 0

@@ -243,7 +243,7 @@ begin
           g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.options, g.extra, $1, a.lease_id
         from attempt a
         left join lateral (
-          select g.*, %3$s extra from trunq_log.%2$I g where g.txid = a.txid and g.id = a.id limit 1) g on true
+          select g.*, %3$s extra from trunq_log.%2$I g where trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, $1) limit 1) g on true
       $q$, p_queue.name, p_queue.log_table, v_extra)
       using p_mark.subscription_id, p_leases, p_mark.subscription;
       return;

@@ -368,7 +368,7 @@ begin
     return;
   end if;
   if p_row_ids is not null then
-    select format('(select g.* from unnest($13, $14) u(id, txid) cross join lateral (select g.* from trunq_log.%I g where g.txid = u.txid and g.id = u.id offset 0) g)',
+    select format('(select g.* from unnest($13, $14) u(id, txid) cross join lateral (select g.* from trunq_log.%I g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, $1) offset 0) g)',
       p_queue.log_table) query, not p_is_whole is_near into v_rows;
   else
     if p_brief then

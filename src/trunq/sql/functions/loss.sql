@@ -142,7 +142,7 @@ begin
   -- By where its oldest message lies: one that was put off may be older than its row.
   execute format($q$
     select g.segment from trunq._unread($1, $2, 1, %2$L) u
-    cross join lateral (select g.segment from trunq_log.%1$I g where g.txid = u.txid and g.id = u.id and g.segment = any (%2$L) limit 1) g
+    cross join lateral (select g.segment from trunq_log.%1$I g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, $2) and g.segment = any (%2$L) limit 1) g
   $q$, p_queue.log_table, v_filled) into v_segment using p_queue, p_subscription_id;
   if v_segment is not null then
     v_back := (v_turn - v_segment) % p_queue.segments;
@@ -322,7 +322,7 @@ begin
       min(u.created_at) filter (where u.is_here) first_at, max(u.created_at) filter (where u.is_here) last_at
     from (
       select u.*, %2$s is_here from trunq._unread($1, $2, $3 + 1, array[$4]) u) u
-  $q$, v_segment, case when p_queue.lanes is null then 'true' else format('exists (select from trunq_data.%I g where g.txid = u.txid and g.id = u.id)', v_segment) end)
+  $q$, v_segment, case when p_queue.lanes is null then 'true' else format('exists (select from trunq_data.%I g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, $2))', v_segment) end)
   into v using p_queue, p_sub.subscription_id, c_count, p_segment::smallint;
   if v.n = 0 and not v.is_more then
     return;  -- what is left of it is not for this one

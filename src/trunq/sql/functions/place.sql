@@ -5,6 +5,19 @@
 --   by ticks     a tick notes where the ids stood: a later id was drawn after it, so its rows are not visible in the tick's
 --                snapshot. They lie in the index on (txid, id) from that snapshot's xmin on, and the index knows the ids.
 -- From a row to its lease by search, as positions grow with the leases.
+--
+-- A row of the log is a transaction, an id, and for whom it is. The first row of a message is for everyone; a retry is for one subscription, and
+-- of a message that two of them retry, one promotion inserts two rows with one transaction and one id.
+
+create or replace function trunq._is_row(
+  p_row_txid xid8, p_row_id bigint, p_row_for integer, p_txid xid8, p_id bigint, p_subscription_id integer
+) returns boolean
+-- No settings here: Postgres then puts the expression in the place of its call, and looks into the index on (txid, id).
+language sql immutable parallel safe as $$
+  select p_row_txid = p_txid and p_row_id = p_id and (p_row_for is null or p_row_for = p_subscription_id)
+$$;
+comment on function trunq._is_row(xid8, bigint, integer, xid8, bigint, integer) is
+  'Whether a row of the log (its txid, id and subscription_id) is the one at a place that a subscription gets. Every look-up of a row by its place goes through here.';
 
 create or replace function trunq._rows_of(
   p_queue trunq.queue, p_low bigint, p_high bigint, p_near boolean default false, p_to xid8 default null, out query text, out is_by_brin boolean, out is_near boolean

@@ -125,7 +125,7 @@ begin
         select l.worker, l.txids[array_position(l.ids, e.id)] txid from trunq_data.%2$I l
         where l.subscription_id = r.subscription_id and l.lease_id = r.lease_id limit 1) l on true
       left join lateral (
-        select g.kind, g.attempt from trunq_log.%3$I g where g.txid = l.txid and g.id = e.id limit 1) g on true
+        select g.kind, g.attempt from trunq_log.%3$I g where trunq._is_row(g.txid, g.id, g.subscription_id, l.txid, e.id, r.subscription_id) limit 1) g on true
       left join trunq.subscription s on s.subscription_id = r.subscription_id
     $q$, v_queue.receipt_table, v_queue.lease_table, v_queue.log_table) using p_reference, p_from, p_to;
     return query

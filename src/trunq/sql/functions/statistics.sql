@@ -124,9 +124,9 @@ begin
       select l.lease_id, u.id, u.txid from (select distinct on (p.lease_id) p.* from part p where not p.is_whole) l
       cross join lateral unnest(l.lease_ids, l.txids) u(id, txid)),
     answer as (
-      select p.name, p.outcome, p.leased_at, u.* from part p cross join lateral unnest(p.ids, p.txids, p.took) u(id, txid, took) where p.is_whole
+      select p.name, p.subscription_id, p.outcome, p.leased_at, u.* from part p cross join lateral unnest(p.ids, p.txids, p.took) u(id, txid, took) where p.is_whole
       union all
-      select p.name, p.outcome, p.leased_at, u.id, x.txid, u.took from part p cross join lateral unnest(p.ids, p.took) u(id, took)
+      select p.name, p.subscription_id, p.outcome, p.leased_at, u.id, x.txid, u.took from part p cross join lateral unnest(p.ids, p.took) u(id, took)
       join place x on x.lease_id = p.lease_id and x.id = u.id where not p.is_whole),
     message as materialized (
       -- What is no time (NaN, infinity), as a worker in any language may say, must not stop the minute.
@@ -134,7 +134,8 @@ begin
         -- A retry waited for its time.
         case when g.subscription_id is null and isfinite(g.created_at) then extract(epoch from a.leased_at - g.created_at)::double precision end waited
       from answer a cross join lateral (
-        select g.kind, g.created_at, g.subscription_id from trunq_log.%3$I g where g.txid = a.txid and g.id = a.id limit 1) g),
+        select g.kind, g.created_at, g.subscription_id from trunq_log.%3$I g
+        where trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, a.subscription_id) limit 1) g),
     frequent as (
       select m.kind from message m group by 1 order by count(*) desc, 1 limit 50),
     by_kind as (

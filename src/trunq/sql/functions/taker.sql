@@ -290,7 +290,7 @@ begin
       case when g.subscription_id is null and g.created_at between '1970-01-01' and '9999-01-01' then greatest(extract(epoch from a.leased_at - g.created_at)::double precision, 0) end,
       g.priority::integer, $1, a.lease_id,
       case when $4 then g.payload::text end, case when $4 then g.headers::text end, case when $4 then a.result::text end
-    from attempt a left join lateral (select g.* from trunq_log.%1$I g where g.txid = a.txid and g.id = a.id limit 1) g on true
+    from attempt a left join lateral (select g.* from trunq_log.%1$I g where trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, $1) limit 1) g on true
   $q$, v_queue.log_table, v_queue.name) using (p_part->>'subscription_id')::integer, p_leases, p_part->>'subscription', p_payload;
 end $$;
 comment on function trunq._read_history(text, integer, jsonb, bigint[], boolean) is

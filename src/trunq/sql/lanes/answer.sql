@@ -40,7 +40,7 @@ begin
   select p_subscription_id, g.priority, g.lane, u.id
   from unnest(p_ids) u(id) left join unnest(p_lease_ids, p_lease_txids) l(id, txid) on l.id = u.id
   left join lateral (
-    select g.priority, coalesce(g.key, '') /*lane*/ lane from trunq_log._specimen g where g.txid = l.txid and g.id = l.id offset 0) g on true;
+    select g.priority, coalesce(g.key, '') /*lane*/ lane from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, l.txid, l.id, p_subscription_id) offset 0) g on true;
   perform trunq._ring(0 /*queue_id*/);
 end $$;
 comment on function trunq_queue._lanespecimen_go_on(integer, bigint[], bigint[], xid8[]) is

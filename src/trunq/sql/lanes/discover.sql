@@ -76,7 +76,10 @@ begin
         where i.is_idle or f.again_ids is not null
         order by f.at) f
       returning class)
-    select p.n, p.txids[p.n], p.ids[p.n], array(select distinct m.class from made m) into v_count, v_from_txid, v_from_id, classes from place p;
+    -- On from the last row, and from before it unless one of ours was there: another may have the same place, and come next.
+    select p.n, p.txids[p.n], p.ids[p.n] - case when p.n < c_look or exists (
+        select from walked w where w.txid = p.txids[p.n] and w.id = p.ids[p.n] and (w.subscription_id is null or w.subscription_id = p_sub.subscription_id))
+      then 0 else 1 end, array(select distinct m.class from made m) into v_count, v_from_txid, v_from_id, classes from place p;
     more := v_count >= c_look;
     is_changed := v_count > 0;
     if more then

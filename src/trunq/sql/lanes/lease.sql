@@ -268,7 +268,8 @@ begin
             select * from (
               -- The message for which the lane was held.
               (select g.*, false is_next, true is_again from trunq_log._specimen g
-               where s.again_ids <> '{}' and g.txid = s.again_txids[1] and g.id = s.again_ids[1] and g.segment = any (v_segments) limit 1)
+               where s.again_ids <> '{}' and trunq._is_row(g.txid, g.id, g.subscription_id, s.again_txids[1], s.again_ids[1], v_sub.subscription_id)
+                 and g.segment = any (v_segments) limit 1)
               union all
               -- Of its window: what committed late, then the range.
               (select m.*, false, false from unnest(array(

@@ -2,23 +2,77 @@
 -- segment. The essay is in functions/lane.sql.
 
 create or replace function trunq_queue._lanespecimen_waiting_lanes(p_subscription_id integer) returns setof trunq_data._lanespecimen_turn
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
-  with cursor as (
-    select l.classes, l.heads from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1),
-  asked as (
+declare
+  v_turns trunq_data._lanespecimen_turn[];
+begin
+  return query
+    with cursor as (
+      select l.classes, l.heads from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1)
     select t.* from cursor c cross join lateral unnest(c.classes, c.heads) u(class, head) cross join lateral (
+      -- Or Postgres reads all ready turns, also those behind it, and puts them aside.
       select t.* from trunq_data._lanespecimen_turn t
-      where t.subscription_id = p_subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head) t
-    union all
-    select t.* from trunq_data._lanespecimen_turn t where t.subscription_id = p_subscription_id and t.state in ('b', 'p'))
-  select a.* from asked a
-  where a.seq = (
-    select n.seq from trunq_data._lanespecimen_turn n
-    where n.subscription_id = p_subscription_id and n.priority = a.priority and n.lane = a.lane order by n.seq desc limit 1)
-$$;
+      where t.subscription_id = p_subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head offset 0) t
+    where t.seq = (
+      select n.seq from trunq_data._lanespecimen_turn n
+      where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1);
+  -- In order each message leaves a blocked turn: there are few lanes among very many of them, or few of them among very many lanes.
+  v_turns := trunq_queue._lanespecimen_newest_turns(p_subscription_id);
+  if v_turns is not null then
+    return query select t.* from unnest(v_turns) t where t.state in ('b', 'p');
+  else
+    return query
+      select t.* from trunq_data._lanespecimen_turn t
+      where t.subscription_id = p_subscription_id and t.state in ('b', 'p') and t.seq = (
+        select n.seq from trunq_data._lanespecimen_turn n
+        where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1);
+  end if;
+end $$;
 comment on function trunq_queue._lanespecimen_waiting_lanes(integer) is
   'The newest turns of the lanes that may hold something that was found and not handed out: ready, blocked or parked.';
+
+create or replace function trunq_queue._lanespecimen_newest_turns(p_subscription_id integer) returns trunq_data._lanespecimen_turn[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+declare
+  c_step constant integer := 250;
+  v_lanes integer := 0;
+  v_step integer;
+  v_priority integer := 32768;  -- before all
+  v_lane text := '';
+  v_found trunq_data._lanespecimen_turn[];
+  v_turns trunq_data._lanespecimen_turn[] := '{}';
+begin
+  loop
+    -- As many lanes are passed over as there are blocked turns, no more: then these are read themselves.
+    if not exists (
+        select from trunq_data._lanespecimen_turn t
+        where t.subscription_id = p_subscription_id and t.state in ('b', 'p') offset v_lanes limit 1) then
+      return case when v_lanes = 0 then v_turns end;
+    end if;
+    -- From lane to lane, downwards: the first turn below a lane is the newest of the next one.
+    with recursive lane as (
+      (select t turn, 1 at from trunq_data._lanespecimen_turn t
+       where t.subscription_id = p_subscription_id and (t.priority, t.lane) < (v_priority, v_lane)
+       order by t.priority desc, t.lane desc, t.seq desc limit 1)
+      union all
+      select m.turn, l.at + 1 from lane l cross join lateral (
+        select t turn from trunq_data._lanespecimen_turn t
+        where t.subscription_id = p_subscription_id and (t.priority, t.lane) < ((l.turn).priority, (l.turn).lane)
+        order by t.priority desc, t.lane desc, t.seq desc limit 1) m
+      where l.at < c_step)
+    select array_agg(l.turn order by l.at) filter (where (l.turn).state in ('b', 'p')), count(*), (array_agg((l.turn).priority order by l.at desc))[1],
+      (array_agg((l.turn).lane order by l.at desc))[1]
+    into v_found, v_step, v_priority, v_lane from lane l;
+    v_turns := v_turns || v_found;
+    exit when v_step < c_step;
+    v_lanes := v_lanes + v_step;
+  end loop;
+  return v_turns;
+end $$;
+comment on function trunq_queue._lanespecimen_newest_turns(integer) is
+  'The newest turns of the lanes that are blocked or parked; null when there are more lanes than blocked turns.';
 
 create or replace function trunq_queue._lanespecimen_needing(p_segment integer) returns integer[]
 language sql stable
@@ -43,7 +97,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
         where t.last_txid < pg_snapshot_xmax(t.lo))
       or exists (
         select from unnest(t.again_txids, t.again_ids) a(txid, id), lateral (
-          select from trunq_log._specimen g where g.segment = p_segment and g.txid = a.txid and g.id = a.id limit 1) g)
+          select from trunq_log._specimen g where g.segment = p_segment and trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, s.subscription_id) limit 1) g)
       or exists (
         select from pg_snapshot_xip(t.hi) late(txid), lateral (
           select from trunq_log._specimen g
@@ -66,7 +120,7 @@ begin
   f := trunq._read_filter(v_sub.filter);
   return query select m.txid, m.id, m.created_at from (
     (select g.txid, g.id, g.created_at from unnest(p_turn.again_txids, p_turn.again_ids) a(txid, id) cross join lateral (
-       select g.* from trunq_log._specimen g where g.txid = a.txid and g.id = a.id offset 0) g)
+       select g.* from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, p_turn.subscription_id) offset 0) g)
     union all
     (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.lo) late(txid) cross join lateral (
        select g.* from trunq_log._specimen g
@@ -157,7 +211,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
     select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, count(*) n
     from trunq._open_ids(trunq._find_queue(0 /*queue_id*/), p_subscription_id,
       array(select h.lease_id from trunq._held_leases(trunq._find_queue(0 /*queue_id*/), p_subscription_id) h), 0, 9223372036854775807, 10000) o
-    join lateral (select g.* from trunq_log._specimen g where g.txid = o.txid and g.id = o.id offset 0) g on true
+    join lateral (select g.* from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, o.txid, o.id, p_subscription_id) offset 0) g on true
     group by 1, 2),
   known as (
     select h.priority, h.lane from held h
@@ -189,7 +243,7 @@ begin
   end if;
   select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, g.expiries is not null and exists (
       select from trunq.subscription s where s.subscription_id = g.subscription_id and s.subscription_id = p_subscription_id and s.in_order) came_back
-  into v_row from trunq_log._specimen g where g.txid = p_txid and g.id = p_id;
+  into v_row from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, p_txid, p_id, p_subscription_id);
   select t.* into v_turn from trunq_data._lanespecimen_turn t
   where t.subscription_id = p_subscription_id and t.priority = v_row.priority and t.lane = v_row.lane order by t.seq desc limit 1;
   if v_row.came_back then
@@ -223,7 +277,7 @@ begin
   v_queue.lanes := null;  -- by positions alone
   for v_row in
     select u.txid, u.id, g.priority, g.lane, g.came_back from unnest(p_txids, p_ids) u(txid, id) cross join lateral (
-      select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, v_in_order and g.subscription_id is not null and g.expiries is not null came_back from trunq_log._specimen g where g.txid = u.txid and g.id = u.id offset 0) g
+      select g.priority, coalesce(g.key, '') /*lane*/ collate "C" lane, v_in_order and g.subscription_id is not null and g.expiries is not null came_back from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, p_subscription_id) offset 0) g
   loop
     txid := v_row.txid;
     id := v_row.id;
@@ -298,27 +352,38 @@ begin
   select l.*, l.last_txid < pg_snapshot_xmax(l.hi) is_looking, p.is_watched is true is_watched into c
   from trunq_data._lanespecimen_lease l left join trunq.lane_policy p on p.subscription_id = l.subscription_id
   where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
-  with old as materialized (
-    select t.seq from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t where t.segment = p_segment
+  -- From lane to lane, as in _newest_turns: the newest turn that each has here, where none came after it.
+  with recursive lane as (
+    (select t turn from trunq_data._lanespecimen_turn t
+     where t.segment = p_segment and t.subscription_id = p_subscription_id
+     order by t.priority desc, t.lane desc, t.seq desc limit 1)
     union all
-    -- Idle ones count while they hold messages or tokens, are ahead of discovery, or stand before an older turn of their lane.
-    select t.seq from trunq_data._lanespecimen_turn t
-    where t.segment = p_segment and t.subscription_id = p_subscription_id and t.state = 'i'
-      and (t.open_ids is not null and t.open_ids <> '{}' or t.tokens is not null or c.is_looking and t.epoch >= c.epoch
-        -- Segments are not always emptied in order: an older turn that outlived this one would be taken for the lane.
-        or exists (
-          select from trunq_data._lanespecimen_turn o
-          where o.subscription_id = p_subscription_id and o.priority = t.priority and o.lane = t.lane and o.seq < t.seq and o.segment <> p_segment))
-      and t.seq = (
+    select m.turn from lane l cross join lateral (
+      select t turn from trunq_data._lanespecimen_turn t
+      where t.segment = p_segment and t.subscription_id = p_subscription_id and (t.priority, t.lane) < ((l.turn).priority, (l.turn).lane)
+      order by t.priority desc, t.lane desc, t.seq desc limit 1) m),
+  old as materialized (
+    select l.turn from lane l
+    where (l.turn).seq = (
         select n.seq from trunq_data._lanespecimen_turn n
-        where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1)
+        where n.subscription_id = p_subscription_id and n.priority = (l.turn).priority and n.lane = (l.turn).lane order by n.seq desc limit 1)
+      and case (l.turn).state
+        when 'r' then (l.turn).seq > coalesce(c.heads[array_position(c.classes, (l.turn).class)], 0)
+        -- Idle ones count while they hold messages or tokens, are ahead of discovery, or stand before an older turn of their lane.
+        when 'i' then (l.turn).open_ids <> '{}' or (l.turn).tokens is not null or c.is_looking and (l.turn).epoch >= c.epoch
+          -- Segments are not always emptied in order: an older turn that outlived this one would be taken for the lane.
+          or exists (
+            select from trunq_data._lanespecimen_turn o
+            where o.subscription_id = p_subscription_id and o.priority = (l.turn).priority and o.lane = (l.turn).lane and o.seq < (l.turn).seq
+              and o.segment <> p_segment)
+        else true end
     limit p_limit),
   made as (
     insert into trunq_data._lanespecimen_turn (seq, subscription_id, segment, priority, lane, class, state, lo, hi, epoch, last_txid, last_id, left_over,
       lease_id, due_at, open_leases, open_ids, tokens, tokens_at, again_txids, again_ids)
     select nextval('trunq_data._lanespecimen_turn_id'), t.subscription_id, p_into, t.priority, t.lane, t.class, t.state, t.lo, t.hi, t.epoch, t.last_txid,
       t.last_id, t.left_over, t.lease_id, t.due_at, t.open_leases, t.open_ids, t.tokens, t.tokens_at, t.again_txids, t.again_ids
-    from (select t.* from old o join trunq_data._lanespecimen_turn t on t.subscription_id = p_subscription_id and t.seq = o.seq and t.segment = p_segment order by t.seq) t
+    from (select (o.turn).* from old o order by (o.turn).seq) t
     returning seq)
   select count(*), max(m.seq) into v_count, v_last from made m;
   if v_count > 0 then

@@ -197,7 +197,7 @@ begin
         coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts) max_attempts,
         case when v_is_wider then trunq._extra(to_jsonb(g)) end extra/*unique , g.unique_key*/
       from trunq_log._specimen g
-      where g.txid = place.txid and g.id = place.id and (g.subscription_id is null or g.subscription_id = p_subscription_id)
+      where trunq._is_row(g.txid, g.id, g.subscription_id, place.txid, place.id, p_subscription_id)
       offset 0) m
   ),
   -- Where each suspect stands in line.

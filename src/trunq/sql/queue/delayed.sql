@@ -13,7 +13,8 @@ begin
   values (0 /*queue_id*/, new.id, new.subscription_id, trunq._due_at(null, new.due_at), new.created_at, new.attempt, new.priority, new.kind, new.key,
     new.payload, new.body, new.headers, new.errors,
     case when trunq._is_wider('trunq_log._specimen'::regclass) then trunq._extra(to_jsonb(new)) end, new.expiries, new.options);
-  delete from trunq_log._specimen g where g.segment = new.segment and g.txid = new.txid and g.id = new.id;
+  delete from trunq_log._specimen g
+  where g.segment = new.segment and g.txid = new.txid and g.id = new.id and g.subscription_id is not distinct from new.subscription_id;
   return null;
 end $$;
 -- As those of functions/gate.sql.

@@ -180,8 +180,9 @@ begin
              and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, w.kind, w.key, w.headers)))
            limit p_max_messages)
           union all
-          -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease.
-          (select g.id, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint, null::jsonb/*unique , null::trunq.unique_key, null::bigint, null::"char"*/
+          -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease. Before that row:
+          -- one of this reader may have the same place as another's (functions/place.sql), and come behind it.
+          (select g.id - 1, g.txid, 0::smallint, null, null, null::jsonb, null::bytea, null::jsonb, 0::smallint, null::timestamptz, null::smallint, null::jsonb/*unique , null::trunq.unique_key, null::bigint, null::"char"*/
            from trunq_log._specimen g
            where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
            order by g.txid, g.id offset c_walk - 1 limit 1)
@@ -215,7 +216,8 @@ begin
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
               when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
             case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
-              when t.size = t.n - t.ended::integer then t.ids[t.n] else t.ids[t.size] end,
+              when t.size = t.n - t.ended::integer then greatest(t.ids[t.n], case when t.txids[t.size] = t.txids[t.n] then t.ids[t.size] end)
+              else t.ids[t.size] end,
             t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
             t.ids[1:t.size], t.txids[1:t.size], v_now, v_expires_at, t.is_suspect, v_tokens - t.size, v_tokens_at, case when v_open is not null then v_open || v_lease_id end, t.awaited/*unique ,
             t.keyed*/
@@ -266,7 +268,7 @@ begin
       return;
     end if;
     -- Nothing here for this reader. Did the walk end before the window?
-    select g.txid, g.id into v_place_txid, v_place_id from trunq_log._specimen g
+    select g.txid, g.id - 1 into v_place_txid, v_place_id from trunq_log._specimen g
     where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
     order by g.txid, g.id offset c_walk - 1 limit 1;
     if found then

@@ -22,7 +22,7 @@ begin
       case when d.is_large then format('the result is too large: %s bytes, at most %s are kept for the one who waits', pg_column_size(d.result), trunq._limit('reply_bytes')) end,
       p_now, p_now + trunq._reply_time(m.options)
     from done d left join place p on p.id = d.id
-    left join lateral (select g.options::jsonb from trunq_log._specimen g where g.txid = p.txid and g.id = p.id limit 1) m on true
+    left join lateral (select g.options::jsonb from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, p.txid, p.id, p_subscription_id) limit 1) m on true
     on conflict (subscription_id, id) do update
       set outcome = excluded.outcome, result = excluded.result, error = excluded.error, replied_at = excluded.replied_at, expires_at = excluded.expires_at
     returning r.id)
