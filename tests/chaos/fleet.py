@@ -200,7 +200,10 @@ class Fleet:
                     # After a crash of the server, leases that had not reached the disk never were: the very
                     # same attempt comes again.
                     again = max(attempts[id, attempt["attempt"]] for attempt in rows[0])
-                    assert outcomes.count("expired") >= count - 1 or (crashed and again > 1), (id, rows[0])
+                    assert outcomes.count("lease_expired") >= count - 1 or (crashed and again > 1), (
+                        id,
+                        rows[0],
+                    )
             dead = connection.execute("select count(*) from trunq.list_dead('q')").fetchone()
             assert dead == (0,)
 

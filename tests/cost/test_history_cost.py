@@ -53,9 +53,9 @@ def test_a_message_is_shown_without_a_scan(work: Engine) -> None:
         assert cost.rows == 1
         assert cost.seq_scans == 0
         assert cost.pages < 500
-    assert [attempt["outcome"] for attempt in work.message(once).attempts] == ["ack"]
+    assert [attempt["outcome"] for attempt in work.message(once).attempts] == ["success"]
     outcomes = [attempt["outcome"] for attempt in work.message(retried).attempts]
-    assert outcomes == ["retry"] * (len(outcomes) - 1) + ["ack"]
+    assert outcomes == ["failed"] * (len(outcomes) - 1) + ["success"]
 
 
 @pytest.mark.parametrize("state", [None, "done"])

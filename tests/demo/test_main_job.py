@@ -230,7 +230,7 @@ def test_the_books_were_closed_from_the_checkpoint_on(
     ((attempts, result),) = database.execute(
         "select attempts, result from trunq.list_messages('office', p_kind => 'books')"
     ).fetchall()
-    assert [attempt["outcome"] for attempt in attempts] == ["retry", "ack"]
+    assert [attempt["outcome"] for attempt in attempts] == ["failed", "success"]
     assert "the archive closed" in attempts[0]["error"]
     assert result == {
         "outcome": "closed",

@@ -148,7 +148,7 @@ def test_killed_beside_a_python_worker_it_loses_nothing_and_doubles_nothing(
     ends = connection.execute(
         f"select state, attempts -> -1 ->> 'outcome', count(*) from {MESSAGES} m group by 1, 2".encode()
     ).fetchall()
-    assert ends == [("done", "ack", COUNT)]
+    assert ends == [("done", "success", COUNT)]
     outcomes = {
         (worker, outcome)
         for (worker, outcome) in connection.execute(
@@ -156,8 +156,8 @@ def test_killed_beside_a_python_worker_it_loses_nothing_and_doubles_nothing(
             f" from {MESSAGES} m cross join jsonb_array_elements(m.attempts) a".encode()
         )
     }
-    assert {(name, "ack") for name in ("node-named", "node-2", "python-named")} <= outcomes
-    assert {("node-1", "expired"), ("node-named", "expired")} <= outcomes
+    assert {(name, "success") for name in ("node-named", "node-2", "python-named")} <= outcomes
+    assert {("node-1", "lease_expired"), ("node-named", "lease_expired")} <= outcomes
     for name, process in workers.items():
         process.terminate()
         assert process.wait(120) == 0, name

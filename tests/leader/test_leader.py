@@ -124,7 +124,7 @@ async def test_delayed_messages_are_promoted_leases_reaped_and_ticks_cut(queue: 
     leader = Leader(queue.dsn)
     async with leading(leader):
         await async_wait_until(lambda: queue.states() == {"ready": 1})
-        await async_wait_until(lambda: other.message(leased).attempts[0]["outcome"] == "expired")
+        await async_wait_until(lambda: other.message(leased).attempts[0]["outcome"] == "lease_expired")
         await async_wait_until(lambda: queue.connection.execute(ticks).fetchone() != before)
     assert leader.performed.done["promote"] >= 1
     assert leader.performed.done["reap"] >= 1

@@ -305,5 +305,5 @@ def test_the_last_attempt_dies_with_its_lease(session: Connection, reaper: Conne
         assert reap(reaper, queue, f"{hours} hours") == 1
     row = state(session, queue, id)
     assert row.state == "dead"
-    assert [each["outcome"] for each in row.attempts] == ["expired", "expired"]
+    assert [each["outcome"] for each in row.attempts] == ["lease_expired", "lease_expired"]
     assert not lease(session, queue)

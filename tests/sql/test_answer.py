@@ -44,7 +44,7 @@ def test_an_acked_message_is_done_with_its_result(session: Connection, queue: st
     assert answer(session, "ack", held, results=[Jsonb({"sum": 3})], took=[0.25]) == 1
     row = state(session, queue, id)
     assert (row.state, row.result, row.worker) == ("done", {"sum": 3}, "w")
-    assert (row.attempts[0]["outcome"], row.attempts[0]["took"]) == ("ack", 0.25)
+    assert (row.attempts[0]["outcome"], row.attempts[0]["took"]) == ("success", 0.25)
     assert not lease(session, queue)
 
 
@@ -182,7 +182,7 @@ def test_a_released_message_comes_again_without_counting(session: Connection, qu
         held = lease(session, queue)
         assert (held.ids, held.messages[0].attempt) == ([id], 1)
         assert answer(session, "release", held) == 1
-    assert [e["outcome"] for e in state(session, queue, id).attempts] == ["release"] * 3
+    assert [e["outcome"] for e in state(session, queue, id).attempts] == ["released"] * 3
     assert drain(session, queue) == [id]
 
 

@@ -50,7 +50,7 @@ def test_of_what_waits_the_others_come(engine: Engine, count: int) -> None:
     assert found == [ids[0], ids[1], ids[3], ids[4]]
     assert dead(engine) == {ids[2]: "cancelled"}
     assert engine.state(ids[2]) == "dead"
-    assert [one["outcome"] for one in engine.message(ids[2]).attempts] == ["cancel"]
+    assert [one["outcome"] for one in engine.message(ids[2]).attempts] == ["cancelled"]
 
 
 @pytest.mark.parametrize("count", [1, 3, 7, 100])

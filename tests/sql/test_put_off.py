@@ -77,8 +77,8 @@ def test_the_history_of_a_message_tells_each_time_and_its_errors_only_how_often(
     told = work.message(id)
     assert (told.state, told.attempt, told.error) == ("retrying", 2, WHY)
     assert [(each["outcome"], each["error"]) for each in told.attempts] == [
-        ("retry", "burnt"),
-        *[("release", WHY)] * 4,
+        ("failed", "burnt"),
+        *[("released", WHY)] * 4,
     ]
     (errors,) = work.run("select errors from trunq.delayed where queue_id = {id}").fetchone() or ([],)
     assert [(each["error"], each.get("times"), each["worker"]) for each in errors] == [

@@ -73,7 +73,7 @@ def test_the_story_tells_which_worker_was_lost(session: Connection, queue: str) 
     move_clock(session, "1 hour")
     ask(session, "reap", queue=queue)
     (first,) = state(session, queue, id).attempts
-    assert (first["worker"], first["outcome"]) == ("lost", "expired")
+    assert (first["worker"], first["outcome"]) == ("lost", "lease_expired")
 
 
 def test_with_its_attempts_used_up_it_is_dead_as_lease_expired(session: Connection, queue: str) -> None:

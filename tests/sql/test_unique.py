@@ -179,7 +179,7 @@ def test_the_newest_stands_for_those_that_wait(replacing: Engine, count: int) ->
     assert replacing.status().ready == 0
     message = replacing.message(ids[0])
     assert (message.state, message.error) == ("replaced", f"replaced by message {ids[-1]}")
-    assert [attempt["outcome"] for attempt in message.attempts] == ["replace"]
+    assert [attempt["outcome"] for attempt in message.attempts] == ["replaced"]
     view = replacing.run(
         "select id, state from trunq_queue.{queue}_messages where state = 'replaced' order by id"
     )

@@ -31,7 +31,7 @@ async def test_a_returned_value_is_an_ack_and_kept_as_result(queue: Queue) -> No
     await drain(worker)
     message = queue.message(id)
     assert (message.state, message.result, message.attempt) == ("done", {"twice": 40}, 1)
-    assert message.attempts[0]["outcome"] == "ack"
+    assert message.attempts[0]["outcome"] == "success"
     assert message.attempts[0]["took"] >= 0
     assert worker.statistics.handled == 1
 
@@ -74,7 +74,7 @@ async def test_retry_runs_the_message_again_after_its_delay(queue: Queue, after:
     await drain(worker)
     message = queue.message(id)
     assert attempts == [1, 2]
-    assert [attempt["outcome"] for attempt in message.attempts] == ["retry", "ack"]
+    assert [attempt["outcome"] for attempt in message.attempts] == ["failed", "success"]
     assert said(message.attempts[0]["error"]) == "not yet"
     assert (worker.statistics.retried, worker.statistics.handled) == (1, 1)
 

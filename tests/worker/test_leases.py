@@ -203,7 +203,7 @@ async def test_an_async_handler_whose_lease_is_lost_is_cancelled(queue: Queue) -
         await async_wait_until(queue.is_done)
     assert gate.passed == [id]
     assert (worker.statistics.lost, worker.statistics.handled) == (1, 1)
-    assert [attempt["outcome"] for attempt in queue.message(id).attempts] == ["expired", "ack"]
+    assert [attempt["outcome"] for attempt in queue.message(id).attempts] == ["lease_expired", "success"]
 
 
 async def test_a_lost_lease_takes_nothing_of_another_lease_with_it(queue: Queue) -> None:

@@ -91,22 +91,22 @@ async def test_a_payload_of_a_type_and_an_old_version(queue: Queue) -> None:
 
 
 ANSWERS = [
-    ("raise", "given up", "LookupError: nothing there\n  {file}:"),
-    ("raise what cannot be copied", "given up", "Refused: no (7)\n  {file}:"),
-    ("raise what cannot be sent", "given up", "HandlerFailed: Inside: no\n  {file}:"),
-    ("exit", "given up", "HandlerFailed: SystemExit: 3\n  {file}:"),
-    ("interrupt", "given up", "HandlerFailed: KeyboardInterrupt\n  {file}:"),
-    ("return what is no JSON", "given up", "TypeError: the handler returned what JSON cannot hold"),
-    ("retry", "given up", None),
-    ("retry because of", "given up", "LookupError: not yet\nreference "),
-    ("reject", "reject", "bad"),
-    ("raise an answer of its own", "reject", "declined 7\nreference "),
-    ("return an answer of its own", "reject", "declined 7\nreference "),
-    ("lose a connection", "given up", "ConnectionResetError: by peer\n  {file}:"),
-    ("write to nobody", "given up", "BrokenPipeError: nobody reads\n  {file}:"),
-    ("extend", "given up", "InvalidArgument: a handler with process=True has no connection for extend"),
-    ("die", "given up", "ended by itself, with status 7"),
-    ("crash", "given up", "was killed by SIGSEGV"),
+    ("raise", "failed", "LookupError: nothing there\n  {file}:"),
+    ("raise what cannot be copied", "failed", "Refused: no (7)\n  {file}:"),
+    ("raise what cannot be sent", "failed", "HandlerFailed: Inside: no\n  {file}:"),
+    ("exit", "failed", "HandlerFailed: SystemExit: 3\n  {file}:"),
+    ("interrupt", "failed", "HandlerFailed: KeyboardInterrupt\n  {file}:"),
+    ("return what is no JSON", "failed", "TypeError: the handler returned what JSON cannot hold"),
+    ("retry", "failed", None),
+    ("retry because of", "failed", "LookupError: not yet\nreference "),
+    ("reject", "rejected", "bad"),
+    ("raise an answer of its own", "rejected", "declined 7\nreference "),
+    ("return an answer of its own", "rejected", "declined 7\nreference "),
+    ("lose a connection", "failed", "ConnectionResetError: by peer\n  {file}:"),
+    ("write to nobody", "failed", "BrokenPipeError: nobody reads\n  {file}:"),
+    ("extend", "failed", "InvalidArgument: a handler with process=True has no connection for extend"),
+    ("die", "failed", "ended by itself, with status 7"),
+    ("crash", "failed", "was killed by SIGSEGV"),
     ("nothing", "ack", None),
 ]
 
@@ -147,7 +147,7 @@ async def test_it_is_killed_whatever_it_does(queue: Queue, tmp_path: Path, why: 
             queue.connection.execute("select from trunq.cancel('q', %s)", (ids,))
         await async_wait_until(lambda: not any(is_alive(each) for each in family), LONG)
         await async_wait_until(queue.is_done, LONG)
-    outcome = {"time-out": "timed_out", "cancelled": "given up", "lease lost": "expired"}[why]
+    outcome = {"time-out": "timed_out", "cancelled": "failed", "lease lost": "lease_expired"}[why]
     if why == "cancelled":
         assert {row.reason for row in queue.dead()} == {"cancelled"}
     assert [outcomes(queue, id) for id in ids] == [[outcome]] * 2
@@ -182,7 +182,7 @@ async def test_time_runs_from_when_the_process_is_ready(queue: Queue, tmp_path: 
     worker.handler("work", process=True, time_out=0.9)(slow_to_import.handle)
     (id,) = queue.publish()
     await drained(worker)
-    assert outcomes(queue, id) == ["ack"]
+    assert outcomes(queue, id) == ["success"]
 
 
 async def test_a_module_that_does_not_import_there_is_an_error_of_the_message(
@@ -236,7 +236,7 @@ async def test_processes_killed_at_random_cost_their_own_message_an_attempt_and_
         *died, last = queue.message(id).attempts
         lost += len(died)
         assert all("was killed by SIGKILL" in attempt["error"] for attempt in died)
-        assert last["outcome"] == "ack" or len(died) == 3, "dead by its own attempts alone"
+        assert last["outcome"] == "success" or len(died) == 3, "dead by its own attempts alone"
         assert starts[id] == len(died) + 1, "what did not run has lost no attempt"
     assert lost <= killed
     assert {row.id for row in queue.dead()} >= set(killers)
@@ -273,7 +273,7 @@ async def test_an_idle_process_that_is_killed_costs_nobody_anything(queue: Queue
         os.kill(pid, signal.SIGKILL)
         second += queue.publish()
         await async_wait_until(queue.is_done, LONG)
-    assert outcomes(queue, second[0]) == ["ack"]
+    assert outcomes(queue, second[0]) == ["success"]
     assert queue.message(second[0]).result["pid"] != pid
 
 
@@ -289,7 +289,7 @@ async def test_signals_to_all_of_the_group_let_it_finish(queue: Queue, tmp_path:
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGINT)
         worker.stop()
-    assert outcomes(queue, id) == ["ack"]
+    assert outcomes(queue, id) == ["success"]
 
 
 async def test_no_more_run_than_the_pool_has_processes(queue: Queue, tmp_path: Path) -> None:

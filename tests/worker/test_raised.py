@@ -50,7 +50,7 @@ async def test_answers_that_are_raised_are_those_that_are_returned(queue: Queue,
     register(worker, colour, answer)
     await drain(worker)
     outcomes = [attempt["outcome"] for attempt in queue.message(ids[0]).attempts]
-    assert (outcomes, said(queue.message(ids[0]).attempts[0]["error"])) == (["retry", "ack"], "not yet")
+    assert (outcomes, said(queue.message(ids[0]).attempts[0]["error"])) == (["failed", "success"], "not yet")
     (dead,) = queue.dead()
     assert (dead.id, dead.reason, said(dead.errors[-1]["error"])) == (ids[1], "rejected", "no such customer")
     assert (worker.statistics.failed, worker.statistics.retried, worker.statistics.rejected) == (0, 1, 1)

@@ -137,7 +137,7 @@ async def test_a_time_out_error_of_the_handler_s_own_is_an_ordinary_failure(queu
     id = publish(queue)
     async with running(worker):
         await async_wait_until(queue.is_done)
-    assert [attempt["outcome"] for attempt in queue.message(id).attempts] == ["given up"]
+    assert [attempt["outcome"] for attempt in queue.message(id).attempts] == ["failed"]
 
 
 async def test_a_thread_that_does_not_listen_is_left_and_the_slot_goes_on(

@@ -73,7 +73,7 @@ async def test_history_and_warnings_name_kind_and_worker(queue: Queue) -> None:
     why = "no handler for kind letter at worker ada, which has: parcel"
     told = queue.message(id)
     assert (told.state, told.attempt, told.error) == ("retrying", 1, why)
-    assert [(each["outcome"], each["error"]) for each in told.attempts] == [("release", why)]
+    assert [(each["outcome"], each["error"]) for each in told.attempts] == [("released", why)]
     assert queue.message(bare).error.startswith("no handler for messages without a kind at worker ada")
     rows = queue.connection.execute("select warning from trunq.list_warnings('q')").fetchall()
     assert sorted(warning.partition(" in ")[0] for (warning,) in rows) == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, with_age, write_json, write_rows
 from trunq.cli.question import Yes, confirm
+from trunq.record.outcome import Reason
 
 app = option.noun(
     "Dead messages: rejected, or given up after their last attempt (others say dead-letter queue).",
@@ -39,8 +40,8 @@ Subscription = Annotated[
         autocompletion=completion.subscriptions,
     ),
 ]
-Reason = Annotated[
-    Literal["rejected", "max_attempts", "lease_expired", "expired", "cancelled"] | None,
+ForReason = Annotated[
+    Reason | None,
     typer.Option("--reason", rich_help_panel=WHICH, help="Only those that are dead for this reason."),
 ]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")]
@@ -66,7 +67,7 @@ def list_dead(
     before: Annotated[
         int | None, typer.Option("--before", metavar="DEAD_ID", help="Only those listed after this dead_id.")
     ] = None,
-    reason: Reason = None,
+    reason: ForReason = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -107,7 +108,7 @@ def requeue(
     everything: Everything = False,
     subscription: Subscription = None,
     yes: Yes = False,
-    reason: Reason = None,
+    reason: ForReason = None,
     *,
     choice: Choice,
     database: option.Database,
@@ -136,7 +137,7 @@ def purge(
     everything: Everything = False,
     subscription: Subscription = None,
     yes: Yes = False,
-    reason: Reason = None,
+    reason: ForReason = None,
     *,
     choice: Choice,
     database: option.Database,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, get_args
 
 import typer
 from psycopg.errors import Diagnostic
@@ -19,6 +19,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, err, out, print_fact, say, with_age, write_json, write_rows
 from trunq.cli.question import Yes, confirm
 from trunq.display import attempt as attempt_in_words
+from trunq.record.outcome import Open, State
 
 app = option.noun(
     "Messages: where each one is, what became of it, and that it is not to run.",
@@ -29,9 +30,7 @@ app = option.noun(
     "trunq message cancel mail 42",
 )
 
-State = Literal["scheduled", "ready", "leased", "retrying", "done", "dead"]
-Open = Literal["scheduled", "ready", "leased", "retrying"]
-OPEN: Final[tuple[Open, ...]] = ("scheduled", "ready", "leased", "retrying")
+OPEN: Final[tuple[Open, ...]] = get_args(Open)
 FATES: Final = {
     "scheduled": "will not run",
     "ready": "will not run",
@@ -39,6 +38,7 @@ FATES: Final = {
     "leased": "its worker is told",
     "done": "was done before",
     "dead": "was dead before",
+    "replaced": "was replaced before",
     "purged": "was dead before",
 }
 PART: Final = 5_000
@@ -220,7 +220,8 @@ def list_messages(
 ) -> None:
     """List messages of a queue as one subscription sees them, the newest first.
 
-    A filter looks at the newest 100,000 messages, and says so when there are more.
+    A filter, or the state replaced or purged, looks at the newest 100,000 messages, and says so when there
+    are more.
     """
     with client(database) as trunq, trunq.transaction() as connection:
         connection.add_notice_handler(_pass_on)

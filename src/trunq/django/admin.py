@@ -6,7 +6,7 @@ Staff with the permission `trunq.view_queue` see them. Nothing here changes anyt
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -17,11 +17,12 @@ from django.urls import path
 from trunq import Client
 from trunq.django.models import Queue
 from trunq.errors import TrunqError
+from trunq.record.outcome import State
 
 PAGE: Final = 100
 """Messages on a page."""
 
-STATES: Final = ("ready", "leased", "retrying", "scheduled", "done", "dead")
+STATES: Final = get_args(State)
 
 
 @admin.register(Queue)

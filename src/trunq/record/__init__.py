@@ -242,7 +242,8 @@ class Extension(NamedTuple):
 class Cancelled(NamedTuple):
     """A row of `cancel`: the `state` in which a message was when it was cancelled.
 
-    scheduled, retrying, ready: it will not run; leased: its worker is told; done, dead, purged: it was over.
+    scheduled, retrying, ready: it will not run; leased: its worker is told; done, dead, replaced, purged: it
+    was over.
     `subscription` None: scheduled, and no shared subscription reads it.
     """
 
@@ -300,8 +301,9 @@ class MessageState(NamedTuple):
     """A row of `show_message` and `list_messages`: where a message stands for one subscription.
 
     `state` is scheduled, ready, leased, retrying, done, dead, replaced or purged. `attempts` has one entry
-    an attempt:
-    {"attempt", "worker", "leased_at", "finished_at", "outcome", "error", "took"}.
+    an attempt: {"attempt", "worker", "leased_at", "finished_at", "outcome", "error", "took"}; its outcome is
+    success, failed, timed_out, rejected, released, lease_expired, expired, cancelled or replaced, None while
+    it runs, overdue when its lease ran out and no leader has reaped it yet.
     """
 
     subscription: str

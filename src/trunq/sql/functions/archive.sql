@@ -239,7 +239,7 @@ begin
       execute trunq._attempts(p_queue) || format($q$
         insert into trunq_archive.%1$I (id, subscription, attempt, outcome, error, result, worker, published_at, leased_at, finished_at, took,
           priority, kind, key, payload, body, headers, options, extra, subscription_id, lease_id)
-        select a.id, $3, g.attempt, trunq._ending(a.outcome), a.error, a.result, a.worker, g.created_at, a.leased_at, a.finished_at, a.took,
+        select a.id, $3, g.attempt, trunq._outcome(a.outcome), a.error, a.result, a.worker, g.created_at, a.leased_at, a.finished_at, a.took,
           g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.options, g.extra, $1, a.lease_id
         from attempt a
         left join lateral (

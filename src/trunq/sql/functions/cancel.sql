@@ -66,7 +66,7 @@ begin
 end $$;
 comment on function trunq.cancel(text, bigint[], text) is
   'Cancels messages, up to 10,000, for one shared subscription or (null) for all: one that is scheduled or retrying is dead at once, reason cancelled; one that is ready is, as soon as a lease comes to it; of one that is leased the worker is told, and it is done if its handler ends well all the same, else dead. trunq.requeue hands out again what is dead. Batches have no single messages, and read what was published.
-Returns: one row a message and subscription, with the state it was in; done, dead and purged: it was over, and stays so. subscription null: scheduled, and no shared subscription reads it.
+Returns: one row a message and subscription, with the state it was in; done, dead, replaced and purged: it was over, and stays so. subscription null: scheduled, and no shared subscription reads it.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them is nowhere: then none is cancelled.
 Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
 
@@ -203,7 +203,7 @@ begin
       select m.id from trunq._message(v_sub, p_queue, array(
         select u.id from unnest(v_ids) u(id) where not exists (
           select from trunq.dead d where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id = u.id)), true, false) m
-      where m.state in ('scheduled', 'ready', 'leased', 'retrying'));
+      where m.state in (select s.state from trunq._states() s where s.is_open));
     delete from trunq.cancelled c where c.subscription_id = v_sub.subscription_id and c.id = any (v_ids) and c.id <> all (v_open);
     get diagnostics v_gone = row_count;
     v_count := v_count + v_gone;

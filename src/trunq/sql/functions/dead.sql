@@ -62,13 +62,12 @@ declare
   v_now timestamptz := trunq.clock();
   v_count integer;
 begin
-  delete from trunq.dead d using (
+  v_count := trunq._purge(v_queue_id, array(
     select o.dead_id from trunq.subscription s cross join lateral (
       select o.dead_id, o.died_at from trunq.dead o
       where o.queue_id = v_queue_id and o.subscription_id = s.subscription_id order by o.dead_id limit 1000) o
-    where s.queue_id = v_queue_id and s.dead_retention is not null and o.died_at < v_now - s.dead_retention) old
-  where d.dead_id = old.dead_id;
-  get diagnostics v_count = row_count;
+    where s.queue_id = v_queue_id and s.dead_retention is not null and o.died_at < v_now - s.dead_retention));
+  perform trunq._forget_purged(v_queue);
   return v_count + trunq._forget_cancelled(v_queue, v_now) + trunq._forget_progress(v_queue, v_now) + trunq._forget_keys(v_queue) + trunq._forget_replies(v_queue_id, v_now)
     + trunq._forget_captures(v_queue_id);
 end $$;
@@ -126,28 +125,45 @@ create or replace function trunq.purge(
   p_error text default null, p_before bigint default null, p_limit bigint default null, p_reason text default null
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_dead_ids bigint[];
-  v_count integer;
 begin
   if trunq._goes_through(p_queue, 'purge') then
     return trunq._pass(p_queue, 'purge', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::integer;
   end if;
-  v_dead_ids := array(select trunq._dead_ids(
-    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
-  with gone as (
-    delete from trunq.dead d where d.dead_id = any (v_dead_ids)
-    returning d.subscription_id, d.id),
-  unsaid as (
-    delete from trunq.progress p using gone g where p.subscription_id = g.subscription_id and p.id = g.id)
-  select count(*) into v_count from gone;
-  return v_count;
+  return trunq._purge((trunq._find_queue(p_queue)).queue_id, array(select trunq._dead_ids(
+    p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false)));
 end $$;
 comment on function trunq.purge(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
   'Deletes dead messages for good: all, those named (p_ids), or those that the filters of list_dead find; p_before and p_limit as for requeue.
 Returns: how many.
 Raises: TQ001, TQ002; TQ005 for a reason there is not.
 Locks: the rows it deletes.';
+
+create or replace function trunq._purge(p_queue_id integer, p_dead_ids bigint[]) returns integer
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with gone as (
+    delete from trunq.dead d where d.dead_id = any (p_dead_ids)
+    returning d.subscription_id, d.id),
+  unsaid as (
+    delete from trunq.progress p using gone g where p.subscription_id = g.subscription_id and p.id = g.id),
+  -- Its row in the log would tell of a death, and of no requeue: that may have gone with a later segment.
+  noted as (
+    insert into trunq.purged (queue_id, subscription_id, txid, ids)
+    select p_queue_id, g.subscription_id, pg_current_xact_id(), array_agg(g.id order by g.id) from gone g group by g.subscription_id)
+  select count(*)::integer from gone
+$$;
+comment on function trunq._purge(integer, bigint[]) is 'Deletes dead messages for good, and notes that it did. Returns: how many.';
+
+create or replace function trunq._forget_purged(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_oldest xid8;
+begin
+  if exists (select from trunq.purged p where p.queue_id = p_queue.queue_id) then
+    execute format('select g.txid from trunq_log.%I g order by g.txid, g.id limit 1', p_queue.log_table) into v_oldest;
+    delete from trunq.purged p where p.queue_id = p_queue.queue_id and (p.txid <= v_oldest) is not false;
+  end if;
+end $$;
+comment on function trunq._forget_purged(trunq.queue) is 'Forgets what was purged before the first row of the log: nothing of it is there any more.';
 
 create or replace function trunq.set_dead(
   p_queue text, p_subscription text default 'default', p_warn boolean default null, p_notify boolean default null, p_into text default null
@@ -253,9 +269,7 @@ declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
-  if p_reason not in ('rejected', 'max_attempts', 'lease_expired', 'expired', 'cancelled') then
-    perform trunq._fail('TQ005', format('no message is dead by "%s"', p_reason), 'rejected, max_attempts, lease_expired, expired or cancelled');
-  end if;
+  perform trunq._check_word(p_reason, array(select distinct o.reason from trunq._outcomes() o where o.reason is not null order by 1), 'no message is dead by "%s"');
   -- Planned with what is given: a filter that is not asked for costs nothing. Ids are found by dead_message, all else is in the
   -- order of dead_newest.
   return query execute format($q$

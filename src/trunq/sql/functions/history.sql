@@ -42,7 +42,7 @@ begin
   end if;
 end $$;
 comment on function trunq.show_message(text, bigint) is
-  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done, dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: ack, retry, given up (a retry too many, or of a message that was cancelled), timed_out, reject, release, cancel, expire and replace (never handed out), expired, overdue (the lease ran out and nobody has reaped it yet), null while it runs.
+  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done, dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
@@ -66,12 +66,7 @@ begin
     return;
   end if;
   perform trunq._check_limit(v_limit);
-  if p_state in ('purged', 'replaced') then
-    perform trunq._fail('TQ005', format('there is no list of %s messages', p_state),
-      format('select * from trunq_queue.%I where state = %L finds those that are still in the log', v_queue.name || '_messages', p_state));
-  elsif p_state not in ('scheduled', 'ready', 'leased', 'retrying', 'done', 'dead') then
-    perform trunq._fail('TQ005', format('there is no state "%s"', p_state), 'scheduled, ready, leased, retrying, done or dead');
-  end if;
+  perform trunq._check_word(p_state, array(select s.state from trunq._states() s), 'there is no state "%s"');
   return query
     select m.*
     from trunq._pages(v_sub, v_queue, p_state, v_limit, p_before, p_brief, p_kind, p_key, p_error, p_older_than, p_newer_than) m
@@ -82,7 +77,7 @@ begin
   end if;
 end $$;
 comment on function trunq.list_messages(text, text, text, integer, bigint, boolean, text, text, text, interval, interval) is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long ago it was published); with one, a call looks at 100,000 messages at most, and a WARNING says where to go on.
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long ago it was published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(
@@ -98,7 +93,7 @@ declare
   c_page constant integer := 1000;
   c_now constant timestamptz := trunq.clock();
   -- What few messages have is not looked for without end.
-  v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than) > 0;
+  v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than) > 0 or coalesce(p_state in ('replaced', 'purged'), false);
   v_looked integer := 0;
   v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
@@ -182,7 +177,7 @@ begin
       else
         select l.* into ids, row_ids, row_txids, is_whole from trunq._logged_ids(p_sub, p_queue, p_state, p_limit, p_before) l;
       end if;
-    when p_state = 'done' then
+    when p_state in ('done', 'replaced', 'purged') then
       select l.* into ids, row_ids, row_txids, is_whole from trunq._logged_ids(p_sub, p_queue, p_state, p_limit, p_before) l;
     else
       select l.* into ids, row_ids, row_txids, is_whole from trunq._logged_ids(p_sub, p_queue, null, p_limit, p_before) l;
@@ -214,6 +209,7 @@ declare
   v_to xid8;
   v_newest bigint;
   v_last_lease bigint;
+  v_filled constant smallint[] := trunq._filled(p_queue, 'log');
   c_far constant bigint := 100000;
 begin
   ids := '{}';
@@ -260,9 +256,11 @@ begin
         select u.id, u.txid from bound b cross join lateral (
           select l.* from trunq_data.%4$I l where l.subscription_id = $1 and l.lease_id >= b.low and l.lease_id <= b.high and l.size > 0 offset 0) l
         cross join lateral (select u.* from unnest(l.ids, l.txids) u(id, txid) where u.id >= $12 and u.id < $13) u),
+      -- Or gave back, when what came back is gone with its segment.
       acked as materialized (
         select u.id from bound b cross join lateral (
-          select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and r.outcome = 'a' offset 0) r
+          select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and (r.outcome = 'a' or r.outcome <> 'p'
+            and (trunq._turn($10, $14) - trunq._turn($10, r.finished_at) >= ($10).segments or trunq._segment_at($10, r.finished_at) <> all ($15))) offset 0) r
         cross join lateral (select u.* from unnest(r.ids) u(id) where u.id >= $12 and u.id < $13) u),
       chosen as materialized (
         select distinct g.id from logged g
@@ -278,7 +276,7 @@ begin
       from logged g where g.id in (select c.id from chosen c)
     $q$, v_rows.query, trunq._is_for('g', '$2') || ' and ' || trunq._filter_condition(p_sub.filter), trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)'), p_queue.lease_table, p_queue.receipt_table) into v_found
     using p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
-      p_sub.queue_id, p_limit - cardinality(ids), p_queue, v_last_lease, v_low, v_high;
+      p_sub.queue_id, p_limit - cardinality(ids), p_queue, v_last_lease, v_low, v_high, trunq.clock(), v_filled;
     if p_state is distinct from 'done' or v_low < v_newest - c_far then
       v_to := null;  -- long ranges are better read by BRIN
     end if;
@@ -384,8 +382,7 @@ begin
   return query execute format($q$
     -- Every row of these messages that this subscription gets: the first, and its retries.
     with logged as materialized (
-      select g.id, g.txid, g.attempt, g.created_at, g.kind, g.key, %7$s payload, %8$s headers, g.errors, g.subscription_id is null is_first,
-        lead(g.attempt) over (partition by g.id order by g.txid) next_attempt
+      select g.id, g.txid, g.attempt, g.created_at, g.kind, g.key, %7$s payload, %8$s headers, g.errors, g.subscription_id is null is_first
       from %1$s g
       where g.id = any ($8) and (g.subscription_id = $1 or g.subscription_id is null and %4$s)
     ),
@@ -395,7 +392,7 @@ begin
       cross join lateral trunq._holders($10, $1, a.txids, a.ids) h
     ),
     held as materialized (
-      select g.id, g.txid, g.attempt, g.next_attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
+      select g.id, g.txid, g.attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
         r.outcome, r.finished_at, r.errors[r.at] error, r.results[r.at] result, r.took[r.at] took
       from logged g
       cross join lateral (
@@ -415,12 +412,10 @@ begin
       select h.id, count(*) filter (where h.outcome in ('r', 't', 'j', 'x')) failed, bool_or(h.is_first) has_first, jsonb_agg(jsonb_build_object(
           'attempt', h.attempt, 'worker', h.worker, 'leased_at', h.leased_at, 'expires_at', h.expires_at, 'finished_at', h.finished_at,
           'outcome', case
-            -- A retry has the next attempt, after a requeue the first.
-            when h.outcome = 'r' and case when h.next_attempt is null then e.place is distinct from 'retrying' else h.next_attempt <= h.attempt end then 'given up'
             when h.outcome is null and h.expires_at < $16 then 'overdue'
             else trunq._outcome(h.outcome) end,
           'error', h.error, 'took', h.took) order by h.lease_id) attempts
-      from held h left join elsewhere e on e.id = h.id group by h.id
+      from held h group by h.id
     ),
     newest as (select distinct on (h.id) h.* from held h order by h.id, h.lease_id desc),
     -- The newest row in the log, or what lies in delayed or dead.
@@ -439,11 +434,10 @@ begin
         coalesce(p.place, case
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
-          -- It came back, and what came back went with its segment: that of a row before it may be held for longer.
-          when n.txid = p.txid and (n.outcome = 'l' or n.outcome in ('r', 't', 'x') and n.attempt < (
-            select coalesce(s.max_attempts, 32768) from trunq.subscription s where s.subscription_id = $1)) then 'done'
           when n.txid = p.txid and n.outcome = 'p' then 'replaced'
-          when n.txid = p.txid then 'purged'  -- it was dead, and is nowhere else
+          when n.txid = p.txid and p.id in (select unnest(u.ids) from trunq.purged u where u.subscription_id = $1 and u.ids && $3) then 'purged'
+          -- It came back, or died and was requeued, and what came back went with its segment: that of a row before it may be held for longer.
+          when n.txid = p.txid then 'done'
           when not %5$s then 'ready'
           else 'done' end) state  -- read, and its lease gone with its segment
       from place p left join newest n on n.id = p.id

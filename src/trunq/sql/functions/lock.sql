@@ -1,5 +1,5 @@
--- Names of what the SQL otherwise writes as numbers and letters: classes of advisory locks, limits, outcomes. All are immutable,
--- so Postgres puts the value in their place when it plans a statement.
+-- Names of what the SQL otherwise writes as numbers: classes of advisory locks, limits. All are immutable, so Postgres puts the value
+-- in their place when it plans a statement.
 --
 -- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form).
 --
@@ -69,38 +69,6 @@ begin
   end if;
 end $$;
 comment on function trunq._check_limit(integer) is 'Refuses (TQ005) a number of rows that no list has.';
-
-create or replace function trunq._outcome(p_outcome "char") returns text
-language sql immutable parallel safe as $$
-  select case p_outcome
-    when 'a' then 'ack'
-    when 'r' then 'retry'
-    when 't' then 'timed_out'  -- a retry of what took longer than its time-out
-    when 'j' then 'reject'
-    when 'l' then 'release'
-    when 'x' then 'expired'  -- by the reaper: the lease ran out
-    when 'b' then 'batch'    -- a batch was finished
-    when 'e' then 'expire'   -- by its lease: the message was not to be handled any more
-    when 'c' then 'cancel'   -- by its lease: somebody cancelled the message
-    when 'p' then 'replace'  -- by its lease: a newer message of its unique key stands for it
-  end
-$$;
-comment on function trunq._outcome("char") is 'The word for the outcome of a receipt.';
-
-create or replace function trunq._ending(p_outcome "char") returns text
-language sql immutable parallel safe as $$
-  select case p_outcome
-    when 'a' then 'success'
-    when 'r' then 'failed'
-    when 'j' then 'rejected'
-    when 'l' then 'released'
-    when 'x' then 'lease_expired'
-    when 'e' then 'expired'
-    when 'c' then 'cancelled'
-    when 't' then 'timed_out'
-  end
-$$;
-comment on function trunq._ending("char") is 'How an attempt ended that has a receipt of this outcome: the words of archive and statistics.';
 
 create or replace function trunq._lease_lock(p_queue_id integer, p_lease_id bigint) returns integer
 language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) & 2147483647)::integer $$;

@@ -33,7 +33,7 @@ begin
   perform trunq._check_interval('the time that statistics are about', p_last);
   perform trunq._check_interval('the interval of statistics', p_per, '1 minute');
   return query
-    select s.at, s.name, s.subscription, s.kind, trunq._ending(s.outcome), s.count, s.is_sampled,
+    select s.at, s.name, s.subscription, s.kind, trunq._outcome(s.outcome), s.count, s.is_sampled,
       s.took_sum / trunq._sum(s.took), trunq._percentile(s.took, 0.5), trunq._percentile(s.took, 0.9), trunq._percentile(s.took, 0.99),
       s.waited_sum / trunq._sum(s.waited), trunq._percentile(s.waited, 0.5), trunq._percentile(s.waited, 0.9), trunq._percentile(s.waited, 0.99)
     from (

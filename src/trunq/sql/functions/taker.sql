@@ -282,7 +282,7 @@ declare
   v_queue trunq.queue := trunq._queue_of_slice(p_queue, p_queue_id);
 begin
   return query execute trunq._attempts(v_queue) || format($q$
-    select %2$L::text, $3, g.kind::text, g.key::text, a.id, g.attempt::integer, trunq._ending(a.outcome), left(split_part(a.error, E'\n', 1), 1000), a.worker,
+    select %2$L::text, $3, g.kind::text, g.key::text, a.id, g.attempt::integer, trunq._outcome(a.outcome), left(split_part(a.error, E'\n', 1), 1000), a.worker,
       case when g.created_at between '1970-01-01' and '9999-01-01' then g.created_at end, a.leased_at, a.finished_at,
       -- What is no time (NaN, infinity), as a worker in any language may say.
       case when a.took between 0 and 1e9 then a.took end,

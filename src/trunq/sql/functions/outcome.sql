@@ -1,0 +1,69 @@
+-- The words for what becomes of a message: how an attempt ended, what state the message is in then, and for what reason it is dead. Whatever
+-- names one of them takes it from these two tables: history, archive, statistics, takers, replies, lists of dead messages. The literals of
+-- Python, the choices of the shell, pages and constraints are compared with them by a test.
+--
+-- A receipt keeps a letter. Its word is looked up in a constant that the planner makes of the table once a plan, so that it costs a row
+-- no call of a function.
+
+create or replace function trunq._outcomes()
+returns table (receipt "char", outcome text, state text, reason text, meaning text)
+language sql immutable parallel safe as $$
+  values
+    ('a'::"char", 'success', 'done', null, 'its handler ended well'),
+    ('r'::"char", 'failed', 'retrying', 'max_attempts', 'its handler failed'),
+    ('t'::"char", 'timed_out', 'retrying', 'max_attempts', 'its handler took longer than it may'),
+    ('j'::"char", 'rejected', 'dead', 'rejected', 'its handler gave it up'),
+    ('l'::"char", 'released', 'ready', null, 'its worker gave it back, and no attempt counts'),
+    ('x'::"char", 'lease_expired', 'ready', 'lease_expired', 'its lease ran out, or its worker started again'),
+    ('e'::"char", 'expired', 'dead', 'expired', 'its own time (expires_at) was over before a worker got it'),
+    ('c'::"char", 'cancelled', 'dead', 'cancelled', 'somebody cancelled it before a worker got it'),
+    ('p'::"char", 'replaced', 'replaced', null, 'a newer message of its unique key stands for it')
+$$;
+comment on function trunq._outcomes() is
+  'How an attempt ends, by the letter of its receipt: the word for it, the state of the message then, and, where that ends it or its last attempt, the reason for which it is dead. A finished batch (b) is no attempt of a message.';
+
+create or replace function trunq._states()
+returns table (state text, is_open boolean, meaning text)
+language sql immutable parallel safe as $$
+  values
+    ('scheduled', true, 'it is published later'),
+    ('ready', true, 'it waits for a worker'),
+    ('leased', true, 'a worker has it'),
+    ('retrying', true, 'it waits for its next attempt'),
+    ('done', false, 'it is handled'),
+    ('dead', false, 'it was given up, and is kept'),
+    ('replaced', false, 'another message of its unique key stands for it'),
+    ('purged', false, 'it was dead, and is kept no longer')
+$$;
+comment on function trunq._states() is 'The states of a message, for one shared subscription; is_open: it may still be handed out.';
+
+create or replace function trunq._words_of_receipts() returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+  select jsonb_object_agg(o.receipt, o.outcome) from trunq._outcomes() o
+$$;
+comment on function trunq._words_of_receipts() is 'The outcomes by their letters.';
+
+create or replace function trunq._outcome(p_outcome "char") returns text
+language sql immutable parallel safe as $$
+  select case when p_outcome is not null then
+    coalesce(trunq._words_of_receipts() operator(pg_catalog.->>) p_outcome::pg_catalog.text, trunq._fail_outcome(p_outcome)) end
+$$;
+comment on function trunq._outcome("char") is 'The word for how an attempt ended that has a receipt of this letter; null for null.';
+
+create or replace function trunq._fail_outcome(p_receipt "char") returns text
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._fail('data_corrupted', format('a receipt says that messages ended with "%s", and this version of trunq knows no such outcome', p_receipt),
+    'a newer version may have written it: upgrade this database with the newest one (trunq db upgrade)');
+end $$;
+comment on function trunq._fail_outcome("char") is 'Refuses (XX001) a receipt of a letter that has no word.';
+
+create or replace function trunq._check_word(p_word text, p_words text[], p_unknown text) returns void
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_word <> all (p_words) then
+    perform trunq._fail('TQ005', format(p_unknown, p_word),
+      array_to_string(p_words[:cardinality(p_words) - 1], ', ') || ' or ' || p_words[cardinality(p_words)]);
+  end if;
+end $$;
+comment on function trunq._check_word(text, text[], text) is 'Refuses (TQ005) a word that is not among these; null is none.';

@@ -1,0 +1,16 @@
+-- What was purged (functions/dead.sql): without it, a message that was requeued, and whose later row is gone, looks the same.
+create table trunq.purged (
+  queue_id integer not null references trunq.queue on delete cascade,
+  subscription_id integer not null,
+  txid xid8 not null,
+  ids bigint[] not null
+);
+create index purged_subscription on trunq.purged (subscription_id);
+create index purged_queue on trunq.purged (queue_id, txid);
+comment on table trunq.purged is
+  'Dead messages that were purged, one row a call and subscription, as long as the log has rows from before (trunq.forget).';
+
+-- The table of outcomes (functions/outcome.sql) names them all, once.
+drop function if exists trunq._ending("char");
+comment on column trunq_data._specimen_archive.outcome is
+  'success, failed (retried, or given up after its last attempt), timed_out, rejected, released, lease_expired, expired, cancelled or replaced.';
