@@ -52,6 +52,8 @@ class Fate:
         if state not in WAITING:
             self.ended += self.waits
             self.may_be = (state,)
+        elif not self.waits:
+            self.may_be = tuple(each for each in self.may_be if each in WAITING)
         elif state != "scheduled":
             self.may_be = tuple(each for each in self.may_be if each != "scheduled")
 
@@ -65,11 +67,12 @@ class Fate:
         self.ended += 1
         if verb == "ack":
             self.may_be = ("done",)
-        elif verb == "reject" or self.is_cancelled or (verb != "release" and self.attempt >= MAX_ATTEMPTS):
+        elif verb == "reject" or self.is_cancelled or (verb == "retry" and self.attempt >= MAX_ATTEMPTS):
             self.may_be = ("dead",)
         else:
-            self.attempt += verb != "release"
-            self.may_be = ("ready", "retrying")
+            # Of those whose lease ran out together one is to blame, and the others are spared.
+            self.may_be = ("ready", "retrying", *(["dead"] if self.attempt >= MAX_ATTEMPTS else []))
+            self.attempt = min(self.attempt + (verb != "release"), MAX_ATTEMPTS)
 
     def cancel(self) -> None:
         if self.waits:

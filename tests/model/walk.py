@@ -440,6 +440,7 @@ class Walk:
 
     def start_again(self) -> None:
         """A subscription that is reset to the earliest hands out what is still kept, each message once."""
+        before = len(self.published)
         for _ in range(3):
             self.publish()
         self.work.ask("reset", subscription="audit", start="earliest")
@@ -450,8 +451,8 @@ class Walk:
         assert len(ids) == len(set(ids))
         assert set(ids) <= set(self.published)
         reader = self.readers["audit"]
-        fresh = [id for id in self.published[-3:] if id in reader.fates and not reader.fates[id].doom]
-        assert set(fresh) <= set(ids)
+        fresh = [id for id in self.published[before:] if id in reader.fates and not reader.fates[id].doom]
+        assert set(fresh) <= set(ids), f"{fresh} and {ids}"
 
     def drop(self) -> None:
         """Nothing of the queue is left, whatever it had, but its archive."""
