@@ -153,7 +153,7 @@ def test_what_was_requeued_and_is_gone_with_its_segment_is_done(work: Engine, ou
     work.ask("subscribe", subscription="default", max_attempts=1)
     ids = work.publish(2)
     if outcome == "cancelled":
-        work.ask("cancel", ids=ids)
+        work.call("cancel", ids=ids)
     held = work.lease(2)
     if outcome in ("rejected", "failed"):
         work.answer({"rejected": "reject", "failed": "retry"}[outcome], held)
