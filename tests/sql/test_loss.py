@@ -371,7 +371,7 @@ def test_what_waits_for_longer_than_the_ring_lasts_is_held_for_that_time(work: E
         with work.clock(f"{days} days"):
             work.ask("tick", force=True)
             assert (work.status().held_for.days, work.status().held_bytes > 8000) == (days, True)
-            assert ["has used 95 %" in row.warning for row in work.call("list_warnings")] == [True]
+            assert any("has used 95 %" in row.warning for row in work.call("list_warnings"))
 
 
 def test_a_message_that_was_put_off_is_held_since_it_came_back(work: Engine) -> None:
