@@ -10,12 +10,16 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psycopg
 import pytest
 
 from trunq import AsyncClient, Client, errors, install, record
+from trunq.cli.message import COLOURS, FATES
+from trunq.record import outcome
+from trunq.reply import _SAID
+from trunq.spark.statistic import FAILURES
 from trunq.wire.scalar import YES_OR_NO
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +55,9 @@ HELPERS = {
     "transaction",
 }
 """Methods of the client that are no function of the database."""
+
+STATES_TOLD = ("src/trunq/sql/functions/messages.sql", "src/trunq/record/__init__.py", "docs/watching.md")
+"""Where all states of a message are listed for people."""
 
 SHORT = {
     "ack": {"result"},
@@ -189,6 +196,65 @@ def test_errors_and_sqlstates_are_the_same_ones() -> None:
     assert set(re.findall(r"TQ\d{3}", text)) - caught == set(errors.BY_SQLSTATE)
     drawn = dict(re.findall(r"── (\w+)\s+(TQ\d{3})", errors.__doc__ or ""))
     assert drawn == {error.__name__: state for state, error in errors.BY_SQLSTATE.items()}
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+def test_outcomes_states_and_reasons_are_the_same_everywhere(sql: psycopg.Connection[Any]) -> None:
+    """One table in SQL has them (functions/outcome.sql)."""
+    rows = sql.execute("select receipt, outcome, state, reason, meaning from trunq._outcomes()").fetchall()
+    outcomes = {row[1] for row in rows}
+    reasons = {row[3] for row in rows if row[3]}
+    states = {state for (state,) in sql.execute("select state from trunq._states()")}
+    is_open = {state for (state,) in sql.execute("select state from trunq._states() where is_open")}
+    assert {row[2] for row in rows} < states
+    assert set(get_args(outcome.Outcome)) == outcomes
+    assert set(get_args(outcome.State)) == set(COLOURS) == set(FATES) == states
+    assert set(get_args(outcome.Open)) == is_open
+    assert set(get_args(outcome.Reason)) == reasons
+    assert set(FAILURES) < outcomes
+    assert {"success", *_SAID} == outcomes - {"released"}
+    allowed = dict(
+        sql.execute(
+            "select conrelid::regclass::text, pg_get_constraintdef(oid) from pg_constraint"
+            " where conname in ('outcome_is_known', 'reason_is_known')"
+        ).fetchall()
+    )
+    known = {table: set(re.findall(r"'(\w+)'", text)) for table, text in allowed.items()}
+    assert known["trunq_data._specimen_receipt"] == {row[0] for row in rows} | {"b"}
+    assert known["trunq.dead"] == reasons
+    assert known["trunq.reply"] == outcomes - {"released"}
+    told = "select obj_description(oid) from pg_proc where proname = any (%s)"
+    for name, expected in (
+        ("show_message", states | outcomes),
+        ("list_messages", states),
+        ("cancel", {"replaced", "purged"}),
+    ):
+        assert expected <= words(str(sql.execute(told, ([name],)).fetchone()))
+    column = "select col_description('trunq_data._specimen_archive'::regclass, attnum) from pg_attribute"
+    column += " where attrelid = 'trunq_data._specimen_archive'::regclass and attname = 'outcome'"
+    assert outcomes <= words(str(sql.execute(column.encode()).fetchone()))
+    page = (ROOT / "docs" / "message.md").read_text()
+    assert [
+        (*re.findall(r"^`(\w+)`$", cells[0]), cells[2], cells[3].strip("`") or None, cells[1])
+        for line in re.findall(
+            r"^\| (`\w+` \|.*) \|$", page.partition("## How an attempt ends")[2], re.MULTILINE
+        )
+        if len(cells := [cell.strip().replace("(`expires_at`)", "(expires_at)") for cell in line.split("|")])
+        == 4
+    ] == [row[1:] for row in rows]
+    drawn = re.findall(
+        r"^    (\S+) --> (\w+|\[\*\])", page.partition("```mermaid")[2].partition("```")[0], re.MULTILINE
+    )
+    assert {end for arrow in drawn for end in arrow} == {*states, "[*]"}
+    for name, expected in (("archive", outcomes), ("watching", states), ("cancel", states - {"leased"})):
+        assert expected <= words((ROOT / "docs" / f"{name}.md").read_text())
+    pages = (ROOT / "src" / "trunq" / "django" / "admin.py").read_text()
+    assert "STATES: Final = get_args(State)" in pages
+    for path in STATES_TOLD:
+        assert "dead, replaced or purged" in (ROOT / path).read_text(), path
 
 
 def test_snapshots_are_taken_in_one_place() -> None:

@@ -147,6 +147,39 @@ def test_a_purged_message_is_purged_while_its_row_is_there(work: Engine) -> None
     assert [work.listed(state=state) for state in ("done", "dead")] == [[], []]
 
 
+@pytest.mark.parametrize("outcome", ["cancelled", "rejected", "failed", "lease_expired"])
+def test_what_was_requeued_and_is_gone_with_its_segment_is_done(work: Engine, outcome: str) -> None:
+    """The row of its first life may be held for longer. What is purged then, without a requeue, is purged."""
+    work.ask("subscribe", subscription="default", max_attempts=1)
+    ids = work.publish(2)
+    if outcome == "cancelled":
+        work.call("cancel", ids=ids)
+    held = work.lease(2)
+    if outcome in ("rejected", "failed"):
+        work.answer({"rejected": "reject", "failed": "retry"}[outcome], held)
+    elif outcome == "lease_expired":
+        for id in ids:  # alone in a lease that runs out
+            work.answer("release", held, [id], delays=["0"])
+        for _ in ids:
+            work.lease()
+        with work.clock("1 hour"):
+            work.ask("reap")
+    assert [row.reason for row in work.call("list_dead")] == [
+        {"failed": "max_attempts"}.get(outcome, outcome)
+    ] * 2
+    work.ask("requeue", ids=ids[:1])
+    work.ask("purge", ids=ids[1:])
+    work.ack(work.lease())
+    newest = "(select max(txid::text::bigint)::text::xid8 from {log} where id = %s)"
+    work.run(f"delete from {{log}} where id = %s and txid = {newest}", ids[0], ids[0])
+    assert [work.state(id) for id in ids] == ["done", "purged"]
+    view = work.run("select state from trunq_queue.{queue}_messages order by id").fetchall()
+    assert view == [("done",), ("purged",)]
+    work.run("truncate {log}")
+    work.ask("forget")
+    assert work.fetch("select count(*) from trunq.purged where queue_id = {id}") == 0
+
+
 def test_the_last_of_too_many_retries_failed_as_those_before(work: Engine) -> None:
     work.ask("subscribe", subscription="default", max_attempts=2)
     (id,) = work.publish()

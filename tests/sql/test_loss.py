@@ -361,6 +361,30 @@ def test_warnings_come_at_50_80_and_95_percent(work: Engine) -> None:
     assert ["has lost messages: 1" in row.warning for row in work.call("list_warnings")] == [True]
 
 
+def test_what_waits_for_longer_than_the_ring_lasts_is_held_for_that_time(work: Engine) -> None:
+    """Rotation may be held up, by an open transaction, say: the segment of the oldest is written to again."""
+    work.publish(1)
+    ring = work.fetch(
+        "select extract(epoch from segments * span)::bigint / 86400 from trunq.queue where queue_id = {id}"
+    )
+    for days in (ring + 1, 2 * ring + 1):
+        with work.clock(f"{days} days"):
+            work.ask("tick", force=True)
+            assert (work.status().held_for.days, work.status().held_bytes > 8000) == (days, True)
+            assert any("has used 95 %" in row.warning for row in work.call("list_warnings"))
+
+
+def test_a_message_that_was_put_off_is_held_since_it_came_back(work: Engine) -> None:
+    """Its row is younger than it is, as a tick of before tells."""
+    work.publish(1, delay="30000 days")
+    with work.clock("29999 days"):
+        work.ask("tick", force=True)
+    work.run("delete from trunq.tick t where t.queue_id = {id} and t.created_at < now() + interval '1 day'")
+    with work.clock("30001 days"):
+        assert work.ask("promote") == 1
+        assert work.status().held_for.days < 2000
+
+
 def test_a_reset_and_an_emptied_queue_have_lost_nothing(work: Engine) -> None:
     for again in ("reset", "empty_queue"):
         work.publish(1)

@@ -132,6 +132,32 @@ def test_warnings_name_each_kind_that_nobody_handles(work: Engine) -> None:
     assert work.call("list_warnings") == []
 
 
+@pytest.mark.parametrize("lanes", [None, "key"])
+def test_they_are_named_as_long_as_they_wait_whether_they_are_due_or_not(
+    session: psycopg.Connection[Any], lanes: str | None
+) -> None:
+    work = Engine(session, next(new_names("unhandled"))).create(lanes=lanes)
+    work.publish(4, kinds=["letter"], keys=["a", "b", "c", "d"])
+    held = work.lease(9)
+    first, last = timedelta(seconds=2), timedelta(hours=1)
+    work.answer("release", held, held.ids[:3], errors=[WHY] * 3)
+    work.answer("release", held, held.ids[3:], errors=[WHY], delays=[timedelta(minutes=30)])
+    for come_by in (timedelta(0), first, last):
+        come(work, come_by)
+        (row,) = work.call("list_warnings")
+        assert "no handler for kind letter" in row.warning
+        assert row.hint.startswith("4 messages wait;")
+    work.ask("forget")
+    again = work.lease(3)
+    assert len(again.ids) == 3
+    (row,) = work.call("list_warnings")
+    assert row.hint.startswith("1 message waits;")
+    work.drain()
+    assert work.call("list_warnings") == []
+    work.ask("forget")
+    assert work.fetch("select count(*) from trunq.unhandled where queue_id = {id}") == 0
+
+
 def test_retries_of_kinds_that_are_handled_are_no_warning(work: Engine) -> None:
     work.publish(kinds=["letter"])
     work.answer("retry", work.lease(), errors=["burnt"], delays=[timedelta(hours=1)])

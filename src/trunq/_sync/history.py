@@ -39,8 +39,8 @@ class History(Access):
         The next page is `before` the smallest `id`. `brief` leaves out (None) what is slow to read:
         payload, headers, attempts and result. Only those of a `kind` and a `key`, whose last error contains
         `error` in any case, and that were published longer ago than `older_than` or no longer ago than
-        `newer_than`; such a list, and one of the state replaced or purged, looks at 100,000 messages at most and, when it ends there, a warning of
-        Postgres tells where to go on.
+        `newer_than`; such a list, and one of the state replaced or purged, looks at 100,000 messages at most
+        and, when it ends there, a warning of Postgres tells where to go on.
         """
         return self._records(
             connection,

@@ -68,6 +68,7 @@ begin
       where o.queue_id = v_queue_id and o.subscription_id = s.subscription_id order by o.dead_id limit 1000) o
     where s.queue_id = v_queue_id and s.dead_retention is not null and o.died_at < v_now - s.dead_retention));
   perform trunq._forget_purged(v_queue);
+  perform trunq._forget_unhandled(v_queue);
   return v_count + trunq._forget_cancelled(v_queue, v_now) + trunq._forget_progress(v_queue, v_now) + trunq._forget_keys(v_queue) + trunq._forget_replies(v_queue_id, v_now)
     + trunq._forget_captures(v_queue_id);
 end $$;

@@ -46,6 +46,11 @@ begin
       gone as (
         delete from trunq.delayed d using due where d.ctid = due.ctid
         returning d.*, d.due_at as at),
+      -- So that warnings go on naming them (trunq._unhandled_ready).
+      unhandled as (
+        insert into trunq.unhandled (queue_id, subscription_id, kind, txid, ids)
+        select $1, g.subscription_id, g.kind, pg_current_xact_id(), array_agg(g.id) from gone g
+        where g.errors -> -1 ? 'times' and g.subscription_id is not null group by g.subscription_id, g.kind),
       %s
       select count(*), max(g.due_at), max(g.id) filter (where g.due_at = l.due_at)
       from gone g cross join (select max(due_at) due_at from gone) l

@@ -435,11 +435,11 @@ begin
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
           when n.txid = p.txid and n.outcome = 'p' then 'replaced'
-          when n.txid = p.txid and p.id in (select unnest(u.ids) from trunq.purged u where u.subscription_id = $1 and u.ids && $3) then 'purged'
-          -- It came back, or died and was requeued, and what came back went with its segment: that of a row before it may be held for longer.
-          when n.txid = p.txid then 'done'
-          when not %5$s then 'ready'
-          else 'done' end) state  -- read, and its lease gone with its segment
+          when n.txid is distinct from p.txid and not %5$s then 'ready'
+          when p.id in (select unnest(u.ids) from trunq.purged u where u.subscription_id = $1 and u.ids && $3) then 'purged'
+          -- Its lease is gone with its segment. Or it came back, or died and was requeued, and that row is gone with its segment: the one
+          -- of a row before may be held for longer.
+          else 'done' end) state
       from place p left join newest n on n.id = p.id
     )
     select $9, t.state, t.id, t.kind::text, t.key::text, %6$s, t.attempt, %9$s, t.created_at, t.due_at,

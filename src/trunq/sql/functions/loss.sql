@@ -136,22 +136,38 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqsc
 declare
   v_turn constant bigint := trunq._turn(p_queue, trunq.clock());
   v_filled constant smallint[] := trunq._filled(p_queue, 'log');
-  v_segment integer;
+  v_oldest record;
+  v_waits interval;
   v_back integer;
 begin
   -- By where its oldest message lies: one that was put off may be older than its row.
   execute format($q$
-    select g.segment from trunq._unread($1, $2, 1, %2$L) u
-    cross join lateral (select g.segment from trunq_log.%1$I g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, $2) and g.segment = any (%2$L) limit 1) g
-  $q$, p_queue.log_table, v_filled) into v_segment using p_queue, p_subscription_id;
-  if v_segment is not null then
-    v_back := (v_turn - v_segment) % p_queue.segments;
-    held_for := greatest(trunq._age(p_queue, v_turn - v_back), '0');
-    held_bytes := trunq._log_bytes(p_queue, v_back);
+    select g.* from trunq._unread($1, $2, 1, %2$L) u
+    cross join lateral (
+      select g.segment, g.txid, greatest(g.created_at, (g.errors #>> '{-1,at}')::timestamptz) at from trunq_log.%1$I g
+      where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, $2) and g.segment = any (%2$L) limit 1) g
+  $q$, p_queue.log_table, v_filled) into v_oldest using p_queue, p_subscription_id;
+  if v_oldest.segment is null then
+    return;
   end if;
+  v_back := (v_turn - v_oldest.segment) % p_queue.segments;
+  held_for := greatest(trunq._age(p_queue, v_turn - v_back), '0');
+  -- Was it there a whole ring ago? Then its segment has been written to again, and no longer says since when. A row that came after the
+  -- first tick that is kept was put off, and is younger than its message.
+  v_waits := trunq.clock() - v_oldest.at;
+  if v_waits > p_queue.segments * p_queue.span then
+    v_waits := least(v_waits, (
+      select case when not pg_visible_in_snapshot(v_oldest.txid, t.snapshot) then trunq.clock() - t.created_at end
+      from trunq.tick t where t.queue_id = p_queue.queue_id order by t.tick_id limit 1));
+    if v_waits > p_queue.segments * p_queue.span then
+      held_for := v_waits;
+      v_back := p_queue.segments - 1;
+    end if;
+  end if;
+  held_bytes := trunq._log_bytes(p_queue, v_back);
 end $$;
 comment on function trunq._holds(trunq.queue, integer) is
-  'How much of the log a subscription holds, from the oldest message that it has not read: how long ago the segment of that was last written to, and the bytes from there on. Nulls: nothing.';
+  'How much of the log a subscription holds, from the oldest message that it has not read: how long ago the segment of that was last written to, or, once the ring has come around, since when the message waits; and the bytes from there on. Nulls: nothing.';
 
 create or replace function trunq._warn_space(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -70,10 +70,9 @@ begin
         when h.txid = l.txid and h.outcome is null then 'leased'
         when h.txid = l.txid and h.outcome = 'a' then 'done'
         when h.txid = l.txid and h.outcome = 'p' then 'replaced'
-        when h.txid = l.txid and (subscription_id, id) in (select p.subscription_id, unnest(p.ids) from trunq.purged p where p.queue_id = %4$s) then 'purged'
-        when h.txid = l.txid then 'done'  -- what came back is gone with its segment
-        when l.is_read then 'done'  -- its lease is gone with its segment
-        else 'ready' end as state,
+        when h.txid is distinct from l.txid and not l.is_read then 'ready'
+        when (subscription_id, id) in (select p.subscription_id, unnest(p.ids) from trunq.purged p where p.queue_id = %4$s) then 'purged'
+        else 'done' end as state,  -- its lease, or what came back, is gone with its segment
       id, coalesce(e.kind, l.kind) as kind, coalesce(e.key, l.key) as key, coalesce(e.payload, l.payload) as payload,
       coalesce(e.headers, l.headers) as headers, coalesce(e.attempt, l.attempt)::integer as attempt,
       coalesce(e.created_at, l.created_at) as published_at, e.due_at,

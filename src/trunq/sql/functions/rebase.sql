@@ -85,6 +85,7 @@ begin
       v_queue.lease_table);
   end loop;
   perform trunq._go_inside(null);
+  delete from trunq.unhandled;
   update trunq.purged p set txid = '500';  -- above all that was there, below all that comes
   update trunq.cluster c set system_identifier = (select s.system_identifier from pg_control_system() s);
   return v_total;

@@ -36,7 +36,7 @@ declare
   v record;
 begin
   for v in
-    select q.name, s.name subscription, s.subscription_id from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
+    select q as row, q.name, s.name subscription, s.subscription_id from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
     where (p_queue is null or q.name = p_queue) and s.mode = 'shared' order by q.name, s.name
   loop
     return query
@@ -44,7 +44,12 @@ begin
         format('no handler for %s in subscription "%s" of queue "%s"', coalesce('kind ' || u.kind, 'messages without a kind'), v.subscription, v.name),
         format('%s; start a worker with a handler for that, or one with --unknown-kinds reject',
           case when u.number = 1 then '1 message waits' when u.number > 1000 then 'more than 1,000 messages wait' else u.number || ' messages wait' end)
-      from trunq._unhandled(v.subscription_id) u;
+      from (
+        select a.kind, sum(a.number)::bigint number from (
+          select * from trunq._unhandled(v.subscription_id)
+          union all
+          select * from trunq._unhandled_ready(v.row, v.subscription_id)) a
+        group by a.kind order by a.kind limit 21) u;
   end loop;
 end $$;
 comment on function trunq._warn_unhandled(text) is 'Kinds that workers put off because they have no handler for them, the first 20 of each subscription.';
@@ -73,7 +78,43 @@ language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan =
       where d.subscription_id = p_subscription_id and d.errors -> -1 ? 'times' and d.kind is null order by d.kind limit 1001) o) n
   where n.number > 0
 $$;
-comment on function trunq._unhandled(integer) is 'How many messages of each kind wait for a worker that has a handler for it: exact up to 1,000.';
+comment on function trunq._unhandled(integer) is 'How many messages of each kind are put off for want of a worker that has a handler for it: exact up to 1,000.';
+
+create or replace function trunq._unhandled_ready(p_queue trunq.queue, p_subscription_id integer) returns table (kind text, number bigint)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v record;
+begin
+  if not exists (select from trunq.unhandled h where h.subscription_id = p_subscription_id) then
+    return;
+  end if;
+  v := trunq._reading(p_queue, p_subscription_id);
+  return query execute format($q$
+    select g.kind, count(*) from (
+      select h.kind, h.txid, u.id from trunq.unhandled h cross join lateral unnest(h.ids) u(id) where h.subscription_id = $1) g
+    where not %s group by g.kind
+  $q$, trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $2, $3, $4, $5)'))
+  using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id;
+end $$;
+comment on function trunq._unhandled_ready(trunq.queue, integer) is
+  'How many messages of each kind that were put off for want of a handler are ready again, and nobody has leased them yet.';
+
+create or replace function trunq._forget_unhandled(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_id integer;
+  v record;
+begin
+  for v_id in select distinct h.subscription_id from trunq.unhandled h where h.queue_id = p_queue.queue_id order by 1 loop
+    v := trunq._reading(p_queue, v_id);
+    execute format($q$
+      delete from trunq.unhandled h where h.subscription_id = $1
+        and not exists (select from unnest(h.ids) u(id) cross join lateral (select h.txid, u.id) g where not %s)
+    $q$, trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $2, $3, $4, $5)'))
+    using v_id, v.lo, v.hi, v.last_txid, v.last_id;
+  end loop;
+end $$;
+comment on function trunq._forget_unhandled(trunq.queue) is 'Forgets those that were ready for want of a handler and have been leased since.';
 
 create or replace function trunq._warn_unread(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$

@@ -10,6 +10,19 @@ create index purged_queue on trunq.purged (queue_id, txid);
 comment on table trunq.purged is
   'Dead messages that were purged, one row a call and subscription, as long as the log has rows from before (trunq.forget).';
 
+-- What no worker has a handler for is named while it waits for its next try (trunq.delayed), and while it is ready again.
+create table trunq.unhandled (
+  queue_id integer not null references trunq.queue on delete cascade,
+  subscription_id integer not null,
+  kind text,
+  txid xid8 not null,
+  ids bigint[] not null
+);
+create index unhandled_subscription on trunq.unhandled (subscription_id);
+create index unhandled_queue on trunq.unhandled (queue_id);
+comment on table trunq.unhandled is
+  'Messages that were put off for want of a handler and are in the log again, one row a promotion, subscription and kind, until they are read (trunq.forget).';
+
 -- The table of outcomes (functions/outcome.sql) names them all, once.
 drop function if exists trunq._ending("char");
 comment on column trunq_data._specimen_archive.outcome is
