@@ -65,6 +65,9 @@ declare
   v record;
   v_after_txid xid8;
   v_after_id bigint;
+  -- A reader works for as long as it likes in the transaction that it reads in. So the locks on all segments, which reading takes, are given back: rotation
+  -- would wait for them. Not where a later page could find a segment emptied and not know.
+  v_gives_back constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
   if trunq._goes_through(p_queue, 'read_batch') then
     return query execute trunq._through(p_queue, 'read_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
@@ -81,26 +84,32 @@ begin
     perform trunq._check_limit(coalesce(p_limit, 1));
     perform trunq._check_filter(p_filter);
   end if;
-  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', v_queue.name || '_read_page')
-    using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter;
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6, $7)', v_queue.name || '_read_page')
+    using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter, v_gives_back;
   get diagnostics v_count = row_count;
   if v_count < v_first or v_first = p_limit then
     return;
   end if;
-  v := trunq._batch_of(v_queue, v_sub, p_batch_id);
-  v_after_txid := v.after_txid; v_after_id := v.after_id;
-  if (p_after_txid::text::xid8, p_after_id) > (v_after_txid, v_after_id) then
-    v_after_txid := p_after_txid::text::xid8; v_after_id := p_after_id;
-  end if;
-  -- The rows of a batch are the same, and in the same order, whenever they are read.
-  return query execute format($q$
-    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
-      g.txid::text::bigint
-    from (%s) g offset %s limit %s
-  $q$, trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
-  using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
-  -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
-  perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
+  begin
+    v := trunq._batch_of(v_queue, v_sub, p_batch_id);
+    v_after_txid := v.after_txid; v_after_id := v.after_id;
+    if (p_after_txid::text::xid8, p_after_id) > (v_after_txid, v_after_id) then
+      v_after_txid := p_after_txid::text::xid8; v_after_id := p_after_id;
+    end if;
+    -- The rows of a batch are the same, and in the same order, whenever they are read.
+    return query execute format($q$
+      select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
+        g.txid::text::bigint
+      from (%s) g offset %s limit %s
+    $q$, trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
+    using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
+    -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
+    perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
+    if v_gives_back then
+      raise exception using errcode = 'TQ000';  -- what was returned stays
+    end if;
+  exception when sqlstate 'TQ000' then
+  end;
 end $$;
 comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
   'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
@@ -133,7 +142,11 @@ begin
   if p_filter is not null then
     perform trunq._check_filter(p_filter);
   end if;
-  v := trunq._batch_of(v_queue, v_sub, p_batch_id);
+  begin
+    v := trunq._batch_of(v_queue, v_sub, p_batch_id);
+    raise exception using errcode = 'TQ000';  -- gives the locks on all leases back
+  exception when sqlstate 'TQ000' then
+  end;
   queue_id := v_queue.queue_id; from_tick_id := v.from_tick_id;
   query := format(
     'select g.id, g.kind::text, g.key::text, g.payload::text, g.body::bytea, g.headers::text, g.priority::smallint, g.attempt::smallint, g.created_at, '
