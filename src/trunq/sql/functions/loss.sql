@@ -277,7 +277,8 @@ declare
   v_name text := trunq._segment_name(p_queue, 'log', p_segment);
   v_patience constant integer := trunq._patience(p_queue.queue_id, v_name);
 begin
-  perform trunq._wait_at_most(v_patience);
+  -- Or longer, as this function is made.
+  perform set_config('lock_timeout', greatest(extract(epoch from current_setting('lock_timeout')::interval) * 1000, v_patience)::integer || 'ms', true);
   execute format('lock table only trunq_data.%I in access exclusive mode', v_name);
   -- Gives it back at once.
   raise exception using errcode = 'TQ000';

@@ -184,7 +184,8 @@ declare
   v_is_needed boolean;
   v_is_locked boolean := false;
 begin
-  perform trunq._wait_at_most(v_patience);
+  -- Or longer, as this function is made.
+  perform set_config('lock_timeout', greatest(extract(epoch from current_setting('lock_timeout')::interval) * 1000, v_patience)::integer || 'ms', true);
   if p_tick_id > p_queue.reachable_tick_id then
     update trunq.queue q set reachable_tick_id = p_tick_id where q.queue_id = p_queue.queue_id;
   end if;
@@ -252,13 +253,6 @@ exception when lock_not_available then
   null;  -- another rotates, and notes it
 end $$;
 comment on function trunq._note_refusal(integer, text, integer) is 'Notes that rotation did not get a lock within so many milliseconds: of a segment, or of the queue.';
-
-create or replace function trunq._wait_at_most(p_milliseconds integer) returns void
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  -- Or longer, as the caller is made.
-  select set_config('lock_timeout', greatest(current_setting('lock_timeout')::interval, p_milliseconds * interval '1 ms')::text, true)
-$$;
-comment on function trunq._wait_at_most(integer) is 'Sets how long the caller, a function with a lock_timeout of its own, waits for a lock.';
 
 create or replace function trunq._readers(p_queue trunq.queue)
 returns table (

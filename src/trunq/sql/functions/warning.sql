@@ -5,6 +5,8 @@ create or replace function trunq.list_warnings(p_queue text default null)
 returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+  v_queue trunq.queue;
 begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
@@ -13,9 +15,13 @@ begin
     select f.queue, null::text, format('duty %s failed at %s: %s', f.duty, date_trunc('second', f.failed_at), f.error),
       'the leader tries it again; the server log has the details'
     from trunq.duty_failure f where p_queue is null or f.queue = p_queue order by f.queue, f.duty;
-  return query
-    select q.name, null::text, w.warning, w.hint from trunq.queue q cross join lateral trunq._warn_unreachable(q) w
-    where p_queue is null or q.name = p_queue order by q.name;
+  for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue order by q.name loop
+    begin
+      return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
+      raise exception using errcode = 'TQ000';  -- gives the locks back: of many queues, those of one are held
+    exception when sqlstate 'TQ000' then
+    end;
+  end loop;
   return query select * from trunq._warn_refused(p_queue);
   return query select * from trunq._warn_locked(p_queue);
   return query select * from trunq._warn_idle(p_queue);
@@ -97,7 +103,7 @@ begin
     continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
     begin
       v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - least(c_unread, v.retention));
-      raise exception using errcode = 'TQ000';  -- gives the locks back: of many queues, those of one are held
+      raise exception using errcode = 'TQ000';
     exception when sqlstate 'TQ000' then
     end;
     continue when v_oldest is null;
