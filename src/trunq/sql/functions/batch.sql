@@ -17,6 +17,11 @@
 -- failed, and a message that fails alone, up to three times, dies, or waits as its own max_attempts says. So a message that kills its reader stops
 -- a stream only so long: one of 500, with three attempts, costs at most 23 hand-outs, and the messages beside it are done once and in order.
 --
+-- *A batch is read without keeping locks.* A reader works for as long as it likes in the transaction that it reads in, and those of members overlap: locks on all segments,
+-- which reading takes, would keep rotation from each for ever. So it reads in a subtransaction that is rolled back: what a function has returned
+-- by then stays, and the locks go. Values that lie outside of their rows are fetched when the rows are sent: where the log has any, the segments of the batch are locked
+-- beforehand. At REPEATABLE READ all locks stay: a later page could find a segment emptied, and not see that it was.
+--
 -- *A reader cuts the tick it needs.* Where no newer tick is and something was committed, next_batch cuts one and opens the batch in the
 -- same transaction: no leader stands between publisher and reader, and a queue where nothing happens writes nothing.
 
@@ -65,8 +70,7 @@ declare
   v record;
   v_after_txid xid8;
   v_after_id bigint;
-  -- A reader works for as long as it likes in the transaction that it reads in. So the locks on all segments, which reading takes, are given back: rotation
-  -- would wait for them. Not where a later page could find a segment emptied and not know.
+  -- As in _read_page.
   v_gives_back constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
   if trunq._goes_through(p_queue, 'read_batch') then
@@ -84,8 +88,8 @@ begin
     perform trunq._check_limit(coalesce(p_limit, 1));
     perform trunq._check_filter(p_filter);
   end if;
-  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6, $7)', v_queue.name || '_read_page')
-    using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter, v_gives_back;
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', v_queue.name || '_read_page')
+    using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter;
   get diagnostics v_count = row_count;
   if v_count < v_first or v_first = p_limit then
     return;
@@ -113,7 +117,8 @@ begin
 end $$;
 comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
   'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
-Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.';
+Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.
+Locks: nothing for longer than it runs, as a reader may work for long in this transaction; but the segments of the batch, against rotation, where messages have more than 2 kB, and all at REPEATABLE READ.';
 
 create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
 returns table (query text, queue_id integer, from_tick_id bigint)

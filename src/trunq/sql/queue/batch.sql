@@ -276,8 +276,7 @@ comment on function trunq_queue._specimen_open_batches(integer) is
   'The open batches of an exclusive subscription, in order: the newest and those open before it, less those that have a receipt. In one state of the database, as it is stable: a batch finished in part and its rest are seen together.';
 
 create or replace function trunq_queue._specimen_read_page(
-  p_sub trunq.subscription, p_batch_id bigint, p_after_txid xid8, p_after_id bigint, p_limit integer, p_filter jsonb,
-  p_gives_back boolean
+  p_sub trunq.subscription, p_batch_id bigint, p_after_txid xid8, p_after_id bigint, p_limit integer, p_filter jsonb
 ) returns table (
   id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz, txid bigint
 )
@@ -292,6 +291,7 @@ declare
   v_slots constant integer := (p_sub.filter->>'slots')::integer;
   v_own record;
   v_also record;
+  v_gives_back constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
   -- Null, too, are read: a record without columns is none that a statement may name.
   if v_all then
@@ -300,7 +300,7 @@ begin
   else
     v_own := trunq._read_filter(p_sub.filter); v_also := trunq._read_filter(p_filter);
   end if;
-  if p_gives_back and exists (
+  if v_gives_back and exists (
       -- Values that lie outside of their rows are fetched when the rows are sent.
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
       where i.inhparent = 'trunq_log._specimen'::regclass and pg_relation_size(c.reltoastrelid) > 0) then
@@ -335,14 +335,14 @@ begin
       limit p_limit;
     -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
     perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
-    if p_gives_back then
+    if v_gives_back then
       raise exception using errcode = 'TQ000';  -- gives the locks back; what was returned stays
     end if;
   exception when sqlstate 'TQ000' then
   end;
 end $$;
-comment on function trunq_queue._specimen_read_page(trunq.subscription, bigint, xid8, bigint, integer, jsonb, boolean) is
-  'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading. p_gives_back: it keeps no lock, or those on the segments of the batch.';
+comment on function trunq_queue._specimen_read_page(trunq.subscription, bigint, xid8, bigint, integer, jsonb) is
+  'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading. It keeps no lock, or those on the segments of the batch.';
 
 create or replace function trunq_queue._specimen_keep_window(p_subscription_id integer, p_batch_id bigint) returns void
 language plpgsql
