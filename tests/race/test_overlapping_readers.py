@@ -1,4 +1,4 @@
-"""Who reads for long does not stop rotation: readers of batches, in transactions that overlap, keep no locks."""
+"""Long readers do not stop rotation: readers of batches, in transactions that overlap, keep no locks."""
 
 from __future__ import annotations
 

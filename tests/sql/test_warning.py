@@ -42,7 +42,9 @@ def test_an_open_transaction_that_published_and_does_nothing_is_named_within_a_m
     pid = other.connection.info.backend_pid
     assert warned(work, "20 seconds") == []
     (row,) = warned(work)
-    assert row.warning.startswith(f'process {pid} of role postgres, application "webshop", idle, in a transac')
+    assert row.warning.startswith(
+        f'process {pid} of role postgres, application "webshop", idle, in a transac'
+    )
     assert row.warning.endswith(f'has published to queue "{work.queue}"')
     assert "until it commits" in row.hint
     command = row.hint.rpartition("; ")[2].removesuffix(" ends it")
@@ -68,7 +70,8 @@ def test_a_transaction_that_leased_and_sleeps_is_named_with_its_subscription(
     other.lease()
     warnings = [row.warning for row in warned(work)]
     pid = other.connection.info.backend_pid
-    assert any(f'holds the lock of subscription "default" of queue "{work.queue}"' in each for each in warnings)
+    lock = f'holds the lock of subscription "default" of queue "{work.queue}"'
+    assert any(lock in each for each in warnings)
     assert all(f"process {pid} of role postgres" in each for each in warnings)
 
 
@@ -184,7 +187,8 @@ def test_a_look_at_many_queues_holds_the_locks_of_none(session: psycopg.Connecti
         rows = session.execute("select queue from trunq.list_warnings()").fetchall()
         held = session.execute(
             "select count(*) from pg_locks l join pg_class c on c.oid = l.relation join pg_namespace n"
-            " on n.oid = c.relnamespace where l.pid = pg_backend_pid() and n.nspname in ('trunq_log', 'trunq_data')"
+            " on n.oid = c.relnamespace where l.pid = pg_backend_pid()"
+            " and n.nspname in ('trunq_log', 'trunq_data')"
         ).fetchone()
     assert {each.queue for each in queues} <= {queue for (queue,) in rows}
     assert held == (0,)
