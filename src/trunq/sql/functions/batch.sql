@@ -20,7 +20,7 @@
 -- *A batch is read without keeping locks.* A reader works for as long as it likes in the transaction that it reads in, and those of members overlap: locks on all segments,
 -- which reading takes, would keep rotation from each for ever. So it reads in a subtransaction that is rolled back: what a function has returned
 -- by then stays, and the locks go. Values that lie outside of their rows are fetched when the rows are sent: where the log has any, the segments of the batch are locked
--- beforehand. At REPEATABLE READ all locks stay: a later page could find a segment emptied, and not see that it was.
+-- beforehand. It is rolled back by TQ900: a handler of TQ000 catches the whole class, so also what is wrong. At REPEATABLE READ all locks stay: a later page could find a segment emptied, and not see that it was.
 --
 -- *A reader cuts the tick it needs.* Where no newer tick is and something was committed, next_batch cuts one and opens the batch in the
 -- same transaction: no leader stands between publisher and reader, and a queue where nothing happens writes nothing.
@@ -110,9 +110,9 @@ begin
     -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
     perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
     if v_gives_back then
-      raise exception using errcode = 'TQ000';  -- what was returned stays
+      raise exception using errcode = 'TQ900';  -- what was returned stays
     end if;
-  exception when sqlstate 'TQ000' then
+  exception when sqlstate 'TQ900' then
   end;
 end $$;
 comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
@@ -149,8 +149,8 @@ begin
   end if;
   begin
     v := trunq._batch_of(v_queue, v_sub, p_batch_id);
-    raise exception using errcode = 'TQ000';  -- gives the locks on all leases back
-  exception when sqlstate 'TQ000' then
+    raise exception using errcode = 'TQ900';  -- gives the locks on all leases back
+  exception when sqlstate 'TQ900' then
   end;
   queue_id := v_queue.queue_id; from_tick_id := v.from_tick_id;
   query := format(

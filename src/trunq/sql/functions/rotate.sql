@@ -65,7 +65,9 @@ begin
   end loop;
   perform trunq._forget_ticks(v_queue);
   -- What it did not try for this time, somebody needs by now, or it is not old any more.
-  delete from trunq.refusal r where r.queue_id = v_queue.queue_id and r.refused_at < v_now;
+  delete from trunq.refusal r using (
+    select f.name from trunq.refusal f where f.queue_id = v_queue.queue_id and f.refused_at < v_now for update skip locked) f
+  where r.queue_id = v_queue.queue_id and r.name = f.name;
   return case when v_is_busy then null else 0 end;
 end $$;
 comment on function trunq.rotate(text) is

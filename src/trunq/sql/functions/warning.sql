@@ -18,8 +18,8 @@ begin
   for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue order by q.name loop
     begin
       return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
-      raise exception using errcode = 'TQ000';  -- gives the locks back: of many queues, those of one are held
-    exception when sqlstate 'TQ000' then
+      raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
+    exception when sqlstate 'TQ900' then
     end;
   end loop;
   return query select * from trunq._warn_refused(p_queue);
@@ -88,22 +88,27 @@ comment on function trunq._unhandled(integer) is 'How many messages of each kind
 create or replace function trunq._warn_unread(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
-  c_unread constant interval := '5 minutes';
   v_now timestamptz := trunq.clock();
   v record;
   v_oldest timestamptz;
 begin
   for v in
-    select q as row, s as sub, q.name, s.name subscription, q.retention from trunq.queue q
-    join trunq.subscription s on s.queue_id = q.queue_id
-    where (p_queue is null or q.name = p_queue) and s.created_at < v_now - least(c_unread, q.retention) and not trunq._is_paused(s, v_now)
+    select q as row, s as sub, q.name, s.name subscription, q.retention, least(q.retention, case
+        -- Its next message may not be due yet.
+        when s.rate is not null then make_interval(secs => least(greatest(300, 2 * extract(epoch from s.rate_interval)::double precision / s.rate), 1e9))
+        -- A lane may wait for a retry.
+        when q.lanes is not null and exists (select from trunq.delayed d where d.subscription_id = s.subscription_id) then q.retention
+        else '5 minutes' end) as age
+    from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
+    where (p_queue is null or q.name = p_queue) and not trunq._is_paused(s, v_now)
     order by q.name, s.name
   loop
+    continue when (v.sub).created_at >= v_now - v.age;
     continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
     begin
-      v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - least(c_unread, v.retention));
-      raise exception using errcode = 'TQ000';
-    exception when sqlstate 'TQ000' then
+      v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - v.age);
+      raise exception using errcode = 'TQ900';
+    exception when sqlstate 'TQ900' then
     end;
     continue when v_oldest is null;
     queue := v.name;
@@ -113,8 +118,8 @@ begin
         subscription, queue, date_trunc('second', v_oldest), v.retention);
       hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
     else
-      warning := format('nobody has read from subscription "%s" of queue "%s" for five minutes, and messages wait since %s',
-        subscription, queue, date_trunc('second', v_oldest));
+      warning := format('nobody has read from subscription "%s" of queue "%s" for %s, and messages wait since %s',
+        subscription, queue, case when v.age = '5 minutes' then 'five minutes' else v.age::text end, date_trunc('second', v_oldest));
       hint := format('start a worker or reader of it, or see what the one that runs does; or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
     end if;
     if subscription = 'default' then

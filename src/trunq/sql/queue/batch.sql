@@ -336,9 +336,9 @@ begin
     -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
     perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
     if v_gives_back then
-      raise exception using errcode = 'TQ000';  -- gives the locks back; what was returned stays
+      raise exception using errcode = 'TQ900';  -- gives the locks back; what was returned stays
     end if;
-  exception when sqlstate 'TQ000' then
+  exception when sqlstate 'TQ900' then
   end;
 end $$;
 comment on function trunq_queue._specimen_read_page(trunq.subscription, bigint, xid8, bigint, integer, jsonb) is
@@ -365,8 +365,8 @@ begin
         or exists (
           select from pg_snapshot_xip(v.lo) late(txid) cross join lateral (
             select from trunq_log._specimen g where g.segment = n and g.txid = late.txid limit 1) g));
-    raise exception using errcode = 'TQ000';  -- gives the locks on the others back
-  exception when sqlstate 'TQ000' then
+    raise exception using errcode = 'TQ900';  -- gives the locks on the others back
+  exception when sqlstate 'TQ900' then
   end;
   foreach v_segment in array v_segments loop
     execute format('lock table only trunq_data.%I in access share mode', '_specimen_log_' || v_segment);

@@ -150,9 +150,9 @@ begin
     perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
     if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
       -- As trunq.read_batch: rotation would wait for the end of the caller's work. What was returned stays, and no value of it lies outside of its row.
-      raise exception using errcode = 'TQ000';
+      raise exception using errcode = 'TQ900';
     end if;
-  exception when sqlstate 'TQ000' then
+  exception when sqlstate 'TQ900' then
   end;
 end $$;
 comment on function pgq._on__specimen_read(integer, bigint) is 'The events of an open batch, in the order of ev_id.';
