@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -317,3 +318,20 @@ def test_what_cannot_be_is_refused(database: str) -> None:
 
 async def _nothing(_batch: Any, _connection: Any) -> None:
     pass
+
+
+def test_a_reader_that_works_long_in_its_transaction_keeps_rotation_from_nothing(database: str) -> None:
+    with Client(database) as client, psycopg.connect(database, autocommit=True) as other:
+        client.create_queue("sales", retention=timedelta(days=2000), hold_at_most=timedelta(days=2000))
+        client.unsubscribe("sales", "default")
+        client.subscribe("sales", "ledger", mode="exclusive", lease_time=timedelta(days=9000))
+        client.publish_many("sales", [{"n": n} for n in range(5)])
+        other.execute("set trunq.clock_offset = '3000 days'")
+        for batch in client.stream("sales", "ledger", "reader"):
+            with pytest.raises(LeaseLost), batch.transaction() as connection:
+                assert len(list(batch)) == 5
+                # So long that the queue holds its messages no more: the effects are rolled back.
+                assert other.execute("select trunq.rotate('sales')").fetchone() == (1,)
+                connection.execute("create table effect ()")
+            break
+        assert other.execute("select to_regclass('effect')").fetchone() == (None,)

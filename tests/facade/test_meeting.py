@@ -189,3 +189,24 @@ def test_either_side_drops_the_queue_whole(pgq: Connection, name: str) -> None:
 def number(pgq: Connection, name: str) -> int:
     found: int = fetch(pgq, "select queue_id from pgq.queue where queue_name = %s", name)
     return found
+
+
+def test_events_read_in_an_open_transaction_keep_rotation_from_no_segment(
+    pgq: Connection, open_pgq: Connect, name: str
+) -> None:
+    insert(pgq, name, "one")
+    insert(pgq, name, "x" * 20000)
+    fetch(pgq, "select pgq.ticker(%s)", name)
+    consumer = open_pgq(autocommit=False)
+    batch = fetch(pgq, "select pgq.next_batch(%s, 'reader')", name)
+    rows = consumer.execute("select length(ev_data) from pgq.get_batch_events(%s)", (batch,)).fetchall()
+    assert rows == [(3,), (20000,)]
+    held = fetch(
+        pgq,
+        "select count(*) from pg_locks l join pg_class c on c.oid = l.relation"
+        " where l.pid = %s and c.relnamespace = 'trunq_data'::regnamespace and c.relkind = 'r'",
+        consumer.info.backend_pid,
+    )
+    assert held == 0
+    assert fetch(consumer, "select pgq.finish_batch(%s)", batch) == 1
+    consumer.commit()

@@ -17,6 +17,11 @@
 -- failed, and a message that fails alone, up to three times, dies, or waits as its own max_attempts says. So a message that kills its reader stops
 -- a stream only so long: one of 500, with three attempts, costs at most 23 hand-outs, and the messages beside it are done once and in order.
 --
+-- *A batch is read without keeping locks.* A reader works for as long as it likes in the transaction that it reads in, and those of members overlap: locks on all segments,
+-- which reading takes, would keep rotation from each for ever. So it reads in a subtransaction that is rolled back: what a function has returned
+-- by then stays, and the locks go. Values that lie outside of their rows are fetched when the rows are sent: where the log has any, the segments of the batch are locked
+-- beforehand. It is rolled back by TQ900: a handler of TQ000 catches the whole class, so also what is wrong. At REPEATABLE READ all locks stay: a later page could find a segment emptied, and not see that it was.
+--
 -- *A reader cuts the tick it needs.* Where no newer tick is and something was committed, next_batch cuts one and opens the batch in the
 -- same transaction: no leader stands between publisher and reader, and a queue where nothing happens writes nothing.
 
@@ -65,6 +70,8 @@ declare
   v record;
   v_after_txid xid8;
   v_after_id bigint;
+  -- As in _read_page.
+  v_gives_back constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
   if trunq._goes_through(p_queue, 'read_batch') then
     return query execute trunq._through(p_queue, 'read_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
@@ -87,24 +94,31 @@ begin
   if v_count < v_first or v_first = p_limit then
     return;
   end if;
-  v := trunq._batch_of(v_queue, v_sub, p_batch_id);
-  v_after_txid := v.after_txid; v_after_id := v.after_id;
-  if (p_after_txid::text::xid8, p_after_id) > (v_after_txid, v_after_id) then
-    v_after_txid := p_after_txid::text::xid8; v_after_id := p_after_id;
-  end if;
-  -- The rows of a batch are the same, and in the same order, whenever they are read.
-  return query execute format($q$
-    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
-      g.txid::text::bigint
-    from (%s) g offset %s limit %s
-  $q$, trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
-  using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
-  -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
-  perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
+  begin
+    v := trunq._batch_of(v_queue, v_sub, p_batch_id);
+    v_after_txid := v.after_txid; v_after_id := v.after_id;
+    if (p_after_txid::text::xid8, p_after_id) > (v_after_txid, v_after_id) then
+      v_after_txid := p_after_txid::text::xid8; v_after_id := p_after_id;
+    end if;
+    -- The rows of a batch are the same, and in the same order, whenever they are read.
+    return query execute format($q$
+      select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
+        g.txid::text::bigint
+      from (%s) g offset %s limit %s
+    $q$, trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
+    using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
+    -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
+    perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
+    if v_gives_back then
+      raise exception using errcode = 'TQ900';  -- what was returned stays
+    end if;
+  exception when sqlstate 'TQ900' then
+  end;
 end $$;
 comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
   'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
-Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.';
+Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.
+Locks: nothing for longer than it runs, as a reader may work for long in this transaction; but the segments of the batch, against rotation, where messages have more than 2 kB, and all at REPEATABLE READ.';
 
 create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
 returns table (query text, queue_id integer, from_tick_id bigint)
@@ -133,7 +147,11 @@ begin
   if p_filter is not null then
     perform trunq._check_filter(p_filter);
   end if;
-  v := trunq._batch_of(v_queue, v_sub, p_batch_id);
+  begin
+    v := trunq._batch_of(v_queue, v_sub, p_batch_id);
+    raise exception using errcode = 'TQ900';  -- gives the locks on all leases back
+  exception when sqlstate 'TQ900' then
+  end;
   queue_id := v_queue.queue_id; from_tick_id := v.from_tick_id;
   query := format(
     'select g.id, g.kind::text, g.key::text, g.payload::text, g.body::bytea, g.headers::text, g.priority::smallint, g.attempt::smallint, g.created_at, '

@@ -120,14 +120,14 @@ declare
 begin
   perform pg_advisory_xact_lock(trunq._lock_class('subscription'), p_subscription_id);
 exception when lock_not_available then
-  select string_agg(coalesce('process ' || l.pid, 'a prepared transaction, see pg_prepared_xacts'), ', ') into v_holder
+  select string_agg(trunq._holder(l.pid), ', ') into v_holder
   from pg_locks l
   where l.locktype = 'advisory' and l.granted and l.classid = trunq._lock_class('subscription') and l.objid = p_subscription_id and l.objsubid = 2
     and l.database = (select d.oid from pg_database d where d.datname = current_database());
   perform trunq._fail('TQ008',
     format('an open transaction has held subscription "%s" of queue "%s" for 5 seconds (%s)', p_subscription, p_queue,
       coalesce(v_holder, 'gone by now')),
-    'lease in a short transaction of its own; pg_stat_activity shows what that process does');
+    'lease in a short transaction of its own; pg_stat_activity shows what that process does, and pg_terminate_backend ends it');
 end $$;
 comment on function trunq._wait_for_subscription(integer, text, text) is
   'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names the process that holds it.';

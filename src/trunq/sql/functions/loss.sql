@@ -289,14 +289,20 @@ comment on function trunq._all_needing(trunq.queue, integer) is 'As _needing: al
 
 create or replace function trunq._is_in_use(p_queue trunq.queue, p_segment integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$
+declare
+  v_name text := trunq._segment_name(p_queue, 'log', p_segment);
+  v_patience constant integer := trunq._patience(p_queue.queue_id, v_name);
 begin
-  execute format('lock table only trunq_data.%I in access exclusive mode', trunq._segment_name(p_queue, 'log', p_segment));
+  -- Or longer, as this function is made.
+  perform set_config('lock_timeout', greatest(extract(epoch from current_setting('lock_timeout')::interval) * 1000, v_patience)::integer || 'ms', true);
+  execute format('lock table only trunq_data.%I in access exclusive mode', v_name);
   -- Gives it back at once.
   raise exception using errcode = 'TQ000';
 exception
   when sqlstate 'TQ000' then
     return false;
   when lock_not_available then
+    perform trunq._note_refusal(p_queue.queue_id, v_name, v_patience);
     return true;
 end $$;
 comment on function trunq._is_in_use(trunq.queue, integer) is

@@ -231,10 +231,24 @@ begin
   if exists (select from trunq.subscription s where s.subscription_id = p_subscription_id and s.max_running is not null) then
     perform trunq._ring(p_queue.queue_id);
   end if;
+  if p_until < 'infinity' then
+    perform trunq._note_expiry(p_queue.queue_id, p_subscription_id, v_lease.worker, cardinality(v_ids), p_now);
+  end if;
   return cardinality(v_ids);
 end $$;
 comment on function trunq._end_lease(trunq.queue, integer, bigint, timestamptz, timestamptz) is 'Ends one lease, if its time ran out before p_until and messages of it are unanswered.
 Returns: how many messages; null when another holds its lock.';
+
+create or replace function trunq._note_expiry(p_queue_id integer, p_subscription_id integer, p_worker text, p_messages integer, p_now timestamptz) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+  -- One at a time reaps a queue: nobody waits for these rows.
+  delete from trunq.expiry e where e.queue_id = p_queue_id and e.expired_at not between p_now - interval '1 hour' and p_now + interval '1 hour';
+  insert into trunq.expiry as e (queue_id, subscription_id, worker, leases, messages, expired_at)
+  values (p_queue_id, p_subscription_id, coalesce(p_worker, ''), 1, p_messages, p_now)
+  on conflict (subscription_id, worker) do update set leases = e.leases + 1, messages = e.messages + excluded.messages, expired_at = excluded.expired_at;
+end $$;
+comment on function trunq._note_expiry(integer, integer, text, integer, timestamptz) is 'Notes that a lease of a worker ran out, and forgets those of more than an hour ago.';
 
 -- Who may have killed the worker? It held other leases too, and they end one after the other; their expiries lie within a lease
 -- time, since it extended each of them thrice in that time. Looked for among 20,000 leases on either side: a busy fleet answers many

@@ -16,6 +16,9 @@
 -- the lock alone, its rows would be lost. The lock is tried for 5 ms, so that nobody waits longer behind it, and given back at
 -- once when something came in.
 --
+-- Where transactions overlap, 5 ms may never do. So rotation notes each refusal (trunq.refusal), and waits twice as long the next time, up to 80 ms. Whoever
+-- comes meanwhile waits behind it: so it waits longer than 5 ms for a fiftieth of the time at most. trunq.list_warnings says who holds the lock.
+--
 -- The steps return 1 when they did something, 0 when the segment is needed, null when somebody was in the way just now.
 
 create or replace function trunq.rotate(p_queue text) returns integer
@@ -28,6 +31,7 @@ declare
   v_step integer;
   v_is_busy boolean := false;
   v_has_log boolean := false;
+  v_now constant timestamptz := trunq.clock();
 begin
   perform trunq._require_read_committed('rotate');
   if pg_current_xact_id_if_assigned() is null and current_setting('synchronous_commit') <> 'off' then
@@ -36,6 +40,7 @@ begin
     perform set_config('synchronous_commit', 'local', true);
   end if;
   if not pg_try_advisory_xact_lock(trunq._lock_class('queue'), v_queue.queue_id) then
+    perform trunq._note_refusal(v_queue.queue_id, 'queue', 5);
     return null;  -- somebody subscribes, drops or rotates
   end if;
   v_queue := trunq._find_queue(p_queue);
@@ -59,13 +64,17 @@ begin
     v_is_busy := v_is_busy or v_step is null;
   end loop;
   perform trunq._forget_ticks(v_queue);
+  -- What it did not try for this time, somebody needs by now, or it is not old any more.
+  delete from trunq.refusal r using (
+    select f.name from trunq.refusal f where f.queue_id = v_queue.queue_id and f.refused_at < v_now for update skip locked) f
+  where r.queue_id = v_queue.queue_id and r.name = f.name;
   return case when v_is_busy then null else 0 end;
 end $$;
 comment on function trunq.rotate(text) is
   'Empties one table of one old segment in which nothing is needed. Call it several times a span (trunq.list_queues).
 Returns: 1 when it did, or moved cursors out of the way first (call again at once); 0 when there is nothing to do; null when somebody was in the way (call again within a second).
 Raises: TQ001, TQ007.
-Locks: that segment, exclusively, waiting at most 5 ms for it; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';
+Locks: that segment, exclusively, waiting 5 ms for it, up to 80 ms when that was refused before; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';
 
 create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -173,12 +182,17 @@ language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms'
 set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
+  v_patience constant integer := trunq._patience(p_queue.queue_id, v_name);
   v_is_needed boolean;
+  v_is_locked boolean := false;
 begin
+  -- Or longer, as this function is made.
+  perform set_config('lock_timeout', greatest(extract(epoch from current_setting('lock_timeout')::interval) * 1000, v_patience)::integer || 'ms', true);
   if p_tick_id > p_queue.reachable_tick_id then
     update trunq.queue q set reachable_tick_id = p_tick_id where q.queue_id = p_queue.queue_id;
   end if;
   execute format('lock table only trunq_data.%I in access exclusive mode', v_name);
+  v_is_locked := true;
   -- Under the lock, by a later statement: what came in since everything else was asked.
   if p_table = 'log' then
     execute format($q$
@@ -201,13 +215,46 @@ begin
     raise exception using errcode = 'object_in_use';
   end if;
   execute format('truncate table trunq_data.%I', v_name);
+  delete from trunq.refusal r where r.queue_id = p_queue.queue_id and r.name = v_name;
   return 1;
 exception when lock_not_available or object_in_use then
+  if not v_is_locked then
+    perform trunq._note_refusal(p_queue.queue_id, v_name, v_patience);
+  end if;
   return null;
 end $$;
 comment on function trunq._truncate(trunq.queue, text, integer, pg_snapshot, bigint, integer[], bigint[]) is
   'Empties one table of one segment that nobody needed when it was looked at. p_seen: what was looked at of the log, and p_tick_id: the first tick that stays in reach; p_newest: the newest lease of each subscription that was looked at.
 Returns: 1, or null when the lock was not to be had, or something came in.';
+
+create or replace function trunq._patience(p_queue_id integer, p_name text) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v trunq.refusal;
+begin
+  select r.* into v from trunq.refusal r where r.queue_id = p_queue_id and r.name = p_name;
+  -- Either way: a clock may go back.
+  if found and abs(extract(epoch from trunq.clock() - v.waited_at)) * 20 >= v.waited then
+    return least(2 * v.waited, 80);
+  end if;
+  return 5;
+end $$;
+comment on function trunq._patience(integer, text) is
+  'How many milliseconds rotation waits for a lock: 5, and for one that was refused before 10, 20, 40, 80, each when fifty times the wait before it are over.';
+
+create or replace function trunq._note_refusal(p_queue_id integer, p_name text, p_waited integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$
+declare
+  v_now timestamptz := trunq.clock();
+begin
+  insert into trunq.refusal as r (queue_id, name, refused, since, refused_at, waited, waited_at) values (p_queue_id, p_name, 1, v_now, v_now, p_waited, v_now)
+  on conflict (queue_id, name) do update set
+    refused = least(r.refused, 1000000) + 1, since = least(r.since, v_now), refused_at = v_now,
+    waited = case when p_waited > 5 then p_waited else r.waited end, waited_at = case when p_waited > 5 then v_now else r.waited_at end;
+exception when lock_not_available then
+  null;  -- another rotates, and notes it
+end $$;
+comment on function trunq._note_refusal(integer, text, integer) is 'Notes that rotation did not get a lock within so many milliseconds: of a segment, or of the queue.';
 
 create or replace function trunq._readers(p_queue trunq.queue)
 returns table (

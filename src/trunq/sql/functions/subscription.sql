@@ -276,6 +276,7 @@ comment on function trunq._start(trunq.queue, text, text, bigint, timestamptz) i
 create or replace function trunq._forget_subscription(p_queue_id integer, p_subscription_id integer) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.mark m where m.queue_id = p_queue_id and m.subscription_id = p_subscription_id;
+  delete from trunq.expiry e where e.subscription_id = p_subscription_id;
   delete from trunq.delayed d where d.subscription_id = p_subscription_id;
   delete from trunq.dead d where d.subscription_id = p_subscription_id;
   delete from trunq.purged p where p.subscription_id = p_subscription_id;

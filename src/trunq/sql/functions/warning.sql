@@ -5,6 +5,8 @@ create or replace function trunq.list_warnings(p_queue text default null)
 returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+  v_queue trunq.queue;
 begin
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
@@ -13,9 +15,17 @@ begin
     select f.queue, null::text, format('duty %s failed at %s: %s', f.duty, date_trunc('second', f.failed_at), f.error),
       'the leader tries it again; the server log has the details'
     from trunq.duty_failure f where p_queue is null or f.queue = p_queue order by f.queue, f.duty;
-  return query
-    select q.name, null::text, w.warning, w.hint from trunq.queue q cross join lateral trunq._warn_unreachable(q) w
-    where p_queue is null or q.name = p_queue order by q.name;
+  for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue order by q.name loop
+    begin
+      return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
+      raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
+    exception when sqlstate 'TQ900' then
+    end;
+  end loop;
+  return query select * from trunq._warn_refused(p_queue);
+  return query select * from trunq._warn_locked(p_queue);
+  return query select * from trunq._warn_idle(p_queue);
+  return query select * from trunq._warn_expired(p_queue);
   return query select * from trunq._warn_unhandled(p_queue);
   return query select * from trunq._warn_unread(p_queue);
   return query select * from trunq._warn_unranked(p_queue);
@@ -26,7 +36,7 @@ begin
   return query select * from trunq._warn_movers(p_queue);
 end $$;
 comment on function trunq.list_warnings(text) is
-  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, kinds that no worker has a handler for, subscriptions that nobody reads from and that hold messages for longer than the retention, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, and history that waits for its taker for longer than the retention.
+  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, and history that waits for its taker for longer than the retention. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 Returns: one row a warning, with the way out; subscription null: it is about the queue.
 Raises: TQ001.';
 
@@ -119,32 +129,64 @@ comment on function trunq._forget_unhandled(trunq.queue) is 'Forgets those that 
 create or replace function trunq._warn_unread(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
+  v_now timestamptz := trunq.clock();
   v record;
   v_oldest timestamptz;
-  v_leased_at timestamptz;
 begin
   for v in
-    select q as row, s as sub, q.name, s.name subscription, trunq.clock() - q.retention before from trunq.queue q
-    join trunq.subscription s on s.queue_id = q.queue_id
-    where (p_queue is null or q.name = p_queue) and s.created_at < trunq.clock() - q.retention order by q.name, s.name
+    select q as row, s as sub, q.name, s.name subscription, q.retention, least(q.retention, case
+        -- Its next message may not be due yet.
+        when s.rate is not null then make_interval(secs => least(greatest(300, 2 * extract(epoch from s.rate_interval)::double precision / s.rate), 1e9))
+        -- A lane may wait for a retry.
+        when q.lanes is not null and exists (select from trunq.delayed d where d.subscription_id = s.subscription_id) then q.retention
+        else '5 minutes' end) as age
+    from trunq.queue q join trunq.subscription s on s.queue_id = q.queue_id
+    where (p_queue is null or q.name = p_queue) and not trunq._is_paused(s, v_now)
+    order by q.name, s.name
   loop
-    execute format($q$
-      select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and coalesce(l.worker, '') not in ('rotate', 'skip', 'lost')
-      order by l.lease_id desc limit 1
-    $q$, (v.row).lease_table) into v_leased_at using (v.sub).subscription_id;
-    continue when v_leased_at >= v.before;
-    v_oldest := (select u.created_at from trunq._unread(v.row, (v.sub).subscription_id, 1) u);
-    continue when v_oldest is null or v_oldest >= v.before;
+    continue when (v.sub).created_at >= v_now - v.age;
     continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
+    begin
+      v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - v.age);
+      raise exception using errcode = 'TQ900';
+    exception when sqlstate 'TQ900' then
+    end;
+    continue when v_oldest is null;
     queue := v.name;
     subscription := split_part(v.subscription, '#', 1);
-    warning := format('subscription "%s" of queue "%s" holds messages since %s, longer than the retention of %s, and nobody reads from it',
-      subscription, queue, date_trunc('second', v_oldest), (v.row).retention);
-    hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
+    if v_oldest < v_now - v.retention then
+      warning := format('subscription "%s" of queue "%s" holds messages since %s, longer than the retention of %s, and nobody reads from it',
+        subscription, queue, date_trunc('second', v_oldest), v.retention);
+      hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
+    else
+      warning := format('nobody has read from subscription "%s" of queue "%s" for %s, and messages wait since %s',
+        subscription, queue, case when v.age = '5 minutes' then 'five minutes' else v.age::text end, date_trunc('second', v_oldest));
+      hint := format('start a worker or reader of it, or see what the one that runs does; or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
+    end if;
     if subscription = 'default' then
       hint := concat(hint, '; a queue for streams alone does without: create_queue(..., p_default_subscription => false)');
     end if;
     return next;
   end loop;
 end $$;
-comment on function trunq._warn_unread(text) is 'Subscriptions that nobody read from for as long as the retention, and that hold messages older than it: their queue only grows.';
+comment on function trunq._warn_unread(text) is
+  'Subscriptions that nobody has read from for five minutes, though messages wait for them. Not those that are paused, nor those whose messages are in somebody''s hands.';
+
+create or replace function trunq._unread_since(p_queue trunq.queue, p_subscription_id integer, p_before timestamptz) returns timestamptz
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_leased_at timestamptz;
+  v_oldest timestamptz;
+begin
+  execute format($q$
+    select l.leased_at from trunq_data.%I l where l.subscription_id = $1 and coalesce(l.worker, '') not in ('rotate', 'skip', 'lost')
+    order by l.lease_id desc limit 1
+  $q$, p_queue.lease_table) into v_leased_at using p_subscription_id;
+  if v_leased_at >= p_before or trunq._has_leases_after(p_queue, p_subscription_id, trunq.clock()) then
+    return null;
+  end if;
+  v_oldest := (select u.created_at from trunq._unread(p_queue, p_subscription_id, 1) u);
+  return case when v_oldest < p_before then v_oldest end;
+end $$;
+comment on function trunq._unread_since(trunq.queue, integer, timestamptz) is
+  'Since when messages wait that nobody reads; null: somebody read since p_before, or holds some, or none has waited that long.';

@@ -291,6 +291,7 @@ declare
   v_slots constant integer := (p_sub.filter->>'slots')::integer;
   v_own record;
   v_also record;
+  v_gives_back constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
   -- Null, too, are read: a record without columns is none that a statement may name.
   if v_all then
@@ -299,34 +300,77 @@ begin
   else
     v_own := trunq._read_filter(p_sub.filter); v_also := trunq._read_filter(p_filter);
   end if;
-  select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
-  from trunq_data._specimen_lease l where l.subscription_id = p_sub.subscription_id and l.lease_id = p_batch_id limit 1;
-  if not found then
-    perform trunq._fail_no_batch('_specimen', p_sub.name, p_batch_id);
-  elsif (p_after_txid, p_after_id) > (v.after_txid, v.after_id) then
-    v.after_txid := p_after_txid; v.after_id := p_after_id;
+  if v_gives_back and exists (
+      -- Values that lie outside of their rows are fetched when the rows are sent.
+      select from pg_inherits i join pg_class c on c.oid = i.inhrelid
+      where i.inhparent = 'trunq_log._specimen'::regclass and pg_relation_size(c.reltoastrelid) > 0) then
+    perform trunq_queue._specimen_keep_window(p_sub.subscription_id, p_batch_id);
   end if;
-  -- As trunq._part_query.
-  return query
-    select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
-      g.txid::text::bigint
-    from (
-      select g.* from pg_snapshot_xip(v.lo) late(txid) cross join lateral (
-        select g.* from trunq_log._specimen g
-        where g.txid = late.txid and (g.txid, g.id) > (v.after_txid, v.after_id) and (g.txid, g.id) <= (v.last_txid, v.last_id)
-        order by g.id offset 0) g
-      where late.txid >= v.after_txid and late.txid <= v.last_txid and pg_visible_in_snapshot(late.txid, v.hi)
-      union all
-      (select g.* from trunq_log._specimen g
-       where (g.txid, g.id) > (greatest(v.after_txid, pg_snapshot_xmax(v.lo)), case when v.after_txid < pg_snapshot_xmax(v.lo) then 0 else v.after_id end)
-         and (g.txid, g.id) <= (v.last_txid, v.last_id) and pg_visible_in_snapshot(g.txid, v.hi)
-       order by g.txid, g.id)) g
-    where (g.subscription_id = p_sub.subscription_id or g.subscription_id is null and (v_all
-        or (v_slots is null or trunq._slot(g.key, g.id, v_slots) = p_sub.slot) and trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, g.headers)))
-      and (v_all or trunq._passes(v_also.kinds, v_also.not_kinds, v_also.keys, v_also.not_keys, v_also.headers, v_also.not_headers, g.kind, g.key, g.headers))
-    limit p_limit;
-  -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
-  perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
+  begin
+    select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
+    from trunq_data._specimen_lease l where l.subscription_id = p_sub.subscription_id and l.lease_id = p_batch_id limit 1;
+    if not found then
+      perform trunq._fail_no_batch('_specimen', p_sub.name, p_batch_id);
+    elsif (p_after_txid, p_after_id) > (v.after_txid, v.after_id) then
+      v.after_txid := p_after_txid; v.after_id := p_after_id;
+    end if;
+    -- As trunq._part_query.
+    return query
+      select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
+        g.txid::text::bigint
+      from (
+        select g.* from pg_snapshot_xip(v.lo) late(txid) cross join lateral (
+          select g.* from trunq_log._specimen g
+          where g.txid = late.txid and (g.txid, g.id) > (v.after_txid, v.after_id) and (g.txid, g.id) <= (v.last_txid, v.last_id)
+          order by g.id offset 0) g
+        where late.txid >= v.after_txid and late.txid <= v.last_txid and pg_visible_in_snapshot(late.txid, v.hi)
+        union all
+        (select g.* from trunq_log._specimen g
+         where (g.txid, g.id) > (greatest(v.after_txid, pg_snapshot_xmax(v.lo)), case when v.after_txid < pg_snapshot_xmax(v.lo) then 0 else v.after_id end)
+           and (g.txid, g.id) <= (v.last_txid, v.last_id) and pg_visible_in_snapshot(g.txid, v.hi)
+         order by g.txid, g.id)) g
+      where (g.subscription_id = p_sub.subscription_id or g.subscription_id is null and (v_all
+          or (v_slots is null or trunq._slot(g.key, g.id, v_slots) = p_sub.slot) and trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, g.headers)))
+        and (v_all or trunq._passes(v_also.kinds, v_also.not_kinds, v_also.keys, v_also.not_keys, v_also.headers, v_also.not_headers, g.kind, g.key, g.headers))
+      limit p_limit;
+    -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
+    perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
+    if v_gives_back then
+      raise exception using errcode = 'TQ900';  -- gives the locks back; what was returned stays
+    end if;
+  exception when sqlstate 'TQ900' then
+  end;
 end $$;
 comment on function trunq_queue._specimen_read_page(trunq.subscription, bigint, xid8, bigint, integer, jsonb) is
-  'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading.';
+  'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading. It keeps no lock, or those on the segments of the batch.';
+
+create or replace function trunq_queue._specimen_keep_window(p_subscription_id integer, p_batch_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+  v record;
+  v_segments integer[];
+  v_segment integer;
+begin
+  begin
+    select l.lo, l.last_txid, l.last_id into v
+    from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_batch_id limit 1;
+    v_segments := array(
+      select n from generate_series(0, (select q.segments - 1 from trunq.queue q where q.queue_id = 0 /*queue_id*/)) n
+      where exists (
+          select from trunq_log._specimen g
+          where g.segment = n and g.txid >= pg_snapshot_xmax(v.lo) and (g.txid, g.id) <= (v.last_txid, v.last_id))
+        or exists (
+          select from pg_snapshot_xip(v.lo) late(txid) cross join lateral (
+            select from trunq_log._specimen g where g.segment = n and g.txid = late.txid limit 1) g));
+    raise exception using errcode = 'TQ900';  -- gives the locks on the others back
+  exception when sqlstate 'TQ900' then
+  end;
+  foreach v_segment in array v_segments loop
+    execute format('lock table only trunq_data.%I in access share mode', '_specimen_log_' || v_segment);
+  end loop;
+end $$;
+comment on function trunq_queue._specimen_keep_window(integer, bigint) is
+  'Keeps the segments in which a batch has messages from being emptied, to the end of the transaction. The batch keeps them anyway while it is open.';

@@ -126,27 +126,34 @@ declare
   v record;
   v_filter jsonb;
 begin
-  if (select f.lease_id from pgq._on__specimen_find(p_subscription_id, p_lease_id) f) is null then
-    raise exception 'batch not found';
-  end if;
-  select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
-  from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
-  select s.filter into v_filter from trunq.subscription s where s.subscription_id = p_subscription_id;
-  if v_filter is null and v.after_txid = '0' and v.last_txid >= pg_snapshot_xmax(v.hi) then
-    return query
-      select g.id, g.created_at, g.txid::text::bigint, nullif(g.attempt - 1, 0), g.kind::text, g.payload #>> '{}', g.key::text,
-        g.headers ->> 'extra2', g.headers ->> 'extra3', g.headers ->> 'extra4'
-      from trunq_queue._specimen_window(v.lo, v.hi) g where g.subscription_id is null or g.subscription_id = p_subscription_id order by g.id;
-  else
-    return query execute format($q$
-      select g.id, g.created_at, g.txid::text::bigint, nullif(g.attempt - 1, 0), g.kind::text, g.payload #>> '{}', g.key::text,
-        g.headers ->> 'extra2', g.headers ->> 'extra3', g.headers ->> 'extra4'
-      from (%s) g order by g.id
-    $q$, trunq._part_query(trunq._find_queue(0 /*queue_id*/), v_filter))
-    using v.lo, v.hi, v.after_txid, v.after_id, v.last_txid, v.last_id, p_subscription_id;
-  end if;
-  -- By a later statement: what was emptied before those rows were read is known by now.
-  perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
+  begin
+    if (select f.lease_id from pgq._on__specimen_find(p_subscription_id, p_lease_id) f) is null then
+      raise exception 'batch not found';
+    end if;
+    select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
+    from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+    select s.filter into v_filter from trunq.subscription s where s.subscription_id = p_subscription_id;
+    if v_filter is null and v.after_txid = '0' and v.last_txid >= pg_snapshot_xmax(v.hi) then
+      return query
+        select g.id, g.created_at, g.txid::text::bigint, nullif(g.attempt - 1, 0), g.kind || '', g.payload #>> '{}', g.key || '',
+          g.headers ->> 'extra2', g.headers ->> 'extra3', g.headers ->> 'extra4'
+        from trunq_queue._specimen_window(v.lo, v.hi) g where g.subscription_id is null or g.subscription_id = p_subscription_id order by g.id;
+    else
+      return query execute format($q$
+        select g.id, g.created_at, g.txid::text::bigint, nullif(g.attempt - 1, 0), g.kind || '', g.payload #>> '{}', g.key || '',
+          g.headers ->> 'extra2', g.headers ->> 'extra3', g.headers ->> 'extra4'
+        from (%s) g order by g.id
+      $q$, trunq._part_query(trunq._find_queue(0 /*queue_id*/), v_filter))
+      using v.lo, v.hi, v.after_txid, v.after_id, v.last_txid, v.last_id, p_subscription_id;
+    end if;
+    -- By a later statement: what was emptied before those rows were read is known by now.
+    perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
+    if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
+      -- As trunq.read_batch: rotation would wait for the end of the caller's work. What was returned stays, and no value of it lies outside of its row.
+      raise exception using errcode = 'TQ900';
+    end if;
+  exception when sqlstate 'TQ900' then
+  end;
 end $$;
 comment on function pgq._on__specimen_read(integer, bigint) is 'The events of an open batch, in the order of ev_id.';
 
