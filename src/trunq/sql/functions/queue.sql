@@ -390,6 +390,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers
 declare
   v_function record;
 begin
+  perform trunq._drop_functions(p_queue, p_old_only => true);
   for v_function in
     select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype or p.prosecdef is_closed,
       format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
@@ -413,6 +414,11 @@ begin
   if not trunq._has_trigger(p_queue, 'put_off') then
     execute format('create or replace trigger put_off after insert on trunq_log.%I for each row when (new.due_at is not null) execute function trunq_queue.%I()',
       p_queue.log_table, p_queue.name || '_put_off');
+  end if;
+  -- Of whole statements that change or delete: who inserts pays nothing.
+  if not trunq._has_trigger(p_queue, 'keep') then
+    execute format('create or replace trigger keep before update or delete on trunq_log.%I for each statement'
+      ' when (current_setting(''trunq.rewrite'', true) is distinct from ''on'') execute function trunq._refuse_rewrite()', p_queue.log_table);
   end if;
   if p_queue.unique_policy is not null and not exists (
       select from pg_trigger t where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = 'take_key') then
@@ -443,10 +449,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select exists (
     select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
     where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = p_trigger
-      and t.tgtype & 62 = 4  -- after insert
-      and p.pronamespace = 'trunq_queue'::regnamespace and p.proname = p_queue.name || '_' || p_trigger)
+      and case p_trigger
+        when 'keep' then t.tgtype = 2 + 8 + 16  -- before delete or update, of a statement
+          and p.pronamespace = 'trunq'::regnamespace and p.proname = '_refuse_rewrite'
+        else t.tgtype & 62 = 4  -- after insert
+          and p.pronamespace = 'trunq_queue'::regnamespace and p.proname = p_queue.name || '_' || p_trigger end)
 $$;
-comment on function trunq._has_trigger(trunq.queue, text) is 'Whether the log of a queue has a trigger of ours, which calls the function of its name.';
+comment on function trunq._has_trigger(trunq.queue, text) is 'Whether the log of a queue has a trigger of ours, which calls the function that it should.';
 
 create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -475,23 +484,28 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._open_code(trunq.queue, text) is 'SQL with the code that stands in comments for some queues: /*unique ...*/, /*replace ...*/, /*tenant ...*/.';
 
-create or replace function trunq._drop_functions(p_queue trunq.queue) returns void
+create or replace function trunq._drop_functions(p_queue trunq.queue, p_old_only boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_function record;
 begin
-  execute format('drop trigger if exists wake on trunq_log.%1$I; drop trigger if exists put_off on trunq_log.%1$I', p_queue.log_table);
-  execute format('drop trigger if exists take_key on trunq_log.%I', p_queue.log_table);
-  execute format('drop view if exists trunq_queue.%I', p_queue.name || '_messages');
-  execute format('drop trigger if exists wake_lanes on trunq_data.%I', p_queue.receipt_table);
+  if not p_old_only then
+    execute format('drop trigger if exists wake on trunq_log.%1$I; drop trigger if exists put_off on trunq_log.%1$I; drop trigger if exists keep on trunq_log.%1$I', p_queue.log_table);
+    execute format('drop trigger if exists take_key on trunq_log.%I', p_queue.log_table);
+    execute format('drop view if exists trunq_queue.%I', p_queue.name || '_messages');
+    execute format('drop trigger if exists wake_lanes on trunq_data.%I', p_queue.receipt_table);
+  end if;
   for v_function in
     select p.oid::regprocedure signature
     from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace and p.proname = p_queue.name || regexp_replace(s.proname, '^_(lane|unique)?specimen', '')
       -- A queue q with lanes has a function q_is_read, and a queue q_is a door of that name.
       and (p.prosecdef = s.prosecdef or p.proname !~ '_is_read$')
     where s.proname like '\_%' and s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname)
+      and (not p_old_only
+        or row(pg_get_function_arguments(p.oid), pg_get_function_result(p.oid))
+          is distinct from row(trunq._for_queue(p_queue, pg_get_function_arguments(s.oid)), trunq._for_queue(p_queue, pg_get_function_result(s.oid))))
   loop
     execute format('drop function %s', v_function.signature);
   end loop;
 end $$;
-comment on function trunq._drop_functions(trunq.queue) is 'Drops the functions and the view of a queue.';
+comment on function trunq._drop_functions(trunq.queue, boolean) is 'Drops the functions and the view of a queue; p_old_only: the functions that take or return something else than those of the specimen do now, as CREATE OR REPLACE cannot change that.';

@@ -4,7 +4,7 @@
 
 create or replace function trunq_queue._specimen_put_off() returns trigger
 -- For publishers, who may write to the log and nothing else.
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp set trunq.rewrite = on
 -- Columns of the user go through jsonb, as in trunq_queue._specimen_give_back.
 set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
