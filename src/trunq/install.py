@@ -177,7 +177,9 @@ def _refresh(where: Connection, tell: Tell | None) -> int:
 
 def count_outdated(connection: Connection) -> int:
     """How many queues an upgrade has left to do; 0 also for one who may not know."""
-    may = "select to_regclass('trunq.outdated') is not null and has_table_privilege('trunq.outdated', 'select')"
+    may = (
+        "select to_regclass('trunq.outdated') is not null and has_table_privilege('trunq.outdated', 'select')"
+    )
     if not _fetch(connection, may):
         return 0
     return cast("int", _fetch(connection, "select count(*) from trunq.outdated"))
@@ -249,6 +251,12 @@ def _migrate(connection: Connection, migration: Migration, since: int) -> None:
         ) from error
 
 
+def is_applied(where: str | Connection) -> bool:
+    """Whether the functions in the database are those of this program."""
+    with _transaction(where) as connection:
+        return bool(_fetch(connection, _CHECKSUM) == _mark())
+
+
 def version(where: str | Connection) -> int | None:
     """Number of the newest migration the database has had; None when trunq is not in it."""
     with _transaction(where) as connection:
@@ -301,7 +309,12 @@ def render(since: int = 0, facade: str | None = None) -> str:
         parts += [f"-- facades/{facade}", _facade_sql(facade)]
     parts.append("commit;")
     if since:
-        parts += [f"-- {_EACH}", _REACH.replace("v_owner, true", "v_owner, false"), "call trunq._refresh_each();", "reset role;"]
+        parts += [
+            f"-- {_EACH}",
+            _REACH.replace("v_owner, true", "v_owner, false"),
+            "call trunq._refresh_each();",
+            "reset role;",
+        ]
     parts.append("")
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 

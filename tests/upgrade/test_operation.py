@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from calling import answer, ask, call, drain, fetch, lease, publish, refused
+from calling import OUTDATED, answer, ask, call, drain, fetch, lease, publish, refused
 from conftest import Connect
 from trunq import SchemaMissing, install
 from trunq.embedded import Embedded
@@ -27,9 +27,6 @@ OWNERS = """
       union all select typowner from pg_type where typnamespace::regnamespace::text like 'trunq%'
       union all select nspowner from pg_namespace where nspname like 'trunq%') o
 """
-
-OUTDATED = "comment on schema trunq_data is 'trunq: functions of an older release. Schema 1, functions 0.'"
-"""After this an install applies the functions again."""
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ create or replace function trunq._rebase_next() returns text
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue;
+  v_count bigint;
 begin
   perform trunq._require_read_committed('rebase_each_queue');
   -- One at a time.
@@ -55,7 +56,8 @@ begin
     perform trunq._end_rebase();
     return null;
   end if;
-  return format('queue "%s": %s messages published again, %s queues left', v_queue.name, trunq._rebase(v_queue), (select count(*) from trunq._to_rebase()));
+  v_count := trunq._rebase(v_queue);
+  return format('queue "%s": %s messages published again, %s queues left', v_queue.name, v_count, (select count(*) from trunq._to_rebase()));
 end $$;
 comment on function trunq._rebase_next() is 'Rebases one queue of those that are left. Returns: what it did; null: none was left, and all is done.';
 
