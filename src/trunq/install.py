@@ -2,8 +2,8 @@
 
 Migrations change tables, once, in the order of their numbers, recorded in trunq.migration. Functions say
 what the system does today: all of them are applied again whenever one of them differs from what the
-database was given last. An install is an upgrade from nothing. All of this is one transaction; then each queue
-follows in a transaction of its own. sql/functions/install.sql says why, and what an upgrade keeps.
+database was given last. An install is an upgrade from nothing. All of this is one transaction; then each
+queue follows in a transaction of its own. sql/functions/install.sql says why, and what an upgrade keeps.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ def install(where: str | Connection, facade: str | None = None, *, tell: Tell | 
 
     `where` is a connection string, or a connection whose transaction it joins; without one, each queue is a
     transaction of its own, and what was stopped goes on where it was. Twenty at once are as good as one.
-    Publishers go on meanwhile; an open transaction that stands in the way is waited for, some fifteen seconds. A
-    copy of the schema without its rows is completed. Raises SchemaNewer when the database was made by a newer
-    trunq; SchemaError when the system that a facade stands for is there, or its roles cannot be made; ValueError
-    for a facade that there is not.
+    Publishers go on meanwhile; an open transaction that stands in the way is waited for, some fifteen
+    seconds. A copy of the schema without its rows is completed. Raises SchemaNewer when the database was made
+    by a newer trunq; SchemaError when the system that a facade stands for is there, or its roles cannot be
+    made; ValueError for a facade that there is not.
     """
     _check_facade(facade)
     if isinstance(where, str):
@@ -177,10 +177,7 @@ def _refresh(where: Connection, tell: Tell | None) -> int:
 
 def count_outdated(connection: Connection) -> int:
     """How many queues an upgrade has left to do; 0 also for one who may not know."""
-    may = (
-        "select to_regclass('trunq.outdated') is not null and has_table_privilege('trunq.outdated', 'select')"
-    )
-    if not _fetch(connection, may):
+    if not _fetch(connection, "select has_table_privilege(to_regclass('trunq.outdated'), 'select')"):
         return 0
     return cast("int", _fetch(connection, "select count(*) from trunq.outdated"))
 
@@ -289,7 +286,8 @@ def render(since: int = 0, facade: str | None = None) -> str:
     """
     _check_facade(facade)
     parts = [
-        f"-- trunq: from schema {since} to {newest()}, in one transaction{_THEN if since else ''}. Run it with psql -f.",
+        f"-- trunq: from schema {since} to {newest()}, in one transaction{_THEN if since else ''}."
+        " Run it with psql -f.",
         "begin;",
         _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
@@ -309,12 +307,8 @@ def render(since: int = 0, facade: str | None = None) -> str:
         parts += [f"-- facades/{facade}", _facade_sql(facade)]
     parts.append("commit;")
     if since:
-        parts += [
-            f"-- {_EACH}",
-            _REACH.replace("v_owner, true", "v_owner, false"),
-            "call trunq._refresh_each();",
-            "reset role;",
-        ]
+        reach = _REACH.replace("v_owner, true", "v_owner, false")
+        parts += [f"-- {_EACH}", reach, "call trunq._refresh_each();", "reset role;"]
     parts.append("")
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 

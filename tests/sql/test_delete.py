@@ -23,6 +23,15 @@ TABLES = """
 """
 
 
+KEEP_NOTE = """
+    create function keep_note() returns trigger language plpgsql as $$
+    begin
+      new.note := new.payload->>'name';
+      return new;
+    end $$
+"""
+
+
 def places(session: Connection) -> set[str]:
     """Every table in which the secret stands, by reading every row of every table."""
     return {
@@ -66,9 +75,7 @@ def work(connect: Connect, request: pytest.FixtureRequest) -> Engine:
 
 def test_nothing_is_left_of_a_message_wherever_its_content_lay(work: Engine) -> None:
     session = work.connection
-    session.execute(
-        "create function keep_note() returns trigger language plpgsql as $$ begin new.note := new.payload->>'name'; return new; end $$"
-    )
+    session.execute(KEEP_NOTE.encode())
     session.execute(
         "create trigger keep_note before insert on trunq_log.work for each row execute function keep_note()"
     )

@@ -1,4 +1,4 @@
-"""Upgrades and restores of a system with many queues: the locks of one at a time, and on from where it was."""
+"""Upgrades and restores of many queues: the locks of one at a time, and on from where it was."""
 
 from __future__ import annotations
 
@@ -38,6 +38,25 @@ FUNCTIONS = """
     select p.oid::regprocedure::text, md5(pg_get_functiondef(p.oid)), p.proacl::text, obj_description(p.oid)
     from pg_proc p where p.pronamespace = 'trunq_queue'::regnamespace order by 1
 """
+
+COLUMNS = """
+    select replace(c.relname, %s, 'q'), a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+      a.attstorage
+    from pg_class c join pg_attribute a on a.attrelid = c.oid
+    where c.relname ~ ('^' || %s) and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
+    order by 1, 2
+"""
+
+SIGNATURES = """
+    select replace(oid::regprocedure::text, %s, 'q') from pg_proc
+    where proname ~ ('^' || %s || '_') order by 1
+"""
+
+
+def left_over(session: Connection) -> list[str]:
+    """The queues that an upgrade has yet to bring up to date."""
+    left = "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by 1"
+    return [name for (name,) in session.execute(left)]
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +126,8 @@ def test_an_upgrade_that_was_killed_goes_on_where_it_was(database: str, connect:
     session = connect()
     for number in range(4):
         ask(session, "create_queue", queue=f"queue_{number}")
-    session.execute(
-        "alter function trunq_queue.queue_3_ack(text,bigint,bigint,bigint[],jsonb[],real[]) set statement_timeout = '3s'"
-    )
+    ack = "trunq_queue.queue_3_ack(text,bigint,bigint,bigint[],jsonb[],real[])"
+    session.execute(f"alter function {ack} set statement_timeout = '3s'".encode())
     before = session.execute(FUNCTIONS.encode()).fetchall()
     session.execute(OUTDATED.encode())
 
@@ -119,10 +137,7 @@ def test_an_upgrade_that_was_killed_goes_on_where_it_was(database: str, connect:
 
     with pytest.raises(KeyboardInterrupt):
         install.install(database, tell=die)
-    left = session.execute(
-        "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by 1"
-    )
-    assert [name for (name,) in left] == ["queue_2", "queue_3"]
+    assert left_over(session) == ["queue_2", "queue_3"]
     # Queues of before and queues of now work, and new ones are made.
     for number in range(4):
         ids = publish(session, f"queue_{number}", 2)
@@ -159,19 +174,17 @@ def test_a_queue_in_use_holds_up_none_of_the_others(
         session.execute(f"drop trigger keep on trunq_log.{queue}".encode())
     definition = fetch(session, "select pg_get_functiondef('trunq._refresh_next()'::regprocedure)")
     impatient = ("impatient.sql", definition.replace(":= 60", ":= 2"))
-    monkeypatch.setattr(install, "function_files", lambda files=install.function_files(): (*files, impatient))
+    files = (*install.function_files(), impatient)
+    monkeypatch.setattr(install, "function_files", lambda: files)
     session.execute(OUTDATED.encode())
     publish(publisher, "one")
     with pytest.raises(SchemaError, match='queue "one"') as caught:
         install.install(database)
     assert "pg_stat_activity" in str(caught.value.hint)
-    left = session.execute(
-        "select q.name from trunq.outdated o join trunq.queue q using (queue_id)"
-    ).fetchall()
-    assert left == [("one",)]
+    assert left_over(session) == ["one"]
     publisher.commit()
     assert install.install(database).queues == 1
-    with pytest.raises(psycopg.Error, match="trunq_log.one are neither changed nor deleted"):
+    with pytest.raises(psycopg.Error, match=r"trunq_log\.one are neither changed nor deleted"):
         session.execute("delete from trunq_log.one")
 
 
@@ -181,28 +194,16 @@ def test_a_queue_of_an_older_release_gets_the_columns_and_functions_of_now(
     session = connect()
     ask(session, "create_queue", queue="aged", lanes="key", unique="refuse")
     ask(session, "create_queue", queue="fresh", lanes="key", unique="refuse")
-    columns = """
-        select replace(c.relname, %s, 'q'), a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attstorage
-        from pg_class c join pg_attribute a on a.attrelid = c.oid
-        where c.relname ~ ('^' || %s) and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped order by 1, 2
-    """
     session.execute("drop view trunq_queue.aged_messages")
     session.execute("alter table trunq_data.aged_lease drop column awaited, drop column tokens")
     session.execute("drop function trunq_queue.aged_next_batch, trunq_queue.aged_wake cascade")
-    session.execute(
-        "create function trunq_queue.aged_next_batch(p_subscription text) returns text language sql as $$ select 'aged' $$"
-    )
+    old = "trunq_queue.aged_next_batch(p_subscription text) returns text language sql as $$ select 'old' $$"
+    session.execute(f"create function {old}".encode())
     session.execute(OUTDATED.encode())
     assert install.install(database).queues == 2
-    assert (
-        session.execute(columns.encode(), ("aged", "aged")).fetchall()
-        == session.execute(columns.encode(), ("fresh", "fresh")).fetchall()
-    )
-    signatures = "select replace(oid::regprocedure::text, %s, 'q') from pg_proc where proname ~ ('^' || %s || '_') order by 1"
-    assert (
-        session.execute(signatures.encode(), ("aged", "aged")).fetchall()
-        == session.execute(signatures.encode(), ("fresh", "fresh")).fetchall()
-    )
+    for query in (COLUMNS, SIGNATURES):
+        aged, fresh = (session.execute(query.encode(), (name, name)).fetchall() for name in ("aged", "fresh"))
+        assert aged == fresh
     ids = publish(session, "aged", 2)
     assert drain(session, "aged") == ids
 

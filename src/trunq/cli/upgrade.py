@@ -1,4 +1,4 @@
-"""What `trunq db upgrade` would do and lock, read from the catalog and from the migrations that are missing."""
+"""What `trunq db upgrade` would do and lock: read from the catalog and the migrations that are missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _ALTERED = re.compile(r"\balter (?:table|domain) (?:only )?(trunq\w*\.\w+)")
 _QUEUES = """
     select q.name, array(
       select t.name from unnest('{wake,put_off,keep}'::text[]) t(name)
-      where not exists (select from pg_trigger g where g.tgname = t.name and g.tgrelid = format('trunq_log.%I', q.name)::regclass))
+      where not exists (
+        select from pg_trigger g
+        where g.tgname = t.name and g.tgrelid = format('trunq_log.%I', q.name)::regclass))
     from trunq.queue q order by q.queue_id
 """
 
@@ -43,12 +45,10 @@ def plan(dsn: str) -> Plan:
     missing = [migration for migration in installer.migrations() if migration.number > before]
     is_applied = installer.is_applied(dsn)
     with psycopg.connect(complete(dsn, "trunq upgrade")) as connection:
-        found = dict(connection.execute(_QUEUES.encode()).fetchall())
+        found: dict[str, list[str]] = dict(connection.execute(_QUEUES.encode()).fetchall())
         if is_applied:
-            left = connection.execute(
-                "select q.name from trunq.outdated o join trunq.queue q using (queue_id)"
-            )
-            found = {name: found[name] for (name,) in left}
+            left = "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by queue_id"
+            found = {name: found[name] for (name,) in connection.execute(left)}
     return Plan(
         before,
         installer.newest(),
@@ -75,11 +75,9 @@ def show(found: Plan, json: bool) -> None:
         for table in found.tables:
             say("  {table}: changed, locked for a moment", table=table)
         say("  all functions: applied again, no table is locked")
-    say(
-        "Then {number} queues, each in a transaction of its own: its functions are made again.",
-        number=len(found.queues),
-    )
+    say("Then {number} queues, each in a transaction of its own: its functions are made again.",
+        number=len(found.queues))  # fmt: skip
     if found.logs:
-        say("  {number} of them get a trigger, and publishers to each wait for it, up to 200 ms at a time: {logs}",
+        say("  {number} logs get a trigger; their publishers wait for it, up to 200 ms at a time: {logs}",
             number=len(found.logs), logs=", ".join(found.logs))  # fmt: skip
     say("Nothing was changed.")
