@@ -39,6 +39,13 @@ FUNCTIONS = """
     from pg_proc p where p.pronamespace = 'trunq_queue'::regnamespace order by 1
 """
 
+OWN = "select p.oid::regprocedure::text from pg_proc p where p.proname ~ '^queue_' and p.prokind = 'f'"
+
+VERSIONS = """
+  select p.proname, p.xmin from pg_proc p
+  where p.pronamespace = 'trunq_queue'::regnamespace and p.proname ~ '^queue_' order by 1
+"""
+
 COLUMNS = """
     select replace(c.relname, %s, 'q'), a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
       a.attstorage
@@ -75,6 +82,9 @@ def test_an_upgrade_needs_the_locks_of_one_queue_at_a_time(crowded: str) -> None
     with psycopg.connect(crowded, autocommit=True) as session:
         session.execute(OUTDATED.encode())
         session.execute("drop trigger keep on trunq_log.queue_7")
+        # Functions that have changed since.
+        for (function,) in session.execute(OWN.encode()).fetchall():
+            session.execute(f"comment on function {function} is 'of before'".encode())
         with psycopg.connect(crowded) as one:
             one.execute("select 1")
             with pytest.raises((psycopg.errors.OutOfMemory, psycopg.OperationalError), match="shared memory"):
@@ -86,6 +96,16 @@ def test_an_upgrade_needs_the_locks_of_one_queue_at_a_time(crowded: str) -> None
         assert fetch(session, "select count(*) from pg_trigger where tgname = 'keep'") == MANY
         publish(session, "queue_7")
         assert len(drain(session, "queue_7")) == 1
+
+
+def test_functions_that_are_right_are_left_alone(crowded: str) -> None:
+    """Or each session of the server would look all its own ones up again, a thousand times."""
+    with psycopg.connect(crowded, autocommit=True) as session:
+        install.install(crowded)
+        before = session.execute(VERSIONS.encode()).fetchall()
+        session.execute(OUTDATED.encode())
+        assert install.install(crowded).queues == MANY
+        assert session.execute(VERSIONS.encode()).fetchall() == before
 
 
 def test_adopt_gives_back_the_locks_of_each_queue(crowded: str) -> None:

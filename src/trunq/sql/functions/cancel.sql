@@ -83,7 +83,7 @@ comment on function trunq._cancel(trunq.queue, text, bigint[]) is 'Cancels messa
 create or replace function trunq._check_cancel(p_queue text, p_subscription text, p_ids bigint[]) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_ids is null or array_position(p_ids, null) is not null then
+  if p_ids is null or array_position(array(select unnest(p_ids)), null) is not null then
     perform trunq._fail('TQ005', 'cancel names messages by id, not null', format('select * from trunq.cancel(''%s'', array[42])', p_queue));
   elsif cardinality(p_ids) > trunq._limit('cancelled_messages') then
     perform trunq._fail('TQ005', format('cancel takes up to %s messages, not %s', trunq._limit('cancelled_messages'), cardinality(p_ids)),

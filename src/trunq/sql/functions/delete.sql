@@ -116,8 +116,7 @@ end $$;
 comment on function trunq._delete_receipts(trunq.queue, bigint[]) is 'Empties the errors and results of messages. Returns: which had any.';
 
 create or replace function trunq._delete_logged(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
--- As the triggers on the log ask.
-language plpgsql set search_path = pg_catalog, pg_temp set trunq.rewrite = on as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_own text;
   v_found bigint[];
@@ -127,11 +126,13 @@ begin
   where a.attrelid = format('trunq_log.%I', p_queue.log_table)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity = ''
     and a.attname not in ('unique_key', 'unique_turn', 'unique_until')
     and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname);
+  perform set_config('trunq.rewrite', 'on', true);
   execute format($q$
     with gone as (
       update trunq_log.%I g set payload = null, body = null, headers = null, errors = null%s where g.id = any ($1) returning g.id)
     select coalesce(array_agg(distinct g.id), '{}') from gone g
   $q$, p_queue.log_table, v_own) into v_found using p_ids;
+  perform set_config('trunq.rewrite', 'off', true);
   return v_found;
 end $$;
 comment on function trunq._delete_logged(trunq.queue, bigint[]) is 'Empties every row of messages in the log, the user''s columns too; those that cannot be null have their defaults. Returns: which there were.';
@@ -177,4 +178,4 @@ begin
     hint = format('all of them at once: select trunq.empty_queue(%1$L); so that some do not run: select * from trunq.cancel(%1$L, array[42]); what they hold, for good: select trunq.delete(%1$L, array[42])',
       tg_table_name);
 end $$;
-comment on function trunq._refuse_rewrite() is 'Before an update or delete of a log: refuses it (TQ020), unless the setting trunq.rewrite is on, as in our own functions.';
+comment on function trunq._refuse_rewrite() is 'Before an update or delete of a log: refuses it (TQ020), unless the setting trunq.rewrite is on, which our own functions turn on for a statement. (Not by a clause SET of theirs: only a superuser may make a function with one for a setting that no library defines.)';

@@ -391,19 +391,32 @@ declare
   v_function record;
 begin
   perform trunq._drop_functions(p_queue, p_old_only => true);
+  -- What is right is left alone: each function that is replaced has every session of the server look its own ones up again, and each
+  -- comment takes a lock that is held to the end.
   for v_function in
-    select p.oid, pg_get_functiondef(p.oid) definition, obj_description(p.oid, 'pg_proc') comment, p.prorettype = 'trigger'::regtype or p.prosecdef is_closed,
-      format('%I.%I(%s)', 'trunq_queue', p.proname, pg_get_function_identity_arguments(p.oid)) signature
-    from pg_proc p
-    -- By the index: other queues have thousands of functions.
-    where p.proname like '\_%' and p.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, p.proname)
+    select n.*, p.oid is null or pg_get_functiondef(p.oid) <> n.definition is_changed,
+      p.oid is null or obj_description(p.oid, 'pg_proc') is distinct from n.comment is_told,
+      n.is_closed and (p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee = 0)) is_open
+    from (
+      select trunq._for_queue(p_queue, pg_get_functiondef(s.oid)) definition, obj_description(s.oid, 'pg_proc') as comment,
+        s.prorettype = 'trigger'::regtype or s.prosecdef is_closed,
+        trunq._for_queue(p_queue, format('%I.%I(%s)', 'trunq_queue', s.proname, pg_get_function_identity_arguments(s.oid))) signature,
+        trunq._for_queue(p_queue, s.proname) name, trunq._for_queue(p_queue, pg_get_function_identity_arguments(s.oid)) arguments
+      from pg_proc s
+      -- By the index: other queues have thousands of functions.
+      where s.proname like '\_%' and s.pronamespace = 'trunq_queue'::regnamespace and trunq._is_original(p_queue, s.proname) offset 0) n
+    left join pg_proc p on p.pronamespace = 'trunq_queue'::regnamespace and p.proname = n.name and pg_get_function_identity_arguments(p.oid) = n.arguments
   loop
-    execute trunq._for_queue(p_queue, v_function.definition);
-    if v_function.is_closed then
-      -- Or anybody would put a trigger on a table of his own (functions/gate.sql), or publish with the owner's rights.
-      execute format('revoke execute on function %s from public', trunq._for_queue(p_queue, v_function.signature));
+    if v_function.is_changed then
+      execute v_function.definition;
     end if;
-    execute format('comment on function %s is %L', trunq._for_queue(p_queue, v_function.signature), v_function.comment);
+    if v_function.is_open then
+      -- Or anybody would put a trigger on a table of his own (functions/gate.sql), or publish with the owner's rights.
+      execute format('revoke execute on function %s from public', v_function.signature);
+    end if;
+    if v_function.is_told then
+      execute format('comment on function %s is %L', v_function.signature, v_function.comment);
+    end if;
   end loop;
   perform trunq._define_messages(p_queue);
   -- To make a trigger locks the log against publishers: only where it is missing.
@@ -412,8 +425,10 @@ begin
       p_queue.log_table, p_queue.name || '_wake');
   end if;
   if not trunq._has_trigger(p_queue, 'put_off') then
-    execute format('create or replace trigger put_off after insert on trunq_log.%I for each row when (new.due_at is not null) execute function trunq_queue.%I()',
-      p_queue.log_table, p_queue.name || '_put_off');
+    -- And for what no client could read, or a handler takes for its own: said here, as a CHECK costs every statement more (trunq.payload).
+    execute format('create or replace trigger put_off after insert on trunq_log.%I for each row when (new.due_at is not null'
+      ' or new.created_at not between ''0001-01-02 00:00:00+00'' and ''9999-12-31 00:00:00+00'' or new.options ? ''checkpoint'' and new.subscription_id is null)'
+      ' execute function trunq_queue.%I()', p_queue.log_table, p_queue.name || '_put_off');
   end if;
   -- Of whole statements that change or delete: who inserts pays nothing.
   if not trunq._has_trigger(p_queue, 'keep') then
@@ -453,6 +468,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
         when 'keep' then t.tgtype = 2 + 8 + 16  -- before delete or update, of a statement
           and p.pronamespace = 'trunq'::regnamespace and p.proname = '_refuse_rewrite'
         else t.tgtype & 62 = 4  -- after insert
+          and (p_trigger <> 'put_off' or pg_get_triggerdef(t.oid) like '%checkpoint%')
           and p.pronamespace = 'trunq_queue'::regnamespace and p.proname = p_queue.name || '_' || p_trigger end)
 $$;
 comment on function trunq._has_trigger(trunq.queue, text) is 'Whether the log of a queue has a trigger of ours, which calls the function that it should.';

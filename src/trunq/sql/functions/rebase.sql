@@ -78,7 +78,7 @@ end $$;
 comment on function trunq._end_rebase() is 'Says that all positions are of this cluster.';
 
 create or replace function trunq._rebase(p_queue trunq.queue) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set trunq.rewrite = on as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub record;
   v_tick trunq.tick;
@@ -92,6 +92,7 @@ begin
   if p_queue.lanes is not null then
     execute 'truncate ' || substr(trunq._lane_tables(p_queue), 3);
   end if;
+  perform set_config('trunq.rewrite', 'on', true);
   v_tick := trunq._cut_tick(p_queue);
   for v_sub in
     select s.subscription_id, s.filter, p.since,
@@ -151,6 +152,7 @@ begin
   end loop;
   execute format('delete from trunq_data.%I l using trunq.subscription s where s.subscription_id = l.subscription_id and s.mode = ''exclusive''',
     p_queue.lease_table);
+  perform set_config('trunq.rewrite', 'off', true);
   insert into trunq.rebased (queue_id, system_identifier) select p_queue.queue_id, s.system_identifier from pg_control_system() s
   on conflict (queue_id) do update set system_identifier = excluded.system_identifier;
   return v_total;
