@@ -1,4 +1,4 @@
-"""Whatever a parameter is given, a function works, or says what is wrong: never an error of its own insides."""
+"""Whatever a parameter is given, a function works or says what is wrong: no error of its own insides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from calling import answer, ask, call, lease, publish
+from calling import answer, ask, call, lease, new_names, publish, refused
 from conftest import Connect
 
 Connection = psycopg.Connection[Any]
@@ -44,7 +44,8 @@ LEFT_OUT: Final = {"adopt", "rebase", "elect", "resign", "drop_queue", "empty_qu
 
 PARAMETERS: Final = """
     select p.proname, p.proargnames[:p.pronargs], p.pronargdefaults, array(
-      select format_type(u.type, null) from unnest(p.proargtypes::oid[]) with ordinality u(type, at) order by at)
+      select format_type(u.type, null) from unnest(p.proargtypes::oid[])
+      with ordinality u(type, at) order by at)
     from pg_proc p
     where p.pronamespace = 'trunq'::regnamespace and p.prokind = 'f' and p.proname !~ '^_' order by 1
 """
@@ -169,7 +170,7 @@ def test_every_parameter_of_every_function_may_be_given_its_edges(system: Connec
                         wrong.append(f"{said}: {statement[:300]}")
         try:
             is_well(system)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             wrong.append(f"after {function.name}: {error!r}"[:300])
             break
     assert called > 2000
@@ -189,3 +190,76 @@ def fault(connection: Connection, statement: str) -> str | None:
         if not (error.sqlstate or "none").startswith(ALLOWED) or error.diag.message_primary is None:
             return f"{error.sqlstate} {error.diag.message_primary or error}"
     return None
+
+
+@pytest.mark.parametrize("created_at", ["infinity", "-infinity", "200000-01-01", "4713-01-01 BC"])
+def test_an_insert_says_no_time_that_nobody_could_read(
+    session: Connection, queue: str, created_at: str
+) -> None:
+    insert = f"insert into trunq_log.{queue} (payload, created_at) values ('1', '{created_at}')"
+    with refused("TQ005", "created at", "leave created_at out"):
+        session.execute(insert.encode())
+    assert publish(session, queue) == lease(session, queue, 9).ids
+
+
+def test_an_insert_takes_no_option_that_publish_refuses(session: Connection, queue: str) -> None:
+    options = ('{"checkpoint": true}', '{"awaited": "x"}', '{"time_out": 0}', '{"x": 1}', "[]")
+    for option in options:
+        for statement in (
+            f"insert into trunq_log.{queue} (payload, options) values ('1', '{option}')",
+            f"select trunq.publish('{queue}', '1', p_options => '{option}')",
+        ):
+            with pytest.raises(psycopg.Error) as caught:
+                session.execute(statement.encode())
+            assert caught.value.sqlstate in ("TQ005", "23514"), statement
+    assert not lease(session, queue)
+
+
+def test_a_handler_goes_on_from_its_checkpoint_all_the_same(session: Connection, queue: str) -> None:
+    (id,) = publish(session, queue)
+    held = lease(session, queue)
+    ask(session, "set_progress", **held.named, id=id, checkpoint={"at": 1})
+    answer(session, "retry", held, delays=["0"])
+    (message,) = lease(session, queue).messages
+    assert message.options == {"checkpoint": True}
+
+
+def test_a_rate_or_a_pause_that_nothing_could_be_added_to_is_refused(session: Connection) -> None:
+    laned = next(new_names("laned"))
+    ask(session, "create_queue", queue=laned, lanes="key")
+    for rate in (1e-13, 1e-300, float("nan"), float("inf")):
+        with refused("TQ005", "rate of a lane", "twelve days"):
+            ask(session, "set_lane", queue=laned, lane="a", rate=rate)
+        with refused("TQ005", "rate of a lane"):
+            ask(session, "set_lanes", queue=laned, rate=rate)
+        with refused("TQ005", "rate of subscription"):
+            ask(session, "subscribe", queue=laned, subscription="default", rate=rate)
+    for function, more in {
+        "pause_queue": {},
+        "pause_lane": {"lane": "a"},
+        "pause_subscription": {"subscription": "default"},
+    }.items():
+        with refused("TQ005", "year 9999", "until it is resumed"):
+            ask(session, function, queue=laned, until="200000-01-01", **more)
+    ask(session, "set_lane", queue=laned, lane="a", rate=0.000001)
+    ids = publish(session, laned, 3, keys=["a", "a", "b"])
+    assert lease(session, laned, 9).ids == [ids[0], ids[2]]
+    assert not lease(session, laned, 9)
+    publish(session, laned, keys=["c"])
+    assert len(lease(session, laned, 9).ids) == 1
+
+
+def test_arrays_of_two_dimensions_are_refused_where_each_message_has_its_own(session: Connection) -> None:
+    keyed = next(new_names("keyed"))
+    ask(session, "create_queue", queue=keyed, unique="refuse")
+    given = "array[array['1', '2'], array['3', '4']]::jsonb[], array[array['a', 'b'], array['c', 'd']]"
+    with refused("TQ005", "one dimension", "one key for each message"):
+        session.execute(f"select * from trunq.publish_many_unique('{keyed}', {given})".encode())
+    assert not lease(session, keyed)
+
+
+def test_a_delay_that_is_over_before_it_begins_is_refused(session: Connection, queue: str) -> None:
+    with refused("TQ005", "now + -00:00:05", "0 to 1000 years"):
+        ask(session, "publish", queue=queue, payload={}, delay="-5 seconds")
+    with refused("TQ005", "10000000", "draw them in parts"):
+        ask(session, "draw_ids", queue=queue, count=2147483647)

@@ -320,9 +320,7 @@ def test_a_copy_of_the_schema_alone_is_completed(
         with pytest.raises(psycopg.errors.RaiseException, match="schema alone"):
             session.execute(install.render().encode())
         session.rollback()
-    assert install.install(copy) == install.Change(
-        None, install.newest(), functions=True, queues=3
-    )
+    assert install.install(copy) == install.Change(None, install.newest(), functions=True, queues=3)
     install.check(copy)
     assert install.install(copy).functions is False
     with psycopg.connect(copy, autocommit=True) as session:

@@ -48,7 +48,7 @@ def _lake_type(field: pa.Field) -> pa.DataType:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if (found := _DIGITS.fullmatch((field.metadata or {}).get(TYPE, b"").decode())) is not None:
         digits, scale = int(found[1]), int(found[2])
-        # numeric(3,5) holds 0.00999 at most. A lake's decimal has no more digits behind the point than in all.
+        # numeric(3,5) holds 0.00999 at most; decimals of a lake have as many digits at least.
         return pa.decimal128(max(digits, scale), scale) if scale <= _MOST_DIGITS else pa.string()
     if pa.types.is_null(kind) or pa.types.is_time(kind):
         return pa.string()

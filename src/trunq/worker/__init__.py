@@ -116,6 +116,14 @@ class Worker:
         on_invalid: OnInvalid = "reject",
         process_pool: int | None = None,
     ) -> None:
+        for queue in queues:
+            if not isinstance(queue, str):
+                names = (
+                    ", ".join(repr(name) for name in queue)
+                    if isinstance(queue, list | tuple | set)
+                    else "..."
+                )
+                raise TypeError(f"a worker takes the names of its queues one by one: Worker({names})")
         self.queues = queues
         self.subscription = subscription
         self.dsn = dsn
