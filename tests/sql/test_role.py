@@ -51,8 +51,8 @@ def test_each_function_has_its_place_in_the_table(shop: Connection) -> None:
     public = shop.execute(
         r"select proname from pg_proc where pronamespace = 'trunq'::regnamespace and proname !~ '^_'"
     ).fetchall()
-    # A procedure, which leads: for the owner.
-    assert {name for (name,) in public} == {*MAY, "perform_each_duty"}
+    # Procedures, which lead and restore: for the owner.
+    assert {name for (name,) in public} == {*MAY, "perform_each_duty", "rebase_each_queue"}
     privileged = shop.execute(
         "select p.pronamespace::regnamespace::text, p.proname from pg_proc p"
         " where p.prosecdef and p.prorettype <> 'trigger'::regtype and p.pronamespace in"

@@ -38,8 +38,7 @@ begin
   end loop;
 end $$;
 comment on procedure trunq.rebase_each_queue() is
-  'As trunq.rebase(), each queue in a transaction of its own, with a notice for each; outside of a transaction. What was stopped goes on where it was when it is called again; until all are done, nobody works here (TQ010).
-Raises: TQ007.
+  'As trunq.rebase(), each queue in a transaction of its own, with a notice for each; outside of a transaction. What was stopped goes on where it was when it is called again; until all are done, nobody works here (TQ010). It needs READ COMMITTED.
 Locks: one queue at a time, exclusively.';
 
 create or replace function trunq._rebase_next() returns text
