@@ -19,6 +19,9 @@ from psycopg.types.json import Jsonb
 
 Connection = psycopg.Connection[Any]
 
+OUTDATED = "comment on schema trunq_data is 'trunq: functions of an older release. Schema 1, functions 0.'"
+"""After this an install applies the functions again."""
+
 _later = count(1)
 _signatures: dict[str, dict[str, str]] = {}
 
@@ -198,3 +201,9 @@ def _parameters(connection: Connection, function: str) -> dict[str, str]:
 def new_names(prefix: str) -> Iterator[str]:
     """Names never used before in this run."""
     return (f"{prefix}_{n}" for n in range(1, 10**6))
+
+
+def refresh(connection: Connection) -> list[str]:
+    """Make the functions of every queue again, as an upgrade does; the queues' names."""
+    connection.execute("select trunq._outdate_queues('[]')")
+    return list(iter(lambda: fetch(connection, "select trunq._refresh_next()"), None))

@@ -154,6 +154,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
         "get_memo": record.Memo,
         "list_memos": record.Memo,
         "cancel": record.Cancelled,
+        "list_deletions": record.Deletion,
         "list_dead": record.DeadMessage,
         "set_dead": record.DeadPolicy,
         "list_groups": record.Group,

@@ -188,7 +188,7 @@ class TransactionTooLarge(TrunqError):
 
 
 class ChangeDenied(TrunqError):
-    """The table is captured, and its capture denies this change."""
+    """The capture of a table denies this change; or it is a log, which nobody changes by hand."""
 
     sqlstate = "TQ020"
 

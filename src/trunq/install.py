@@ -1,9 +1,9 @@
-"""Puts trunq into a database, or brings one up to date: the files of sql/, in one transaction, under a lock.
+"""Puts trunq into a database, or brings one up to date: the files of sql/, under a lock.
 
 Migrations change tables, once, in the order of their numbers, recorded in trunq.migration. Functions say
 what the system does today: all of them are applied again whenever one of them differs from what the
-database was given last. An install is an upgrade from nothing. sql/functions/install.sql says what an upgrade
-keeps.
+database was given last. An install is an upgrade from nothing. All of this is one transaction; then each
+queue follows in a transaction of its own. sql/functions/install.sql says why, and what an upgrade keeps.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import count
 from typing import Any, Final, cast
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from trunq.connection.address import complete
-from trunq.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOlder
+from trunq.errors import QueueInUse, SchemaError, SchemaMissing, SchemaNewer, SchemaOlder
 
 Connection = psycopg.Connection[Any]
 
@@ -74,6 +75,9 @@ _UNBLOCK: Final = (
     "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or upgrade when it has ended"
 )
 
+_THEN: Final = ", and then each queue in one of its own"
+_EACH: Final = "Stopped here, the queues that are left follow with `trunq db upgrade`, or this call again."
+
 FACADES: Final = ("pgq",)
 """Other systems' APIs over trunq's queues, each in schemas of its own: the folders of sql/facades."""
 
@@ -115,29 +119,67 @@ class Change:
     functions: bool
     facades: tuple[str, ...] = ()
     """Those that were put there, or applied again."""
+    queues: int = 0
+    """How many queues were brought up to date here; others may have been by who installs at the same time."""
 
 
-def install(where: str | Connection, facade: str | None = None) -> Change:
+Tell = Callable[[str, int], None]
+"""Called after each queue that was brought up to date: its name, and how many are left."""
+
+
+def install(where: str | Connection, facade: str | None = None, *, tell: Tell | None = None) -> Change:
     """Put trunq into the database, or bring it up to date; nothing happens when it is.
 
     `facade` "pgq" puts PgQ's API over its queues too (docs/pgq.md); one that is there is brought up to date
-    without being named.
+    without being named. `tell` hears of each queue that follows.
 
-    `where` is a connection string, or a connection whose transaction it joins. Twenty at once are as good
-    as one. Publishers go on meanwhile; an open transaction that stands in the way is waited for, some
-    fifteen seconds. A copy of the schema without its rows is completed. Raises SchemaNewer when the
-    database was made by a newer trunq; SchemaError when the system that a facade stands for is there, or its
-    roles cannot be made; ValueError for a facade that there is not.
+    `where` is a connection string, or a connection whose transaction it joins; without one, each queue is a
+    transaction of its own, and what was stopped goes on where it was. Twenty at once are as good as one.
+    Publishers go on meanwhile; an open transaction that stands in the way is waited for, some fifteen
+    seconds. A copy of the schema without its rows is completed. Raises SchemaNewer when the database was made
+    by a newer trunq; SchemaError when the system that a facade stands for is there, or its roles cannot be
+    made; ValueError for a facade that there is not.
     """
     _check_facade(facade)
     if isinstance(where, str):
         with psycopg.connect(complete(where, "trunq install")) as connection:
-            return install(connection, facade)
+            return install(connection, facade, tell=tell)
     for _ in range(_PATIENCE):
         with suppress(psycopg.errors.LockNotAvailable), _transaction(where) as connection:
-            return _install(connection, facade)
+            change = _install(connection, facade)
+            break
         time.sleep(0.05)
-    raise SchemaError(_BLOCKED, _UNBLOCK)
+    else:
+        raise SchemaError(_BLOCKED, _UNBLOCK)
+    return replace(change, queues=_refresh(where, tell))
+
+
+def _refresh(where: Connection, tell: Tell | None) -> int:
+    """Bring each queue up to date that is not, also those that an upgrade before left behind; how many."""
+    for done in count():
+        with _transaction(where) as connection, _restoring(connection, "role"):
+            _run(connection, _REACH)
+            left = count_outdated(connection)
+            if not left:
+                return done
+            try:
+                queue = _fetch(connection, "select trunq._refresh_next()")
+            except psycopg.Error as error:
+                if error.sqlstate == QueueInUse.sqlstate:
+                    raise SchemaError(str(error.diag.message_primary), error.diag.message_hint) from error
+                raise
+        if queue is None:
+            return done
+        if tell is not None:
+            tell(queue, left - 1)
+    raise AssertionError("count() never ends")
+
+
+def count_outdated(connection: Connection) -> int:
+    """How many queues an upgrade has left to do; 0 also for one who may not know."""
+    if not _fetch(connection, "select has_table_privilege(to_regclass('trunq.outdated'), 'select')"):
+        return 0
+    return cast("int", _fetch(connection, "select count(*) from trunq.outdated"))
 
 
 def _install(connection: Connection, facade: str | None) -> Change:
@@ -206,6 +248,12 @@ def _migrate(connection: Connection, migration: Migration, since: int) -> None:
         ) from error
 
 
+def is_applied(where: str | Connection) -> bool:
+    """Whether the functions in the database are those of this program."""
+    with _transaction(where) as connection:
+        return bool(_fetch(connection, _CHECKSUM) == _mark())
+
+
 def version(where: str | Connection) -> int | None:
     """Number of the newest migration the database has had; None when trunq is not in it."""
     with _transaction(where) as connection:
@@ -238,7 +286,8 @@ def render(since: int = 0, facade: str | None = None) -> str:
     """
     _check_facade(facade)
     parts = [
-        f"-- trunq: from schema {since} to {newest()}, in one transaction. Run it with psql -f.",
+        f"-- trunq: from schema {since} to {newest()}, in one transaction{_THEN if since else ''}."
+        " Run it with psql -f.",
         "begin;",
         _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
@@ -256,7 +305,11 @@ def render(since: int = 0, facade: str | None = None) -> str:
     parts.append(_finish())
     if facade is not None:
         parts += [f"-- facades/{facade}", _facade_sql(facade)]
-    parts += ["commit;", ""]
+    parts.append("commit;")
+    if since:
+        reach = _REACH.replace("v_owner, true", "v_owner, false")
+        parts += [f"-- {_EACH}", reach, "call trunq._refresh_each();", "reset role;"]
+    parts.append("")
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -355,10 +408,9 @@ def _record(migration: Migration) -> str:
 
 
 def _finish() -> str:
-    """The last step: each queue's functions, and what was changed by hand; and the checksum is noted."""
+    """The last step: queues are to follow, what was changed by hand is again, and the checksum is noted."""
     return f"""select trunq._note_settings();
-select trunq._refresh_queues();
-select trunq._change_again(current_setting('trunq.changes')::jsonb);
+select trunq._outdate_queues(current_setting('trunq.changes')::jsonb);
 comment on schema trunq_data is '{_mark()}';"""
 
 

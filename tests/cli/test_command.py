@@ -25,7 +25,13 @@ def test_install_puts_trunq_into_a_database(shell: Shell, new_database: Any) -> 
     assert first.status == 0
     again = shell("db", "install", "--dsn", empty, "--json")
     newest = install.newest()
-    nothing = {"before": newest, "after": newest, "functions_applied": False, "facades_applied": []}
+    nothing = {
+        "before": newest,
+        "after": newest,
+        "functions_applied": False,
+        "facades_applied": [],
+        "queues": 0,
+    }
     assert again.json == nothing
     facade = shell("db", "install", "--dsn", empty, "--facade", "pgq", "--json")
     assert facade.json == {**nothing, "facades_applied": ["pgq"]}

@@ -34,7 +34,7 @@ COMMANDS = [
     ),
     *(["pipeline", verb] for verb in ("quarantine", "drop")),
     *(["webhook", verb] for verb in ("create", "list", "drop", "serve")),
-    *(["message", verb] for verb in ("show", "list", "progress", "find", "cancel")),
+    *(["message", verb] for verb in ("show", "list", "progress", "find", "cancel", "delete")),
     *(["dead", verb] for verb in ("list", "requeue", "purge", "set")),
     *(["capture", verb] for verb in ("create", "list", "drop")),
     *(["archive", verb] for verb in ("create", "list", "drop")),

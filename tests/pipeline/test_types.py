@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,24 @@ def test_times_without_end_are_no_number_in_lakes_and_words_in_queues(bench: Ben
     ]
     assert payloads[1] == {"id": 2, "at": "infinity", "day": "-infinity"}
     assert payloads[0] == {"id": 1, "at": "2030-01-01T00:00:00+00:00", "day": "2030-01-01"}
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_numbers_that_a_decimal_cannot_hold_are_named(bench: Bench, tmp_path: Path, format: str) -> None:
+    bench.sql("create table source (id int, n numeric(5, 2), small numeric(3, 5))")
+    bench.sql("insert into source values (1, 1.5, 0.00999)")
+    name = bench.make(TABLE, {"format": format, "path": str(tmp_path / "lake")})
+    bench.run(name)
+    if format == "delta":
+        (row,) = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table().to_pylist()
+        assert row == {"id": 1, "n": Decimal("1.50"), "small": Decimal("0.00999")}
+    bench.sql("insert into source values (2, 'NaN', null)")
+    with pytest.raises(
+        InvalidPipeline, match=r'column "n" has NaN, which decimal128\(5, 2\) of a lake has no'
+    ):
+        bench.run(name)
+    bench.sql("update source set n = null where id = 2")
+    bench.run(name)
 
 
 def test_a_type_that_changes_between_runs_is_refused_or_widened(bench: Bench) -> None:

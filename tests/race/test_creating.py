@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calling import answer, ask, call, fetch, lease, publish, refused
+from calling import answer, ask, call, fetch, lease, publish, refresh, refused
 from conftest import Connect
 from waiting import wait_until_blocked
 
@@ -117,10 +117,10 @@ def test_an_upgrade_waits_for_a_queue_that_is_being_made(
 ) -> None:
     session, maker = connect(), connect(autocommit=False)
     ask(maker, "create_queue", queue="orders")
-    late = meanwhile(fetch, session, "select trunq._refresh_queues()")
+    late = meanwhile(refresh, session)
     wait_until_blocked(connect(), session)
     maker.commit()
-    assert late.result(120) == 1
+    assert late.result(120) == ["orders"]
 
 
 MADE_MEANWHILE = """

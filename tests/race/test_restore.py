@@ -208,7 +208,7 @@ def test_positions_are_refused_and_the_way_out_is_named(moved: tuple[Connection,
         lambda: ask(session, "tick", queue="q", force=True),
         lambda: ask(session, "elect", name="leader"),
     ):
-        with refused("TQ010", "pg_restore", "trunq.rebase()", "pg_upgrade", "trunq.adopt()"):
+        with refused("TQ010", "pg_restore", "call trunq.rebase_each_queue()", "pg_upgrade", "trunq.adopt()"):
             attempt()
     assert publish(session, "q")
     assert [row.id for row in call(session, "list_dead", queue="q")] == story.dead
@@ -299,7 +299,7 @@ def test_restored_a_second_time_nothing_is_lost_or_doubled(
     source, target = clusters
     back = copy(target, named(target.dsn, session.info.dbname), source)
     with psycopg.connect(back, autocommit=True) as session:
-        with refused("TQ010", "trunq.rebase()"):
+        with refused("TQ010", "call trunq.rebase_each_queue()"):
             lease(session, "q")
         early = publish(session, "q")
         ask(session, "rebase")
@@ -341,7 +341,7 @@ def test_positions_ahead_of_the_cluster_are_refused_even_if_it_calls_itself_the_
             "update trunq.cluster set system_identifier = (select system_identifier from pg_control_system())"
         )
         publish(session, "q")
-        with refused("TQ010", "ahead", "trunq.rebase()"):
+        with refused("TQ010", "ahead", "call trunq.rebase_each_queue()"):
             lease(session, "q", 100)
             lease(session, "q", 100)
         ask(session, "rebase")
@@ -401,7 +401,7 @@ def test_adopt_goes_on_where_ids_are_higher_and_refuses_where_they_are_lower(
 ) -> None:
     session, story = moved
     if clusters[0] is server:
-        with refused("TQ010", "ahead", "trunq.rebase()"):
+        with refused("TQ010", "ahead", "call trunq.rebase_each_queue()"):
             ask(session, "adopt")
         with refused("TQ010"):
             lease(session, "q")
@@ -426,7 +426,7 @@ def test_adopt_refuses_when_messages_were_published_behind_the_positions(
     with psycopg.connect(copy(server, dsn, spare), autocommit=True) as session:
         publish(session, "q")
         burn(session, highest - next_xid(spare.dsn) + 100)
-        with refused("TQ010", "behind", "trunq.rebase()"):
+        with refused("TQ010", "behind", "call trunq.rebase_each_queue()"):
             ask(session, "adopt")
 
 

@@ -39,6 +39,7 @@ def new_stream(queue: Queue, **given: str) -> StreamReader:
 
 def rotate(queue: Queue) -> None:
     """Empty the old messages; five newer ones stay, with two ticks after them that a stream has read."""
+    queue.connection.execute("set trunq.rewrite = on")
     queue.connection.execute("update trunq_log.q set segment = mod(segment + 1, 4)")
     queue.publish(5)
     for tick_id in (queue.tick(), queue.tick()):

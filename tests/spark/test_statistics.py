@@ -46,6 +46,7 @@ def work(bench: Bench, hours: float, count: int = 6) -> None:
             "orders", list(range(count)), kinds=[KINDS[n % 3] for n in range(count)], connection=connection
         )
         # By a clock of its own: each waited for other minutes.
+        connection.execute(b"set local trunq.rewrite = on")
         connection.execute(
             b"update trunq_log.orders set created_at = trunq.clock() - mod(id, 7) * interval '1 minute'"
             b" where txid = pg_current_xact_id() and subscription_id is null"

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import fetch, new_names
+from calling import fetch, new_names, refresh
 from conftest import Connect
 from counting import cost_of
 from engine import Engine
@@ -88,7 +88,7 @@ def test_who_reads_the_log_reads_the_view_and_nothing_behind_it(work: Engine) ->
     run(f"grant usage on schema trunq_queue to {role}".encode())
     run(f"grant select on trunq_log.{work.queue} to {role}".encode())
     run(f"drop view trunq_queue.{work.queue}_messages".encode())
-    run("select trunq._refresh_queues()")
+    refresh(work.connection)
     seen = view(work)
     run(f"set role {role}".encode())
     try:

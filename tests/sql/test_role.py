@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from calling import answer, ask, call, fetch, lease, publish, refused
+from calling import answer, ask, call, fetch, lease, publish, refresh, refused
 from conftest import Connect
 from granting import EVERYBODY, MAY, OWNER, ROLES, granting, make_shop, me, outcome
 
@@ -51,8 +51,8 @@ def test_each_function_has_its_place_in_the_table(shop: Connection) -> None:
     public = shop.execute(
         r"select proname from pg_proc where pronamespace = 'trunq'::regnamespace and proname !~ '^_'"
     ).fetchall()
-    # A procedure, which leads: for the owner.
-    assert {name for (name,) in public} == {*MAY, "perform_each_duty"}
+    # Procedures, which lead and restore: for the owner.
+    assert {name for (name,) in public} == {*MAY, "perform_each_duty", "rebase_each_queue"}
     privileged = shop.execute(
         "select p.pronamespace::regnamespace::text, p.proname from pg_proc p"
         " where p.prosecdef and p.prorettype <> 'trigger'::regtype and p.pronamespace in"
@@ -314,7 +314,7 @@ def test_roles_outlive_whatever_makes_functions_again(
     assert shop.execute(rights.encode()).fetchall() == before
     # A function that an upgrade brings: the role reaches it.
     shop.execute("drop function trunq_queue.mine_extend")
-    assert fetch(shop, "select trunq._refresh_queues()") == 2
+    assert len(refresh(shop)) == 2
     assert shop.execute(rights.encode()).fetchall() == before
     held = lease(session, "mine")
     assert call(session, "extend", **held.named)

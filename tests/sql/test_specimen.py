@@ -200,7 +200,9 @@ def test_messages_deleted_by_hand_do_not_stop_the_others(connect: Connect) -> No
     ask(session, "create_queue", queue="orders")
     ids = publish(session, "orders", 3)
     held = lease(session, "orders", 3)
-    session.execute("delete from trunq_log.orders where id = %s", (ids[1],))
+    with session.transaction():
+        session.execute("set local trunq.rewrite = on")
+        session.execute("delete from trunq_log.orders where id = %s", (ids[1],))
     ask(session, "extend", **held.named, lease_time="0")
     assert ask(session, "reap", queue="orders") == 1
     come_back(session, "orders")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from calling import ask, call, fetch, named
+from calling import ask, call, fetch, named, refresh
 from conftest import Connect
 from trunq import install
 from trunq.embedded import Embedded
@@ -17,7 +17,7 @@ def test_an_upgrade_makes_their_functions_again(connect: Connect) -> None:
     ask(session, "capture", table="things", queue="changes", kind="it's {op}")
     body = "create or replace function trunq_data.capture_1() returns trigger language plpgsql as"
     session.execute(f"{body} $$ begin return null; end $$".encode())
-    ask(session, "_refresh_queues")
+    refresh(session)
     session.execute("insert into things values (1)")
     assert fetch(session, "select kind from trunq_log.changes") == "it's insert"
     assert fetch(

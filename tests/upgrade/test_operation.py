@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from calling import answer, ask, call, drain, fetch, lease, publish, refused
+from calling import OUTDATED, answer, ask, call, drain, fetch, lease, publish, refused
 from conftest import Connect
 from trunq import SchemaMissing, install
 from trunq.embedded import Embedded
@@ -27,9 +27,6 @@ OWNERS = """
       union all select typowner from pg_type where typnamespace::regnamespace::text like 'trunq%'
       union all select nspowner from pg_namespace where nspname like 'trunq%') o
 """
-
-OUTDATED = "comment on schema trunq_data is 'trunq: functions of an older release. Schema 1, functions 0.'"
-"""After this an install applies the functions again."""
 
 
 @pytest.fixture
@@ -77,6 +74,14 @@ def test_what_a_member_of_the_owner_makes_belongs_to_the_owner(
         assert superuser.execute(OWNERS.encode()).fetchall() == [(owner.info.user,)]
 
 
+def run_script(session: Connection) -> None:
+    """Run the script of an upgrade as psql does: the end of it commits, and so stands alone."""
+    call = "call trunq._refresh_each();"
+    before, _, after = install.render(since=install.newest()).partition(call)
+    for part in (before, call, after):
+        session.execute(part.encode())
+
+
 def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest(
     roles: tuple[str, str, str],
 ) -> None:
@@ -96,7 +101,7 @@ def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest
         owner.execute(OUTDATED.encode())
         assert install.install(member).functions
         owner.execute(OUTDATED.encode())
-        member.execute(install.render(since=install.newest()).encode())
+        run_script(member)
         assert install.install(member).functions is False
         assert fetch(member, "select current_user") == member.info.user
         member.execute(f"set role {names[0]}".encode())
@@ -181,8 +186,9 @@ def test_an_upgrade_that_must_lock_logs_never_makes_a_publisher_the_victim_of_a_
 
 
 def wait_until_thrown_back(session: Connection) -> None:
-    """Wait until an upgrade has rolled back, to try again."""
-    query = "select count(*) from pg_stat_activity where datname = current_database() and query = 'ROLLBACK'"
+    """Wait until an upgrade has given back what it had, to try again."""
+    query = """select count(*) from pg_stat_activity where datname = current_database()
+      and query ~ '_refresh_next' and wait_event = 'PgSleep'"""
     wait_until(lambda: fetch(session, query), what="an upgrade is thrown back")
 
 
@@ -246,7 +252,7 @@ def test_what_the_owner_changed_about_functions_survives_queues_and_upgrades(
     ask(session, "drop_queue", queue="more")
     for upgrade in (
         lambda: install.install(database),
-        lambda: session.execute(install.render(since=install.newest()).encode()),
+        lambda: run_script(session),
     ):
         session.execute(OUTDATED.encode())
         upgrade()
@@ -314,7 +320,7 @@ def test_a_copy_of_the_schema_alone_is_completed(
         with pytest.raises(psycopg.errors.RaiseException, match="schema alone"):
             session.execute(install.render().encode())
         session.rollback()
-    assert install.install(copy) == install.Change(None, install.newest(), functions=True)
+    assert install.install(copy) == install.Change(None, install.newest(), functions=True, queues=3)
     install.check(copy)
     assert install.install(copy).functions is False
     with psycopg.connect(copy, autocommit=True) as session:

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import ask, fetch
+from calling import ask, fetch, refresh
 from engine import Engine
 from keying import is_free, take
 
@@ -33,7 +33,7 @@ def test_an_upgrade_makes_the_same_functions_and_keeps_grants_and_keys(keyed: En
         before = made(keyed)
         assert {"keyed_take_key", "keyed_publish_unique", "keyed_unique_many"} <= {row[0] for row in before}
         take(keyed)
-        assert keyed.fetch("select trunq._refresh_queues()") > 0
+        assert refresh(keyed.connection)
         assert made(keyed) == before
         assert not is_free(keyed)
     finally:

@@ -158,3 +158,8 @@ async def test_options_out_of_range_are_named(
     expected = psycopg.ProgrammingError if sentence is None else ValueError
     with pytest.raises(expected, match=sentence):
         await run(worker(*queues, **options))
+
+
+def test_a_list_of_queues_is_told_how_to_be_given() -> None:
+    with pytest.raises(TypeError, match=r"one by one: Worker\('a', 'b'\)"):
+        Worker(["a", "b"])  # type: ignore[arg-type]

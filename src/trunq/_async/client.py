@@ -10,6 +10,7 @@ from trunq._async.cancel import AsyncCancelling
 from trunq._async.capture import AsyncCaptures
 from trunq._async.dead import AsyncDead
 from trunq._async.delayed import AsyncDelayed
+from trunq._async.delete import AsyncDeleting
 from trunq._async.gate import AsyncGates
 from trunq._async.group import AsyncGroups
 from trunq._async.history import AsyncHistory
@@ -73,6 +74,7 @@ class AsyncClient(
     AsyncDelayed,
     AsyncDead,
     AsyncCancelling,
+    AsyncDeleting,
     AsyncHistory,
     AsyncReferences,
     AsyncArchives,

@@ -12,6 +12,7 @@ from trunq._sync.cancel import Cancelling
 from trunq._sync.capture import Captures
 from trunq._sync.dead import Dead
 from trunq._sync.delayed import Delayed
+from trunq._sync.delete import Deleting
 from trunq._sync.gate import Gates
 from trunq._sync.group import Groups
 from trunq._sync.history import History
@@ -75,6 +76,7 @@ class Client(
     Delayed,
     Dead,
     Cancelling,
+    Deleting,
     History,
     References,
     Archives,

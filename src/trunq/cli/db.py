@@ -12,6 +12,7 @@ from rich.markup import escape
 from trunq import install as installer
 from trunq.cli import option
 from trunq.cli import uninstall as removal
+from trunq.cli import upgrade as upgrades
 from trunq.cli.database import address, client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import err, say, write_json
@@ -58,17 +59,35 @@ def install(facade: FacadeOption = None, *, database: option.Database, json: opt
         _tell(installer.install(dsn, facade and facade.value), json)
 
 
-@option.verb(app, "upgrade", "trunq db upgrade")
-def upgrade(*, database: option.Database, json: option.Json = False) -> None:
+@option.verb(app, "upgrade", "trunq db upgrade", "# What it would do, and lock", "trunq db upgrade --dry-run")
+def upgrade(
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", metavar=option.FLAG, help="Say what it would do and lock, and change nothing."
+        ),
+    ] = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
     """Bring the trunq in a database up to the version of this program.
 
     Tables are changed by the migrations that are missing, functions are applied again, and a facade that is
-    there (`trunq db install --facade pgq`) with them. Nothing happens when all is up to date.
+    there (`trunq db install --facade pgq`) with them. Then each queue follows, in a transaction of its own;
+    stopped half way, it goes on when it is run again. Nothing happens when all is up to date.
     """
     with address(database) as dsn:
         if installer.version(dsn) is None:
             installer.compare(None)
-        _tell(installer.install(dsn), json)
+        if dry_run:
+            upgrades.show(upgrades.plan(dsn), json)
+        else:
+            _tell(installer.install(dsn, tell=_count_down), json)
+
+
+def _count_down(queue: str, left: int) -> None:
+    err.print(f"Queue {queue} is up to date, {left} left.", markup=False)
 
 
 @option.verb(app, "version", "trunq db version", "trunq db version --json | jq .database")
@@ -176,7 +195,7 @@ def sql(
 def _tell(change: Change, json: bool) -> None:
     if json:
         facades = list(change.facades)
-        applied = {"functions_applied": change.functions, "facades_applied": facades}
+        applied = {"functions_applied": change.functions, "facades_applied": facades, "queues": change.queues}
         write_json({"before": change.before, "after": change.after, **applied})
         return
     if change.before is None:
@@ -186,7 +205,11 @@ def _tell(change: Change, json: bool) -> None:
         say("Upgraded from schema {before} to {after}.", before=change.before, after=change.after)
     elif change.functions:
         say("Schema {after} was there; its functions were applied again.", after=change.after)
+    elif change.queues:
+        say("Schema {after} was there; an upgrade that was stopped is done now.", after=change.after)
     else:
         say("Schema {after} is there and up to date.", after=change.after)
+    if change.queues:
+        say("{queues} queues were brought up to date.", queues=change.queues)
     for facade in change.facades:
         say("The API of {facade} is there, over the same queues.", facade=facade)

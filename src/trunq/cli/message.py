@@ -1,4 +1,4 @@
-"""trunq message: show, list, progress, find, cancel."""
+"""trunq message: show, list, progress, find, cancel, delete."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ app = option.noun(
     "trunq message find 4JZ7K7M2Q9",
     "trunq message progress mail",
     "trunq message cancel mail 42",
+    "trunq message delete mail 42",
 )
 
 OPEN: Final[tuple[Open, ...]] = get_args(Open)
@@ -47,6 +48,7 @@ FEW: Final = 50
 """Of more it prints numbers."""
 
 COLUMNS = ("id", "state", "kind", "key", "age", "attempt", "published_at", "worker", "error")
+DELETIONS = ("deletion_id", "deleted_at", "deleted_by", "messages", "running", "ids")
 PROGRESS = ("id", "subscription", "running", "percent", "note", "checkpoint", "worker", "age")
 FACTS = ("kind", "key", "published_at", "due_at", "headers", "payload")
 COLOURS = {
@@ -302,6 +304,51 @@ def cancel(
         write_rows(
             rows, ("id", "subscription", "state", "fate"), False, f"Queue {queue} has no such messages."
         )
+
+
+@option.verb(
+    app,
+    "delete",
+    "trunq message delete mail 42 43",
+    "# In a script",
+    "trunq message delete mail 42 --yes",
+    "# Who deleted what",
+    "trunq message delete mail --list",
+)
+def delete(
+    queue: option.Queue,
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")] = None,
+    list_: Annotated[
+        bool,
+        typer.Option("--list", metavar=option.FLAG, help="Show who deleted which, and delete none."),
+    ] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Erase what messages hold, for good: payload, body, headers, errors and results, wherever they are.
+
+    What is not over is cancelled and never runs. A worker that holds one keeps what it has: delete it again
+    when it is over. Kind, key and unique key stay. Nothing brings any of it back, so it asks first.
+    """
+    if list_ == bool(ids):
+        raise Mistake("Say which messages to delete, by their ids, or --list to see who deleted what.")
+    with client(database) as trunq:
+        if not ids:
+            rows = [row._asdict() for row in trunq.list_deletions(queue)]
+            write_rows(rows, DELETIONS, json, f"Nobody has deleted messages of queue {queue}.")
+            return
+        confirm(f"{_counted(len(ids))} of {queue}: erase for good?", is_answered=yes)
+        found = sum(trunq.delete(queue, ids[at : at + PART]) for at in range(0, len(ids), PART))
+        running = sum(row.running for row in trunq.list_deletions(queue, limit=-(-len(ids) // PART)))
+    if json:
+        write_json({"deleted": found, "running": running})
+    else:
+        say("{found} of {number} were there, and are erased.", found=found, number=len(ids))
+        if running:
+            say("Workers hold {running} of them and keep what they have: delete these again later.",
+                running=running)  # fmt: skip
 
 
 def _chosen(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trunq.errors import InvalidPipeline
 from trunq.stage.arrow import TYPE, WIDER, is_endless, plain
@@ -38,7 +39,7 @@ def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
                 f'column "{field.name}" has a time without end (infinity), which a lake has no value for',
                 "put null in its place by sql or function, or keep such rows out by a check",
             )
-        columns.append(column if column.type == kind else _cast(column, kind))
+        columns.append(column if column.type == kind else _cast(field.name, column, kind))
         fields.append(pa.field(field.name, kind))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
@@ -46,7 +47,9 @@ def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _lake_type(field: pa.Field) -> pa.DataType:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if (found := _DIGITS.fullmatch((field.metadata or {}).get(TYPE, b"").decode())) is not None:
-        return pa.decimal128(int(found[1]), int(found[2]))
+        digits, scale = int(found[1]), int(found[2])
+        # numeric(3,5) holds 0.00999 at most; decimals of a lake have as many digits at least.
+        return pa.decimal128(max(digits, scale), scale) if scale <= _MOST_DIGITS else pa.string()
     if pa.types.is_null(kind) or pa.types.is_time(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):
@@ -54,12 +57,27 @@ def _lake_type(field: pa.Field) -> pa.DataType:
     return WIDER.get(kind, kind)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    return column.cast(kind)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        unfit = pc.is_in(column, pa.array(_NO_DIGITS)) if pa.types.is_string(column.type) else None
+        if unfit is None or not pc.any(unfit).as_py():
+            what = f"a value that {kind} cannot hold: {error}"
+        else:
+            what = f"{column.filter(unfit)[0]}, which {kind} of a lake has no value for"
+        raise InvalidPipeline(
+            f'column "{name}" has {what}',
+            "put null in its place by sql or function, or keep such rows out by a check",
+        ) from error
 
 
+_NO_DIGITS: Final = ("NaN", "Infinity", "-Infinity")
+"""What numeric holds besides numbers."""
+
+_MOST_DIGITS: Final = 38
 _DIGITS: Final = re.compile(r"numeric\((3[0-8]|[12]?\d),(\d+)\)")
 
 

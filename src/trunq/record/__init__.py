@@ -252,6 +252,21 @@ class Cancelled(NamedTuple):
     state: str
 
 
+class Deletion(NamedTuple):
+    """A row of `list_deletions`: who erased which messages.
+
+    `messages`: of how many something was there. `running`: how many of these a worker held then.
+    """
+
+    deletion_id: int
+    queue: str
+    deleted_at: datetime
+    deleted_by: str
+    messages: int
+    running: int
+    ids: list[int]
+
+
 class ProgressState(NamedTuple):
     """A row of `list_progress`: what the handler of a message last said, and which worker ran it.
 

@@ -54,7 +54,7 @@ from trunq.worker import child, now
 from trunq.worker.batched import Batching
 from trunq.worker.incoming import Incoming, OnInvalid
 from trunq.worker.lease import Statistics
-from trunq.worker.policy import policy, require_whole
+from trunq.worker.policy import policy, require_names, require_whole
 from trunq.worker.process import Processes
 from trunq.worker.registry import Function, Handler, Registry
 from trunq.worker.run import Options, Run, UnknownKinds
@@ -116,6 +116,7 @@ class Worker:
         on_invalid: OnInvalid = "reject",
         process_pool: int | None = None,
     ) -> None:
+        require_names(queues)
         self.queues = queues
         self.subscription = subscription
         self.dsn = dsn

@@ -61,6 +61,15 @@ def policy(
     return None if made == Policy() else made
 
 
+def require_names(queues: tuple[object, ...]) -> None:
+    """Refuse queues that are given as a list."""
+    for each in queues:
+        if not isinstance(each, str):
+            given = each if isinstance(each, list | tuple | set) else ("...",)
+            names = ", ".join(repr(name) for name in given)
+            raise TypeError(f"a worker takes the names of its queues one by one: Worker({names})")
+
+
 def require_whole(name: str, value: object, least: int, range: str) -> None:
     """Refuse what is no whole number, or too small a one."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -337,7 +337,9 @@ async def test_a_delay_or_a_time_holds_a_message_back(database: str) -> None:
         await client.publish("orders", 2, due_at=datetime.now(UTC) + timedelta(hours=1))
         await client.publish_many("orders", [3, 4], delay=timedelta(hours=1))
         assert await leased(client) == []
-        await client.publish("orders", 5, delay=-1)
+        with pytest.raises(InvalidArgument, match="cannot be due"):
+            await client.publish("orders", 5, delay=-1)
+        await client.publish("orders", 5, delay=0)
         await client.promote("orders")
         assert [message.payload for message in await leased(client)] == [5]
 
@@ -433,3 +435,9 @@ async def test_what_a_copied_message_cannot_have_is_refused(
                 await orders.write(1)
                 await orders.write(2, **given)
         assert await leased(client) == []
+
+
+async def test_a_payload_in_the_place_of_the_queue_is_named(database: str) -> None:
+    async with AsyncClient(database) as client:
+        with pytest.raises(TypeError, match="name of a queue is a str, not dict; it comes before"):
+            await client.publish({"order": 1}, "orders")  # type: ignore[arg-type]

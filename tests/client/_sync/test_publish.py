@@ -333,7 +333,9 @@ def test_a_delay_or_a_time_holds_a_message_back(database: str) -> None:
         client.publish("orders", 2, due_at=datetime.now(UTC) + timedelta(hours=1))
         client.publish_many("orders", [3, 4], delay=timedelta(hours=1))
         assert leased(client) == []
-        client.publish("orders", 5, delay=-1)
+        with pytest.raises(InvalidArgument, match="cannot be due"):
+            client.publish("orders", 5, delay=-1)
+        client.publish("orders", 5, delay=0)
         client.promote("orders")
         assert [message.payload for message in leased(client)] == [5]
 
@@ -427,3 +429,9 @@ def test_what_a_copied_message_cannot_have_is_refused(database: str, given: dict
                 orders.write(1)
                 orders.write(2, **given)
         assert leased(client) == []
+
+
+def test_a_payload_in_the_place_of_the_queue_is_named(database: str) -> None:
+    with Client(database) as client:
+        with pytest.raises(TypeError, match="name of a queue is a str, not dict; it comes before"):
+            client.publish({"order": 1}, "orders")  # type: ignore[arg-type]

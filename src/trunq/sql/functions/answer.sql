@@ -162,7 +162,9 @@ comment on function trunq._answer(text, text, bigint, bigint, bigint[], "char", 
 create or replace function trunq._check_answer(p_ids bigint[], p_outcome "char") returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if array_position(p_ids, null) is not null then
+  if array_ndims(p_ids) > 1 then
+    perform trunq._fail('TQ005', 'an answer names messages in an array of one dimension');
+  elsif array_position(p_ids, null) is not null then
     perform trunq._fail('TQ005', 'an answer names messages by id, not null');
   elsif p_outcome is null or p_outcome not in ('a', 'r', 't', 'j', 'l') then
     perform trunq._fail('TQ005', format('no answer is "%s"', p_outcome), 'use ack, retry, time_out, reject or release');

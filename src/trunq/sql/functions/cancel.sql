@@ -15,13 +15,8 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
-  v_now timestamptz := trunq.clock();
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
-  v_sub trunq.subscription;
-  v_scheduled bigint[];
-  v_over bigint[];
   v_found bigint[] := '{}';
-  v_leased bigint[] := '{}';
 begin
   if trunq._goes_through(p_queue, 'cancel') then
     return query execute trunq._through(p_queue, 'cancel', 'p_ids', p_ids::text, 'p_subscription', p_subscription);
@@ -29,29 +24,49 @@ begin
   end if;
   perform trunq._require_read_committed('cancel');
   perform trunq._check_cancel(p_queue, p_subscription, p_ids);
-  perform trunq._note_cancel(v_queue, p_subscription, v_ids, v_now);
+  for subscription, id, state in select c.* from trunq._cancel(v_queue, p_subscription, v_ids) c loop
+    v_found := v_found || id;
+    return next;
+  end loop;
+  perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
+end $$;
+comment on function trunq.cancel(text, bigint[], text) is
+  'Cancels messages, up to 10,000, for one shared subscription or (null) for all: one that is scheduled or retrying is dead at once, reason cancelled; one that is ready is, as soon as a lease comes to it; of one that is leased the worker is told, and it is done if its handler ends well all the same, else dead. trunq.requeue hands out again what is dead. Batches have no single messages, and read what was published.
+Returns: one row a message and subscription, with the state it was in; done, dead, replaced and purged: it was over, and stays so. subscription null: scheduled, and no shared subscription reads it.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them is nowhere: then none is cancelled.
+Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
+
+create or replace function trunq._cancel(p_queue trunq.queue, p_subscription text, p_ids bigint[])
+returns table (subscription text, id bigint, state text)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz := trunq.clock();
+  v_sub trunq.subscription;
+  v_scheduled bigint[] := '{}';
+  v_over bigint[];
+  v_leased bigint[] := '{}';
+begin
+  perform trunq._note_cancel(p_queue, p_subscription, p_ids, v_now);
   -- By later statements than the notes: whoever did not see them is seen here, or has to come back.
   if p_subscription is null then
-    for subscription, id, state in select c.* from trunq._cancel_scheduled(v_queue.queue_id, v_ids, v_now) c loop
-      v_found := v_found || id;
+    for subscription, id, state in select c.* from trunq._cancel_scheduled(p_queue.queue_id, p_ids, v_now) c loop
+      v_scheduled := v_scheduled || id;
       return next;
     end loop;
   end if;
-  v_scheduled := v_found;
-  perform trunq._free_keys(v_queue, v_scheduled);
-  for v_sub in select s.* from trunq._cancelling(v_queue.queue_id, p_subscription) s loop
+  perform trunq._free_keys(p_queue, v_scheduled);
+  for v_sub in select s.* from trunq._cancelling(p_queue.queue_id, p_subscription) s loop
     subscription := v_sub.name;
     v_over := v_scheduled;
     state := 'retrying';
-    foreach id in array trunq._cancel_retrying(v_queue, v_sub, v_ids, v_now) loop
-      v_found := v_found || id;
+    foreach id in array trunq._cancel_retrying(p_queue, v_sub, p_ids, v_now) loop
       v_over := v_over || id;
       return next;
     end loop;
     for id, state in
-      select m.id, m.state from trunq._message(v_sub, v_queue, array(select unnest(v_ids) except select unnest(v_over)), true, false) m order by m.id
+      select m.id, m.state from trunq._message(v_sub, p_queue, array(select unnest(p_ids) except select unnest(v_over)), true, false) m order by m.id
     loop
-      v_found := v_found || id;
       if state = 'leased' then
         v_leased := v_leased || id;
       elsif state not in ('ready', 'scheduled') then
@@ -61,19 +76,14 @@ begin
     end loop;
     delete from trunq.cancelled c where c.subscription_id = v_sub.subscription_id and c.id = any (v_over);
   end loop;
-  perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
-  perform trunq._call_off(v_queue.queue_id, v_leased);
+  perform trunq._call_off(p_queue.queue_id, v_leased);
 end $$;
-comment on function trunq.cancel(text, bigint[], text) is
-  'Cancels messages, up to 10,000, for one shared subscription or (null) for all: one that is scheduled or retrying is dead at once, reason cancelled; one that is ready is, as soon as a lease comes to it; of one that is leased the worker is told, and it is done if its handler ends well all the same, else dead. trunq.requeue hands out again what is dead. Batches have no single messages, and read what was published.
-Returns: one row a message and subscription, with the state it was in; done, dead, replaced and purged: it was over, and stays so. subscription null: scheduled, and no shared subscription reads it.
-Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them is nowhere: then none is cancelled.
-Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
+comment on function trunq._cancel(trunq.queue, text, bigint[]) is 'Cancels messages, also those that are nowhere. Returns: as cancel, one row for each that is somewhere.';
 
 create or replace function trunq._check_cancel(p_queue text, p_subscription text, p_ids bigint[]) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_ids is null or array_position(p_ids, null) is not null then
+  if p_ids is null or array_position(array(select unnest(p_ids)), null) is not null then
     perform trunq._fail('TQ005', 'cancel names messages by id, not null', format('select * from trunq.cancel(''%s'', array[42])', p_queue));
   elsif cardinality(p_ids) > trunq._limit('cancelled_messages') then
     perform trunq._fail('TQ005', format('cancel takes up to %s messages, not %s', trunq._limit('cancelled_messages'), cardinality(p_ids)),

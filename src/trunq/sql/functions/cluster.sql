@@ -3,7 +3,7 @@
 -- positions are used only in the cluster they were made in, checked once a session.
 --
 -- Two ways lead on. After pg_upgrade, or from a physical copy that got another identifier, ids continue where they were: trunq.adopt()
--- makes sure of that and keeps everything. After a logical restore trunq.rebase() starts the positions afresh.
+-- makes sure of that and keeps everything. After a logical restore trunq.rebase() or trunq.rebase_each_queue() starts the positions afresh.
 
 create or replace function trunq.adopt() returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -19,10 +19,16 @@ begin
   v_now := trunq.snapshot();
   v_is_ours := (select c.system_identifier from trunq.cluster c) = (select s.system_identifier from pg_control_system() s);
   for v_queue in select q.* from trunq.queue q order by q.queue_id loop
-    v_ahead := trunq._find_ahead(v_queue, case when v_is_ours then pg_snapshot_xmax(v_now) else pg_snapshot_xmin(v_now) end, pg_snapshot_xmax(v_now));
+    begin
+      v_ahead := trunq._find_ahead(v_queue, case when v_is_ours then pg_snapshot_xmax(v_now) else pg_snapshot_xmin(v_now) end, pg_snapshot_xmax(v_now));
+      -- It only read. What is rolled back gives back its locks: of many queues, the server has not enough.
+      raise exception using errcode = 'TQ900';
+    exception when sqlstate 'TQ900' then
+      null;
+    end;
     if v_ahead is not null then
       perform trunq._fail('TQ010', format('transaction ids of this cluster (%s) do not continue those of queue "%s": %s', v_now, v_queue.name, v_ahead),
-        'if a transaction is open since before this cluster took over, end it and try again; after a logical restore, stop all workers and run "select trunq.rebase()"');
+        'if a transaction is open since before this cluster took over, end it and try again; after a logical restore, stop all workers and run "call trunq.rebase_each_queue()"');
     end if;
   end loop;
   if v_is_ours then
@@ -47,7 +53,7 @@ begin
   if (select c.system_identifier from trunq.cluster c)
       is distinct from (select s.system_identifier from pg_control_system() s) then
     perform trunq._fail('TQ010', 'the positions of this database were made in another Postgres cluster',
-      'after pg_upgrade or from a physical copy, run "select trunq.adopt()" once: transaction ids continue, and so does everything; after a logical restore (pg_restore), stop all workers and run "select trunq.rebase()" once: it publishes again what was not answered and starts the positions afresh');
+      'after pg_upgrade or from a physical copy, run "select trunq.adopt()" once: transaction ids continue, and so does everything; after a logical restore (pg_restore), stop all workers and run "call trunq.rebase_each_queue()" once: it publishes again what was not answered and starts the positions afresh');
   end if;
   perform set_config('trunq.cluster_checked', 'yes', false);
 end $$;
@@ -60,7 +66,7 @@ begin
     perform trunq._fail('TQ010',
       format('a position lies ahead of this cluster''s transaction ids (%s, now %s): the database was restored from another cluster',
         pg_snapshot_xmax(p_hi), pg_snapshot_xmax(p_now)),
-      'stop all workers and run "select trunq.rebase()" once: it publishes again what was not answered and starts the positions afresh (trunq.adopt() is for ids that continue)');
+      'stop all workers and run "call trunq.rebase_each_queue()" once: it publishes again what was not answered and starts the positions afresh (trunq.adopt() is for ids that continue)');
   end if;
 end $$;
 comment on function trunq._check_position(pg_snapshot, pg_snapshot) is 'Refuses (TQ010) a position ahead of the transaction ids of this cluster.';

@@ -94,6 +94,12 @@ begin
   end if;
   v_dead_ids := array(select trunq._dead_ids(
     p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
+  -- Those that somebody deleted while they waited or ran died empty.
+  if exists (select from trunq.deletion d where d.queue_id = v_queue.queue_id) then
+    v_dead_ids := array(
+      with named as materialized (select d.dead_id, d.id from trunq.dead d where d.dead_id = any (v_dead_ids))
+      select n.dead_id from named n where n.id <> all (trunq._are_deleted(v_queue.queue_id, array(select n.id from named n))));
+  end if;
   if v_queue.unique_policy is not null then
     execute format('select trunq_queue.%I($1)', v_queue.name || '_take_dead_keys') into v_dead_ids using v_dead_ids;
   end if;
@@ -115,7 +121,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.requeue(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
-  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning.
+  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
 Returns: how many.
 Raises: TQ001, TQ002; TQ005 for a reason there is not.
 Locks: the rows it requeues.';

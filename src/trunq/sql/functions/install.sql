@@ -6,6 +6,11 @@
 -- search_path: an upgrade notes what was changed about them by hand, and changes it again. What is compared is text that Postgres
 -- writes: so whatever reads a definition, a signature or an expression turns quote_all_identifiers off.
 --
+-- An upgrade has two parts, so that it needs the locks of one queue at a time, however many there are. The first, one transaction, changes what all
+-- queues share: tables of trunq, functions, specimens; and says in trunq.outdated that each queue is to follow. Then each queue does, in a
+-- transaction of its own. What is killed goes on where it was: whoever upgrades next finds the rows that are left. Between the two, a queue's own
+-- functions are of before, and call shared ones of now: ARCHITECTURE.md says what follows from that.
+--
 -- Publishers feel nothing of an upgrade: replacing a function locks no table, and a trigger that is right is left alone.
 
 create or replace function trunq._become_owner() returns text
@@ -33,12 +38,10 @@ comment on function trunq._become_owner() is
   'Goes on as the owner of trunq, to the end of the transaction; for those who may use the schema trunq and are members of that role.
 Returns: what to set the setting role to, to go back.';
 
-create or replace function trunq._refresh_queues() returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+create or replace function trunq._outdate_queues(p_changes jsonb) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_queue trunq.queue;
-  v_logs text;
-  v_count integer := 0;
+  v_count integer;
 begin
   -- Roles are granted again.
   perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
@@ -47,22 +50,133 @@ begin
   insert into trunq.cluster (system_identifier)
   select s.system_identifier from pg_control_system() s
   on conflict do nothing;
-  -- All logs to be changed are locked at once or not at all: who never waits deadlocks with no publisher.
-  select string_agg(format('trunq_log.%I', q.log_table), ', ') into v_logs from trunq.queue q where not (trunq._has_trigger(q, 'wake') and trunq._has_trigger(q, 'put_off'));
-  if v_logs is not null then
-    execute format('lock table %s in share row exclusive mode nowait', v_logs);
-  end if;
-  for v_queue in select q.* from trunq.queue q order by q.queue_id loop
-    perform trunq._define_queue(v_queue);
-    v_count := v_count + 1;
-  end loop;
-  perform trunq._define_capture(c) from trunq.capture c order by c.capture_id;
+  -- Of one that a former upgrade left behind we know already what was changed: compared with the notes of now, it would be more.
+  insert into trunq.outdated (queue_id, changes)
+  select q.queue_id, (
+    select coalesce(jsonb_agg(c.change), '[]') from jsonb_array_elements(p_changes) c(change)
+    where starts_with(c.change->>'signature', format('trunq_queue.%s_', q.name)))
+  from trunq.queue q order by q.queue_id
+  on conflict do nothing;
+  get diagnostics v_count = row_count;
+  perform trunq._change_again((
+    select coalesce(jsonb_agg(c.change), '[]') from jsonb_array_elements(p_changes) c(change)
+    where not starts_with(c.change->>'signature', 'trunq_queue.') or c.change->>'signature' ~ '^trunq_queue\._(lane|unique)?specimen_'));
   return v_count;
 end $$;
-comment on function trunq._refresh_queues() is
-  'Makes every queue''s functions again.
-Returns: how many queues there are.
-Locks: granting; creating and dropping queues; logs without their trigger, failing (55P03) rather than waiting for one.';
+comment on function trunq._outdate_queues(jsonb) is
+  'Says that all queues are out of date, for trunq._refresh_next; and changes again what was changed by hand about the functions of all.
+Returns: how many more queues are.
+Locks: granting; creating and dropping queues.';
+
+create or replace function trunq._refresh_next() returns text
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  c_tries constant integer := 60;
+  v_next record;
+begin
+  -- Whoever waits here finds this queue done.
+  perform pg_advisory_xact_lock(trunq._lock_class('install'), 0);
+  perform trunq._become_owner();
+  for v_try in 1 .. c_tries loop
+    for v_next in
+      select q.queue_id, q.name from trunq.outdated o join trunq.queue q on q.queue_id = o.queue_id order by q.queue_id
+    loop
+      begin
+        perform trunq._refresh_queue(v_next.queue_id);
+        return v_next.name;
+      exception when lock_not_available then
+        -- Its locks are given back; another queue may be free.
+        continue;
+      end;
+    end loop;
+    if v_next.name is null then
+      return null;
+    end if;
+    perform pg_sleep(0.05);
+  end loop;
+  perform trunq._fail('TQ009', format('queue "%s" cannot be brought up to date: an open transaction uses it', v_next.name),
+    'pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it and upgrade again: what is done stays done');
+end $$;
+comment on function trunq._refresh_next() is
+  'Brings one queue up to date of those that an upgrade has left to do. It waits for none for longer than a publisher may wait, and takes another one instead.
+Returns: its name; null: none is left. TQ009 when none of them is free for some fifteen seconds.
+Locks: installing; what _refresh_queue locks.';
+
+create or replace function trunq._refresh_queue(p_queue_id integer) returns void
+-- Who waits behind us for the log waits no longer than this.
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
+declare
+  v_queue trunq.queue;
+  v_changes jsonb;
+begin
+  perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
+  perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), p_queue_id);
+  select o.changes into v_changes from trunq.outdated o where o.queue_id = p_queue_id for update;
+  if not found then
+    return;  -- dropped
+  end if;
+  v_queue := trunq._find_queue(p_queue_id);
+  perform trunq._complete_tables(v_queue);
+  perform trunq._define_queue(v_queue);
+  perform trunq._define_capture(c) from trunq.capture c where c.queue_id = p_queue_id order by c.capture_id;
+  if to_regprocedure('pgq._define_queue(integer)') is not null then
+    execute 'select pgq._define_queue(f.queue_id) from pgq._queue f where f.queue_id = $1' using p_queue_id;  -- PgQ's names for it (facades/pgq)
+  end if;
+  perform trunq._change_again(v_changes);
+  delete from trunq.outdated o where o.queue_id = p_queue_id;
+end $$;
+comment on function trunq._refresh_queue(integer) is
+  'Brings one queue up to date: its tables, its functions, its triggers, and the functions of its captures.
+Locks: granting; dropping the queue; its tables, where they lack a column; its log against publishers, where it lacks a trigger; failing (55P03) after 200 ms.';
+
+create or replace procedure trunq._refresh_each()
+language plpgsql as $$
+begin
+  while trunq._refresh_next() is not null loop
+    commit;
+  end loop;
+end $$;
+comment on procedure trunq._refresh_each() is 'Brings every queue up to date that an upgrade has left to do, each in a transaction of its own: the end of the script of trunq db sql.';
+
+create or replace function trunq._complete_tables(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+declare
+  v record;
+begin
+  for v in
+    select t.name, s.attname, format_type(s.atttypid, s.atttypmod) as type, pg_get_expr(d.adbin, d.adrelid) as preset, s.attnotnull,
+      case when s.attstorage <> y.typstorage then s.attstorage end as storage, col_description(s.attrelid, s.attnum) as comment
+    from trunq._tables_like(p_queue) t
+    join pg_attribute s on s.attrelid = t.specimen and s.attnum > 0 and not s.attisdropped
+    join pg_type y on y.oid = s.atttypid
+    left join pg_attrdef d on d.adrelid = s.attrelid and d.adnum = s.attnum
+    where not exists (select from pg_attribute a where a.attrelid = t.name and a.attname = s.attname and not a.attisdropped)
+    order by t.place, s.attnum
+  loop
+    execute format('alter table %s add column %I %s', v.name, v.attname, concat_ws(' ', v.type, 'default ' || v.preset, case when v.attnotnull then 'not null' end));
+    if v.storage is not null then
+      execute format('alter table %s alter %I set storage %s', v.name, v.attname, case v.storage when 'e' then 'external' when 'p' then 'plain' when 'm' then 'main' else 'extended' end);
+    end if;
+    execute format('comment on column %s.%I is %L', v.name, v.attname, v.comment);
+  end loop;
+end $$;
+comment on function trunq._complete_tables(trunq.queue) is 'Gives the tables of a queue the columns that the specimen has and they have not: a migration adds one to the specimen alone.';
+
+create or replace function trunq._tables_like(p_queue trunq.queue) returns table (place integer, name regclass, specimen regclass)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select t.place, t.name::regclass, t.specimen::regclass
+  from (values
+    (1, format('trunq_log.%I', p_queue.log_table), 'trunq_log._specimen'),
+    (2, format('trunq_data.%I', p_queue.lease_table), case when p_queue.lanes is null then 'trunq_data._specimen_lease' else 'trunq_data._lanespecimen_lease' end),
+    (3, format('trunq_data.%I', p_queue.receipt_table), 'trunq_data._specimen_receipt'),
+    (4, case when p_queue.lanes is not null then format('trunq_data.%I', p_queue.name || '_turn') end, 'trunq_data._lanespecimen_turn'),
+    (5, case when p_queue.lanes is not null then format('trunq_data.%I', p_queue.name || '_wake') end, 'trunq_data._lanespecimen_wake'),
+    (6, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_unique') end, 'trunq_data._uniquespecimen_unique'),
+    (7, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_freed') end, 'trunq_data._uniquespecimen_freed'))
+    t(place, name, specimen)
+  where t.name is not null
+$$;
+comment on function trunq._tables_like(trunq.queue) is 'The tables of a queue, each with that of a specimen it was made like.';
 
 create or replace function trunq._settings(p_function oid) returns text[]
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$

@@ -137,8 +137,9 @@ begin
     perform trunq._fail('TQ005', format('a lane runs 1 to 1,000 messages at once, not %s', p_max_running),
       'give none for no limit; trunq.pause_lane stops a lane');
   end if;
-  if p_rate <= 0 or p_rate > 1000000 or p_rate = 'NaN' then
-    perform trunq._fail('TQ005', format('the rate of a lane is more than 0 and at most 1,000,000 messages a second, not %s', p_rate),
+  -- The time until the next message must be one that Postgres can add to now.
+  if p_rate not between 0.000001 and 1000000 then
+    perform trunq._fail('TQ005', format('the rate of a lane is 0.000001 (one message in twelve days) to 1,000,000 messages a second, not %s', p_rate),
       'give none for no limit; trunq.pause_lane stops a lane');
   end if;
   if p_burst < 1 or p_burst > 1000000 then

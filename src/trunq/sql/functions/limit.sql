@@ -67,9 +67,9 @@ create or replace function trunq._check_limits(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_rate not between 0 and 1000000 then
+  if p_rate <> 0 and p_rate not between 0.000001 and 1000000 then
     perform trunq._fail('TQ005', format('the rate of subscription "%s" cannot be %s', p_subscription, p_rate),
-      'a rate is up to 1,000,000 messages an interval (rate_interval, one second unless you say so); 0: no limit');
+      'a rate is 0.000001 to 1,000,000 messages an interval (rate_interval, one second unless you say so); 0: no limit');
   end if;
   perform trunq._check_interval(format('rate_interval of subscription "%s"', p_subscription), p_rate_interval);
   if p_burst not between 0 and 1000000 then

@@ -100,9 +100,12 @@ begin
   if (p_until > trunq.clock()) is not true then
     perform trunq._fail('TQ005', format('%s cannot be paused until %s: that time is over', p_what, coalesce(p_until::text, 'null')),
       'give a time to come, or none: then it is paused until it is resumed');
+  elsif isfinite(p_until) and p_until >= '10000-01-01 00:00:00+00' then
+    -- No driver could read it.
+    perform trunq._fail('TQ005', format('%s cannot be paused until %s, beyond the year 9999', p_what, p_until), 'give none: then it is paused until it is resumed');
   end if;
 end $$;
-comment on function trunq._check_pause(text, timestamptz) is 'Refuses (TQ005) a pause that would be over at once.';
+comment on function trunq._check_pause(text, timestamptz) is 'Refuses (TQ005) a pause that would be over at once, or end beyond the year 9999.';
 
 create or replace function trunq._paused_until(p_sub trunq.subscription) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select greatest(p_sub.paused_until, p_sub.queue_paused_until) $$;

@@ -69,6 +69,8 @@ declare
 begin
   if p_count is null or p_count < 0 then
     perform trunq._fail('TQ005', format('%s is not a number of messages', coalesce(p_count::text, 'null')));
+  elsif p_count > trunq._limit('drawn_ids') then
+    perform trunq._fail('TQ005', format('draw_ids draws up to %s ids, not %s', trunq._limit('drawn_ids'), p_count), 'draw them in parts');
   end if;
   v_queue := trunq._find_queue(p_queue);
   if not has_table_privilege(format('trunq_log.%I', v_queue.log_table), 'insert') then
@@ -168,14 +170,24 @@ begin
   if p_delay is not null and p_due_at is not null then
     perform trunq._fail('TQ005', 'a message has a delay or a time, not both', 'give p_delay or p_due_at');
   end if;
-  if p_delay not between '-1000 years' and '1000 years' or not isfinite(p_due_at) or p_due_at >= '10000-01-01 00:00:00+00' then
+  if p_delay not between '0' and '1000 years' or not isfinite(p_due_at) or p_due_at >= '10000-01-01 00:00:00+00' then
     perform trunq._fail('TQ005', format('a message cannot be due at %s', coalesce(p_due_at::text, 'now + ' || p_delay)),
-      'give a time before the year 10000, or a delay of at most 1000 years');
+      'give a time before the year 10000, or a delay of 0 to 1000 years');
   end if;
   -- Not in the past: promotion looks there only once a minute.
   return greatest(trunq.clock(), coalesce(p_due_at, trunq.clock() + p_delay));
 end $$;
 comment on function trunq._due_at(interval, timestamptz) is 'When a message with this delay, or for this time, is due: now at the earliest.';
+
+create or replace function trunq._refuse_row(p_created_at timestamptz) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_created_at between '0001-01-02 00:00:00+00' and '9999-12-31 00:00:00+00' then
+    perform trunq._fail('TQ005', 'a message has no option "checkpoint"', 'trunq.set_progress sets the checkpoint of a message that runs');
+  end if;
+  perform trunq._fail('TQ005', format('a message cannot have been created at %s', p_created_at), 'leave created_at out: it is the time of the statement');
+end $$;
+comment on function trunq._refuse_row(timestamptz) is 'Says (TQ005) why a row cannot be a message: when it was created, or an option that a handler alone may give.';
 
 create or replace function trunq._check_arrays(
   p_queue text, p_count integer, p_payloads jsonb[], p_kinds text[], p_keys text[], p_headers jsonb[], p_bodies bytea[]

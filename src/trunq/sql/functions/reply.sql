@@ -21,7 +21,7 @@ begin
     return query execute trunq._through(p_queue, 'list_replies', 'p_ids', p_ids::text, 'p_subscription', p_subscription, 'p_check', p_check::text);
     return;
   end if;
-  if p_ids is null or array_position(p_ids, null) is not null then
+  if p_ids is null or array_position(array(select unnest(p_ids)), null) is not null then
     perform trunq._fail('TQ005', 'replies are asked for by the ids of messages, not null', format('select * from trunq.list_replies(%L, array[42])', p_queue));
   elsif cardinality(p_ids) > trunq._limit('awaited_messages') then
     perform trunq._fail('TQ005', format('list_replies takes up to %s messages, not %s', trunq._limit('awaited_messages'), cardinality(p_ids)),

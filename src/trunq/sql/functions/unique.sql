@@ -123,7 +123,9 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_longest integer := (select max(octet_length(k)) from unnest(p_unique_keys) k);
 begin
-  if array_position(p_unique_keys, '') is not null then
+  if array_ndims(p_unique_keys) > 1 then
+    perform trunq._fail('TQ005', format('unique keys for queue "%s" are an array of one dimension', p_queue), 'give one key for each message');
+  elsif array_position(p_unique_keys, '') is not null then
     perform trunq._fail('TQ005', format('a unique key of queue "%s" is empty', p_queue), 'a message without a unique key has null, not an empty text');
   elsif v_longest > trunq._limit('label_bytes') then
     perform trunq._fail('TQ006', format('a unique key for queue "%s" is too long: %s bytes, at most %s', p_queue, v_longest, trunq._limit('label_bytes')),

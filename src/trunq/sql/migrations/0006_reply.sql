@@ -33,14 +33,6 @@ alter domain trunq.options add constraint options_are_known_and_readable check (
 -- A lease says which of its messages are awaited, so that an ack, which reads no message, need not look for it.
 alter table trunq_data._specimen_lease add column awaited bigint[];
 alter table trunq_data._lanespecimen_lease add column awaited bigint[];
-do $$
-declare
-  v_queue record;
-begin
-  for v_queue in select q.lease_table from trunq.queue q order by q.queue_id loop
-    execute format('alter table trunq_data.%I add column awaited bigint[]', v_queue.lease_table);
-  end loop;
-end $$;
 comment on column trunq_data._specimen_lease.awaited is 'Those of its messages whose final answer somebody awaits; null: none.';
 
 -- Memos (functions/memo.sql).

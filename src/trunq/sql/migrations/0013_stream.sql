@@ -16,7 +16,7 @@ declare
   v_table text;
   v_function regprocedure;
 begin
-  foreach v_table in array array['_specimen_lease', '_lanespecimen_lease'] || array(select q.lease_table from trunq.queue q order by q.queue_id) loop
+  foreach v_table in array array['_specimen_lease', '_lanespecimen_lease'] loop
     execute format('alter table trunq_data.%I add column after_txid xid8, add column after_id bigint, add column failures smallint, add column error text',
       v_table);
   end loop;
@@ -25,7 +25,7 @@ begin
     select p.oid from pg_proc p
     where p.pronamespace = 'trunq'::regnamespace and p.proname in ('next_batch', 'read_batch', 'finish_batch', 'subscribe', '_put_batch', '_newest_batch', '_start',
         '_start_tick', '_check_start')
-      or p.pronamespace = 'trunq_queue'::regnamespace and p.prokind = 'f' and p.proname ~ '_(next_batch|finish_batch|newest_batch)$'
+      or p.pronamespace = 'trunq_queue'::regnamespace and p.prokind = 'f' and p.proname ~ '^_(lane|unique)?specimen_(next_batch|finish_batch|newest_batch)$'
   loop
     execute format('drop function %s', v_function);
   end loop;

@@ -36,7 +36,7 @@ declare
   v_table text;
   c_put_batch constant text := 'trunq._put_batch(trunq.queue, integer, text, pg_snapshot, pg_snapshot, bigint, bigint, smallint, bigint[])';
 begin
-  foreach v_table in array array['_specimen_lease', '_lanespecimen_lease'] || array(select q.lease_table from trunq.queue q order by q.queue_id) loop
+  foreach v_table in array array['_specimen_lease', '_lanespecimen_lease'] loop
     execute format('alter table trunq_data.%I add column frontier_tick_id bigint, add column frontier pg_snapshot', v_table);
   end loop;
   if to_regprocedure(c_put_batch) is not null then

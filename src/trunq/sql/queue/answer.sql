@@ -18,7 +18,7 @@ declare
   v_keyed bigint[];*/
 begin
   -- One condition for all that is unusual.
-  if coalesce(v_given, 0) = 0 or array_position(p_ids, null) is not null
+  if coalesce(v_given, 0) = 0 or array_ndims(p_ids) > 1 or array_position(p_ids, null) is not null
       or array_lower(p_ids, 1) <> 1 or array_lower(p_errors, 1) <> 1 or array_lower(p_delays, 1) <> 1
       or array_lower(p_results, 1) <> 1 or array_lower(p_took, 1) <> 1
       or cardinality(p_errors) <> v_given or cardinality(p_delays) <> v_given

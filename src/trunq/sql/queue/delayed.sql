@@ -9,14 +9,19 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
 begin
+  if new.due_at is null then
+    perform trunq._refuse_row(new.created_at);
+  end if;
   insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options)
   values (0 /*queue_id*/, new.id, new.subscription_id, trunq._due_at(null, new.due_at), new.created_at, new.attempt, new.priority, new.kind, new.key,
     new.payload, new.body, new.headers, new.errors,
     case when trunq._is_wider('trunq_log._specimen'::regclass) then trunq._extra(to_jsonb(new)) end, new.expiries, new.options);
+  perform set_config('trunq.rewrite', 'on', true);
   delete from trunq_log._specimen g
   where g.segment = new.segment and g.txid = new.txid and g.id = new.id and g.subscription_id is not distinct from new.subscription_id;
+  perform set_config('trunq.rewrite', 'off', true);
   return null;
 end $$;
 -- As those of functions/gate.sql.
 revoke execute on function trunq_queue._specimen_put_off() from public;
-comment on function trunq_queue._specimen_put_off() is 'After an insert of a message with due_at: moves it to trunq.delayed.';
+comment on function trunq_queue._specimen_put_off() is 'After an insert of a message with due_at: moves it to trunq.delayed. Refuses (TQ005) one that could not be read.';

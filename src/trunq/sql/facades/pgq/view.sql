@@ -5,7 +5,8 @@ do $$
 begin
   perform pgq._lock_names();
   perform pgq._restore_queues();
-  perform pgq._define_queue(f.queue_id) from pgq._queue f order by f.queue_id;
+  -- Each in a transaction of its own: trunq._refresh_next.
+  insert into trunq.outdated (queue_id, changes) select f.queue_id, '[]' from pgq._queue f on conflict do nothing;
   perform pgq._define_insert();
 end $$;
 

@@ -1,0 +1,181 @@
+-- Erasing messages for good, and keeping those of a log from being changed by hand.
+--
+-- A message may have left copies in many places: each of its rows in the log, trunq.delayed and trunq.dead, the archive, the results and errors
+-- of its receipts, a reply, a checkpoint, the error of a batch. delete() empties them all. What is left says that there was a message: id, times,
+-- kind, key, unique key. They are labels, by which messages are found, ordered and counted.
+--
+-- A message that is not over is cancelled first. Its row in the log stays, empty: positions, turns and leases point there.
+--
+-- No copy escapes. What writes one that we cannot see yet, an answer or the end of a lease that takes a message out of the log, also writes
+-- a receipt or a lease, and the archive's duty writes the archive: so these tables are locked, whoever is there already is waited for, and
+-- who comes later reads an empty row. What deletes a row to write another (promote, requeue) meets us at the row it deletes; the
+-- log, where these write to, is emptied last. Publishers and readers wait for nothing.
+
+create or replace function trunq.delete(p_queue text, p_ids bigint[]) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
+begin
+  if trunq._goes_through(p_queue, 'delete') then
+    return trunq._pass(p_queue, 'delete', 'p_ids', p_ids::text)::bigint;
+  end if;
+  perform trunq._find_queue(p_queue);
+  perform trunq._require_read_committed('delete');
+  if p_ids is null or array_position(v_ids, null) is not null then
+    perform trunq._fail('TQ005', 'delete names messages by id, not null', format('select trunq.delete(''%s'', array[42])', p_queue));
+  elsif cardinality(v_ids) > trunq._limit('cancelled_messages') then
+    perform trunq._fail('TQ005', format('delete takes up to %s messages, not %s', trunq._limit('cancelled_messages'), cardinality(v_ids)),
+      'delete them in parts');
+  end if;
+  return trunq._in_turns(p_queue, format('select trunq._delete($1, %L)', v_ids));
+end $$;
+comment on function trunq.delete(text, bigint[]) is
+  'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. What is not over is cancelled, and never handed out again; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.
+Returns: of how many of them something was there.
+Raises: TQ001, TQ005, TQ007; TQ009 while an open transaction has leased or answered messages of the queue.
+Locks: the queue, and its leases and receipts against leases and answers, waiting 200 ms at a time.';
+
+create or replace function trunq._delete(p_queue trunq.queue, p_ids bigint[]) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_archive constant text := format('trunq_archive.%I', p_queue.name);
+  v_running integer;
+  v_logged bigint[];
+  v_found bigint[];
+begin
+  execute format('lock table trunq_data.%I, trunq_data.%I in share row exclusive mode', p_queue.lease_table, p_queue.receipt_table);
+  v_running := (select count(distinct c.id) from trunq._cancel(p_queue, null, p_ids) c where c.state = 'leased');
+  v_found := trunq._delete_elsewhere(p_queue.queue_id, p_ids);
+  if to_regclass(v_archive) is not null then
+    execute format('lock table %s in share row exclusive mode', v_archive);
+    v_found := v_found || trunq._delete_archived(v_archive, p_ids);
+  end if;
+  v_found := v_found || trunq._delete_receipts(p_queue, p_ids);
+  v_logged := trunq._delete_logged(p_queue, p_ids);
+  v_found := v_found || v_logged;
+  -- Of an id that is nowhere nothing stays noted: a message may get it yet.
+  delete from trunq.cancelled c where c.queue_id = p_queue.queue_id and c.id = any (p_ids) and c.id <> all (v_logged);
+  v_found := array(select distinct u.id from unnest(v_found) u(id));
+  insert into trunq.deletion (queue_id, queue, deleted_at, deleted_by, messages, running, ids)
+  values (p_queue.queue_id, p_queue.name, trunq.clock(), session_user, cardinality(v_found), v_running, p_ids);
+  return cardinality(v_found);
+end $$;
+comment on function trunq._delete(trunq.queue, bigint[]) is 'One turn of delete, under the lock of the queue.';
+
+create or replace function trunq._delete_elsewhere(p_queue_id integer, p_ids bigint[]) returns bigint[]
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with delayed as (delete from trunq.delayed d where d.queue_id = p_queue_id and d.id = any (p_ids) returning d.id),
+  dead as (delete from trunq.dead d where d.queue_id = p_queue_id and d.id = any (p_ids) returning d.id),
+  said as (delete from trunq.progress p where p.queue_id = p_queue_id and p.id = any (p_ids) returning p.id),
+  -- Whoever waits for it hears how it ended.
+  replied as (update trunq.reply r set result = null, error = null where r.queue_id = p_queue_id and r.id = any (p_ids) returning r.id)
+  select coalesce(array_agg(g.id), '{}')
+  from (select d.id from delayed d union all select d.id from dead d union all select s.id from said s union all select r.id from replied r) g
+$$;
+comment on function trunq._delete_elsewhere(integer, bigint[]) is 'Deletes messages that are delayed or dead, and what was reported and replied of them. Returns: which there were.';
+
+create or replace function trunq._delete_archived(p_archive text, p_ids bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_found bigint[];
+begin
+  execute format($q$
+    with gone as (
+      update %s a set payload = null, body = null, headers = null, error = null, result = null, options = null,
+        extra = nullif(jsonb_strip_nulls(jsonb_build_object('unique_key', a.extra->'unique_key')), '{}')
+      where a.id = any ($1) returning a.id)
+    select coalesce(array_agg(distinct g.id), '{}') from gone g
+  $q$, p_archive) into v_found using p_ids;
+  return v_found;
+end $$;
+comment on function trunq._delete_archived(text, bigint[]) is 'Empties the attempts at messages in an archive. Returns: which there were.';
+
+create or replace function trunq._delete_receipts(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_found bigint[];
+begin
+  execute format($q$
+    with gone as (
+      update trunq_data.%I r set
+        errors = case when r.errors is not null then array(
+          select case when r.ids[e.at] <> all ($1) then e.error end from unnest(r.errors) with ordinality e(error, at) order by e.at) end,
+        results = case when r.results is not null then array(
+          select case when r.ids[e.at] <> all ($1) then e.result end from unnest(r.results) with ordinality e(result, at) order by e.at) end
+      where r.ids && $1 and num_nonnulls(r.errors, r.results) > 0 returning r.ids)
+    select coalesce(array_agg(distinct u.id), '{}') from gone g cross join unnest(g.ids) u(id) where u.id = any ($1)
+  $q$, p_queue.receipt_table) into v_found using p_ids;
+  -- A batch that failed has one error for all its messages.
+  execute format($q$
+    update trunq_data.%1$I l set error = null
+    where l.error is not null and exists (
+      select from trunq_log.%2$I g where g.id = any ($1) and pg_visible_in_snapshot(g.txid, l.hi) and not pg_visible_in_snapshot(g.txid, l.lo))
+  $q$, p_queue.lease_table, p_queue.log_table) using p_ids;
+  return v_found;
+end $$;
+comment on function trunq._delete_receipts(trunq.queue, bigint[]) is 'Empties the errors and results of messages. Returns: which had any.';
+
+create or replace function trunq._delete_logged(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_own text;
+  v_found bigint[];
+begin
+  select coalesce(string_agg(format(', %I = %s', a.attname, case when a.attnotnull then 'default' else 'null' end), '' order by a.attnum), '') into v_own
+  from pg_attribute a
+  where a.attrelid = format('trunq_log.%I', p_queue.log_table)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity = ''
+    and a.attname not in ('unique_key', 'unique_turn', 'unique_until')
+    and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname);
+  perform set_config('trunq.rewrite', 'on', true);
+  execute format($q$
+    with gone as (
+      update trunq_log.%I g set payload = null, body = null, headers = null, errors = null%s where g.id = any ($1) returning g.id)
+    select coalesce(array_agg(distinct g.id), '{}') from gone g
+  $q$, p_queue.log_table, v_own) into v_found using p_ids;
+  perform set_config('trunq.rewrite', 'off', true);
+  return v_found;
+end $$;
+comment on function trunq._delete_logged(trunq.queue, bigint[]) is 'Empties every row of messages in the log, the user''s columns too; those that cannot be null have their defaults. Returns: which there were.';
+
+create or replace function trunq._are_deleted(p_queue_id integer, p_ids bigint[]) returns bigint[]
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select array(
+    select distinct u.id from trunq.deletion d cross join unnest(d.ids) u(id)
+    where d.queue_id = p_queue_id and d.ids && p_ids and u.id = any (p_ids))
+$$;
+comment on function trunq._are_deleted(integer, bigint[]) is 'Which of these messages somebody has deleted.';
+
+create or replace function trunq.list_deletions(p_queue text default null, p_limit integer default 100, p_before bigint default null)
+returns table (deletion_id bigint, queue text, deleted_at timestamptz, deleted_by text, messages integer, running integer, ids bigint[])
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_queue_id integer;
+begin
+  if p_queue is not null then
+    v_queue_id := (trunq._find_queue(p_queue)).queue_id;
+    if trunq._goes_through(p_queue, 'list_deletions') then
+      return query execute trunq._through(p_queue, 'list_deletions', 'p_limit', p_limit::text, 'p_before', p_before::text);
+      return;
+    end if;
+  end if;
+  perform trunq._check_limit(p_limit);
+  return query
+    select d.deletion_id, d.queue, d.deleted_at, d.deleted_by, d.messages, d.running, d.ids
+    from trunq.deletion d
+    where (v_queue_id is null or d.queue_id = v_queue_id) and (p_before is null or d.deletion_id < p_before)
+    order by d.deletion_id desc limit p_limit;
+end $$;
+comment on function trunq.list_deletions(text, integer, bigint) is
+  'Who deleted which messages, the newest first; without p_queue for the owner alone, with those of queues that are gone. p_before: the last deletion_id of the page before. messages: of how many something was there; running: how many of these a worker held: delete them again when they are over.
+Raises: TQ001, TQ005.';
+
+create or replace function trunq._refuse_rewrite() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise exception using errcode = 'TQ020',
+    message = format('messages in %I.%I are neither changed nor deleted: their readers would miss them', tg_table_schema, tg_table_name),
+    hint = format('all of them at once: select trunq.empty_queue(%1$L); so that some do not run: select * from trunq.cancel(%1$L, array[42]); what they hold, for good: select trunq.delete(%1$L, array[42])',
+      tg_table_name);
+end $$;
+comment on function trunq._refuse_rewrite() is 'Before an update or delete of a log: refuses it (TQ020), unless the setting trunq.rewrite is on, which our own functions turn on for a statement. (Not by a clause SET of theirs: only a superuser may make a function with one for a setting that no library defines.)';

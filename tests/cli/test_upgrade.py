@@ -1,0 +1,63 @@
+"""`trunq db upgrade`: what it would do, and how far it is."""
+
+from __future__ import annotations
+
+import psycopg
+
+from calling import OUTDATED
+from shelling import Shell
+from trunq import Client, install
+
+
+def test_a_dry_run_says_what_it_would_do_and_lock_and_changes_nothing(
+    trunq: Shell, client: Client, database: str
+) -> None:
+    for queue in ("mail", "orders"):
+        client.create_queue(queue)
+    assert "up to date" in trunq("db", "upgrade", "--dry-run").said
+    with psycopg.connect(database, autocommit=True) as session:
+        session.execute(OUTDATED.encode())
+        session.execute("drop trigger keep on trunq_log.mail")
+    said = trunq("db", "upgrade", "--dry-run").said
+    assert "Then 2 queues, each in a transaction of its own" in said
+    assert "1 logs get a trigger; their publishers wait for it, up to 200 ms at a time: mail" in said
+    assert "Nothing was changed." in said
+    assert trunq("db", "upgrade", "--dry-run", "--json").json == {
+        "before": install.newest(),
+        "after": install.newest(),
+        "migrations": [],
+        "tables": [],
+        "functions": True,
+        "queues": ["mail", "orders"],
+        "logs": ["mail"],
+    }
+    done = trunq("db", "upgrade").said
+    assert "Queue mail is up to date, 1 left." in done
+    assert "2 queues were brought up to date." in done
+    assert "up to date" in trunq("db", "upgrade", "--dry-run").said
+
+
+def test_a_dry_run_names_the_migrations_that_are_missing_and_what_they_change(
+    trunq: Shell, client: Client, database: str
+) -> None:
+    client.create_queue("mail")
+    with psycopg.connect(database, autocommit=True) as session:
+        session.execute("delete from trunq.migration where number > 16")
+        session.execute(OUTDATED.encode())
+    found = trunq("db", "upgrade", "--dry-run", "--json").json
+    assert found["before"] == 16
+    assert found["migrations"][0] == "0017_space"
+    assert {"trunq.queue", "trunq.subscription"} <= set(found["tables"])
+    said = trunq("db", "upgrade", "--dry-run").said
+    assert "migration 0017_space" in said
+    assert "trunq.queue: changed, locked for a moment" in said
+
+
+def test_an_upgrade_that_was_stopped_is_finished_by_the_next(
+    trunq: Shell, client: Client, database: str
+) -> None:
+    client.create_queue("mail")
+    with psycopg.connect(database, autocommit=True) as session:
+        session.execute("select trunq._outdate_queues('[]')")
+    assert trunq("db", "upgrade", "--dry-run", "--json").json["queues"] == ["mail"]
+    assert "an upgrade that was stopped is done now" in trunq("db", "upgrade").said
