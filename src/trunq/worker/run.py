@@ -50,6 +50,10 @@ _FOR_ANSWERS: Final = 0.9
 """Until then is the time of their answers; the rest is for the end."""
 _STUBBORN: Final = 5.0
 """Seconds in which what is cancelled should end, when no grace bounds them."""
+_FOR_LEASE: Final = 0.25
+"""This share of the grace is for the answer of a lease that was asked for before."""
+_LEAVING: Final = 1.0
+"""Seconds in which the database is told that our slots are gone."""
 _KINDS_SAID: Final = 10
 
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
@@ -186,6 +190,9 @@ class Run:
         if grace is not None:
             loop = asyncio.get_running_loop()
             self._ends_at = monotonic() + grace
+            for link in (self._leases, self._listening):
+                # Both do what is harmless when it is not heard, and may be silent.
+                loop.call_later(min(grace * _FOR_LEASE, _STUBBORN), link.cut)
             loop.call_later(grace * _FOR_HANDLERS, self._give_up)
             loop.call_later(grace * _FOR_ANSWERS, self._overdue.set)
         self._fetcher.stop()
@@ -316,13 +323,19 @@ class Run:
             await asyncio.sleep(_ATTEND_EVERY)
             # Whoever drains has no slots to offer.
             if self._attends and not self._fetcher.is_stopped:
-                await self._leases.run(self._attend)
+                try:
+                    await self._leases.run(self._attend)
+                except psycopg.Error:
+                    if not self._fetcher.is_stopped:
+                        raise
 
     async def _leave(self) -> None:
         connection = self._leases.connection
+        timer = asyncio.get_running_loop().call_later(_LEAVING, self._leases.cut)
         with contextlib.suppress(psycopg.Error):
             if connection is not None and not connection.closed:
                 await execute(connection, Call("_leave", {"worker": self._options.identity}))
+        timer.cancel()
 
     async def _keep_following(self) -> None:
         while True:
@@ -403,6 +416,8 @@ class Run:
             slot.close()
         if self._leader is not None:
             self._leader.stop()
+        if self._overdue.is_set():
+            self._answers.cut()
         await self._end_in_time(slots)
         await self._registry.processes.close()
         await self._transactions.close()
