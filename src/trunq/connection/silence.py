@@ -4,7 +4,8 @@ A proxy that was stopped, a frozen machine, a network that forgot a connection: 
 goes on answering keepalives, and the statement is never answered. So whoever has waited in silence for a while
 (the setting `silence`) asks on a second connection what became of the first. While the server works for it,
 the wait goes on, however long the statement takes. Otherwise the connection is closed, and is a lost one like
-any other: whoever lost it connects again, and sends answers again whose fate is unknown.
+any other: whoever lost it connects again, and sends answers again whose fate is unknown. Its session is ended,
+too: the server does not know that nobody is there any more, and what the session had locked, others wait for.
 
 Which session is ours cannot be asked behind a connection pooler, or where nobody tracks activities. There a
 statement of ours is given up; one of a caller's own, on a connection that is lent to it, is waited for.
@@ -39,11 +40,17 @@ _LAST: Final = 1.0
 _ASKING: Final = 5
 """Seconds for a second connection, and for its answer."""
 
-_QUESTION: Final = """
-select coalesce(a.state, 'disabled') = 'disabled', a.state = 'active' and a.wait_event_type is distinct from 'Client'
-from pg_catalog.pg_stat_activity a where a.pid = %s
-"""
+_AT_WORK: Final = "a.state = 'active' and a.wait_event_type is distinct from 'Client'"
 """A session that waits for its client does not work for it."""
+_QUESTION: Final = f"""
+select coalesce(a.state, 'disabled') = 'disabled', {_AT_WORK} from pg_catalog.pg_stat_activity a
+where a.pid = %(pid)s
+"""
+_END: Final = f"""
+select false, pg_catalog.pg_terminate_backend(a.pid) is null from pg_catalog.pg_stat_activity a
+where a.pid = %(pid)s and a.application_name = %(name)s and a.datname = current_database()
+and a.usename = session_user and not ({_AT_WORK})
+"""
 
 
 def lend(connection: AsyncConnection[Any] | Connection[Any], *, is_lent: bool = True) -> None:
@@ -105,18 +112,25 @@ class _Watched:
     """Whether somebody executes statements of their own on it."""
     _is_question = False
 
+    @property
+    def _session(self) -> dict[str, Any]:
+        return {"pid": self.pgconn.backend_pid, "name": self._name}
+
+    @property
+    def _name(self) -> str:
+        names = (each.val for each in self.pgconn.info if each.keyword == b"application_name")
+        return (next(names, None) or b"").decode()
+
     def _address(self) -> str:
         """That of the same server, whichever of several this is connected to."""
         known = {each.keyword.decode(): each.val.decode() for each in self.pgconn.info if each.val}
         return make_conninfo(
-            **{**known, "connect_timeout": _ASKING, "application_name": "trunq asks after a silent connection"}
+            **{**known, "connect_timeout": _ASKING, "application_name": "trunq asks"}
         )
 
     def _goes_on(self, told: tuple[bool, bool] | None) -> bool:
         """Whether to wait on, by what the server said of the session; None: that it is not there."""
-        if told is None:
-            return False
-        is_unknown, is_at_work = told
+        is_unknown, is_at_work = told or (False, False)
         return self.is_lent if is_unknown else is_at_work
 
     def _goes_on_after(self, error: psycopg.Error) -> bool:
@@ -125,9 +139,8 @@ class _Watched:
 
     def _give_up(self, silent: float) -> psycopg.OperationalError:
         """Close it, and say so."""
-        name = next((each.val for each in self.pgconn.info if each.keyword == b"application_name"), None)
         why = f"nothing was heard for {silent:.0f} s, and the server does not work on it"
-        log.warning("closed a silent connection (%s): %s", (name or b"trunq").decode(), why)
+        log.warning("closed a silent connection (%s): %s", self._name, why)
         self.pgconn.finish()
         return psycopg.OperationalError(f"the connection was silent: {why}")
 
@@ -146,26 +159,28 @@ class AsyncWatched(_Watched, AsyncConnection[Any]):
                 return await super().wait(_heard(gen, longest, is_resumed=is_resumed), interval)
             except _Silence as silence:
                 silent += silence.args[0]
-            if self._is_question or is_last:
+            if self._is_question:
                 raise self._give_up(silent)
             try:
-                goes_on = await self._ask()
+                goes_on = await self._asked(_END if is_last else _QUESTION)
             except BaseException:
                 # Cancelled, with a statement that nobody waits for any more.
                 self.pgconn.finish()
                 raise
+            if is_last:
+                raise self._give_up(silent)
             is_resumed, is_last = True, not goes_on
             longest, silent = (None, 0.0) if goes_on else (_LAST, silent)
 
-    async def _ask(self) -> bool:
+    async def _asked(self, statement: str) -> bool:
+        """Ask the server about the session of this connection: whether to wait on."""
         if self.is_pooled:
             return self.is_lent
         try:
             async with await AsyncWatched.connect(self._address(), autocommit=True) as other:
                 other._is_question = True
-                return self._goes_on(
-                    await (await other.execute(_QUESTION, (self.pgconn.backend_pid,))).fetchone()
-                )
+                told = await other.execute(statement.encode(), self._session)
+                return self._goes_on(await told.fetchone())
         except psycopg.Error as error:
             log.debug("could not ask after a silent connection: %s", first_line(error))
             return self._goes_on_after(error)
@@ -185,23 +200,27 @@ class Watched(_Watched, Connection[Any]):
                 return super().wait(_heard(gen, longest, is_resumed=is_resumed), interval)
             except _Silence as silence:
                 silent += silence.args[0]
-            if self._is_question or is_last:
+            if self._is_question:
                 raise self._give_up(silent)
             try:
-                goes_on = self._ask()
+                goes_on = self._asked(_END if is_last else _QUESTION)
             except BaseException:
                 self.pgconn.finish()
                 raise
+            if is_last:
+                raise self._give_up(silent)
             is_resumed, is_last = True, not goes_on
             longest, silent = (None, 0.0) if goes_on else (_LAST, silent)
 
-    def _ask(self) -> bool:
+    def _asked(self, statement: str) -> bool:
+        """Ask the server about the session of this connection: whether to wait on."""
         if self.is_pooled:
             return self.is_lent
         try:
             with Watched.connect(self._address(), autocommit=True) as other:
                 other._is_question = True
-                return self._goes_on(other.execute(_QUESTION, (self.pgconn.backend_pid,)).fetchone())
+                told = other.execute(statement.encode(), self._session)
+                return self._goes_on(told.fetchone())
         except psycopg.Error as error:
             log.debug("could not ask after a silent connection: %s", first_line(error))
             return self._goes_on_after(error)
