@@ -27,7 +27,9 @@ class Proxy:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         self._ready.wait()
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self.port, sslmode="disable", gssencmode="disable")
+        self.dsn = make_conninfo(
+            dsn, host="127.0.0.1", port=self.port, sslmode="disable", gssencmode="disable"
+        )
 
     @property
     def connections(self) -> int:
@@ -79,8 +81,7 @@ class Proxy:
             passes.set()
         for writer in self._writers:
             writer.transport.abort()
-        while len(asyncio.all_tasks()) > 1:
-            await asyncio.sleep(0.001)
+        await asyncio.gather(*(each for each in asyncio.all_tasks() if each is not asyncio.current_task()))
         await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -148,7 +148,9 @@ async def test_a_mover_moves_each_message_once_over_a_silence(work: Engine, prox
         for count in range(1, 4):
             work.publish()
             await async_wait_until(
-                lambda wanted=count: copy.connection.execute(moved).fetchone() == (wanted,) * 2 or moving.done()
+                lambda wanted=count: (
+                    copy.connection.execute(moved).fetchone() == (wanted,) * 2 or moving.done()
+                )
             )
             proxy.silence()
     finally:
@@ -171,4 +173,4 @@ def test_behind_a_pooler_what_is_yours_is_waited_for_and_what_is_ours_given_up(
                 client.list_queues()
         finally:
             blocker.close()
-        wait_until(lambda: client.list_queues())
+        wait_until(client.list_queues)

@@ -16,7 +16,7 @@ import pytest
 
 from serving import PATIENCE, Queue
 from trunq import Client
-from trunq.leader import Leader, election
+from trunq.leader import Leader, line
 from trunq.message import Message
 from waiting import async_wait_until, wait_until
 
@@ -276,13 +276,13 @@ def test_as_a_process_it_resigns_on_a_signal(queue: Queue) -> None:
 async def test_a_warning_of_the_database_is_logged_once(
     queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election, "_WARN_EVERY", 0.0)
+    monkeypatch.setattr(line, "_WARN_EVERY", 0.0)
     queue.connection.execute(
         "insert into trunq.duty_failure (duty, queue, failed_at, error)"
         " values ('retire', 'q', now(), 'no room')"
     )
     looks = []
-    monkeypatch.setattr(election, "execute", counted(election.execute, looks, "list_warnings"))
+    monkeypatch.setattr(line, "execute", counted(line.execute, looks, "list_warnings"))
     async with leading(Leader(queue.dsn)):
         await async_wait_until(lambda: len(looks) >= 3)
     told = [record.getMessage() for record in caplog.records if "duty retire failed" in record.getMessage()]

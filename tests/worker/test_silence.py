@@ -78,11 +78,13 @@ async def test_a_worker_goes_on_after_a_silence_and_answers_count_once(
 
     with caplog.at_level(logging.WARNING, "trunq.link"):
         async with running(worker) as (task,):
-            ids = []
-            for _ in range(2):
+            ids: list[int] = []
+            for enough in (5, 35):
                 for kind in ("work", "write", "write sync"):
                     ids += queue.publish(kind, count=10)
-                await async_wait_until(lambda: worker.statistics.handled > len(ids) // 3 or task.done())
+                await async_wait_until(
+                    lambda enough=enough: worker.statistics.handled >= enough or task.done()
+                )
                 proxy.silence()
             await async_wait_until(lambda: queue.is_done() or task.done())
             assert not task.done()

@@ -141,6 +141,11 @@ class Link:
             async with asyncio.timeout(seconds):
                 await self._hurried.wait()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether `run` waits for the database."""
+        return self._working.locked()
+
     def cut(self) -> None:
         """End what waits on the connection, at once: it is lost to that."""
         if (connection := self.connection) is not None and not connection.closed:

@@ -1,11 +1,11 @@
 """Connections that notice when nothing comes over them any more.
 
 A proxy that was stopped, a frozen machine, a network that forgot a connection: the kernel at the other end
-goes on answering keepalives, and the statement is never answered. So whoever has waited in silence for a while
-(the setting `silence`) asks on a second connection what became of the first. While the server works for it,
-the wait goes on, however long the statement takes. Otherwise the connection is closed, and is a lost one like
-any other: whoever lost it connects again, and sends answers again whose fate is unknown. Its session is ended,
-too: the server does not know that nobody is there any more, and what the session had locked, others wait for.
+goes on answering keepalives, and the statement is never answered. So whoever has waited in silence for a
+while (the setting `silence`) asks on a second connection what became of the first. While the server works for
+it, the wait goes on, however long the statement takes. Otherwise the connection is closed, and is a lost one
+like any other: whoever lost it connects again, and sends answers again whose fate is unknown. Its session is
+ended too: the server does not know that its client has gone, and others wait for what the session locked.
 
 Which session is ours cannot be asked behind a connection pooler, or where nobody tracks activities. There a
 statement of ours is given up; one of a caller's own, on a connection that is lent to it, is waited for.
@@ -124,9 +124,7 @@ class _Watched:
     def _address(self) -> str:
         """That of the same server, whichever of several this is connected to."""
         known = {each.keyword.decode(): each.val.decode() for each in self.pgconn.info if each.val}
-        return make_conninfo(
-            **{**known, "connect_timeout": _ASKING, "application_name": "trunq asks"}
-        )
+        return make_conninfo(**(known | {"connect_timeout": str(_ASKING), "application_name": "trunq asks"}))
 
     def _goes_on(self, told: tuple[bool, bool] | None) -> bool:
         """Whether to wait on, by what the server said of the session; None: that it is not there."""
@@ -148,11 +146,17 @@ class _Watched:
 class AsyncWatched(_Watched, AsyncConnection[Any]):
     """An async connection that is not silent for ever."""
 
-    async def wait(self, gen: PQGen[RV], interval: float = _INTERVAL, timeout: float | None = None) -> RV:
+    async def wait(
+        self,
+        gen: PQGen[RV],
+        interval: float = _INTERVAL,
+        timeout: float | None = None,  # noqa: ASYNC109  # psycopg's own
+    ) -> RV:
         """Wait for a piece of psycopg's own work; with a `timeout`, somebody else looks after it."""
         if timeout is not None:
             return await super().wait(gen, interval, timeout)
-        longest, silent = _ASKING if self._is_question else None, 0.0
+        longest: float | None = _ASKING if self._is_question else None
+        silent = 0.0
         is_resumed = is_last = False
         while True:
             try:
@@ -193,7 +197,8 @@ class Watched(_Watched, Connection[Any]):
         """Wait for a piece of psycopg's own work; with a `timeout`, somebody else looks after it."""
         if timeout is not None:
             return super().wait(gen, interval, timeout)
-        longest, silent = _ASKING if self._is_question else None, 0.0
+        longest: float | None = _ASKING if self._is_question else None
+        silent = 0.0
         is_resumed = is_last = False
         while True:
             try:

@@ -65,6 +65,11 @@ class Bell:
         """Whether notifications reach us."""
         return self._connection is not None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a command waits for the database."""
+        return self._one_command.locked()
+
     async def open(self) -> None:
         """Listen; raises psycopg.OperationalError when the database is away."""
         if self._notify is False:

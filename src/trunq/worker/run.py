@@ -190,12 +190,17 @@ class Run:
         if grace is not None:
             loop = asyncio.get_running_loop()
             self._ends_at = monotonic() + grace
-            for link in (self._leases, self._listening):
-                # Both do what is harmless when it is not heard, and may be silent.
-                loop.call_later(min(grace * _FOR_LEASE, _STUBBORN), link.cut)
+            loop.call_later(min(grace * _FOR_LEASE, _STUBBORN), self._lease_no_longer)
             loop.call_later(grace * _FOR_HANDLERS, self._give_up)
             loop.call_later(grace * _FOR_ANSWERS, self._overdue.set)
         self._fetcher.stop()
+
+    def _lease_no_longer(self) -> None:
+        """Wait no longer for what a lease, or the bell, answers: their connections may be silent."""
+        if self._leases.is_busy:
+            self._leases.cut()
+        if self._bell.is_busy:
+            self._listening.cut()
 
     def _give_up(self) -> None:
         """Wait for handlers no longer: what is left of the grace is for their answers."""
