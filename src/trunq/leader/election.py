@@ -73,6 +73,8 @@ class Leader:
         self._stopped = asyncio.Event()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._newest: int | None = None
+        """The term that we may still have, though its lease could not be renewed in time."""
         self._expiry: asyncio.TimerHandle | None = None
         self._note_at = 0.0
 
@@ -177,6 +179,7 @@ class Leader:
         term = await self._link.run(self._elect)
         # Known at once: whoever is stopped from here on has something to resign.
         before, self.term = self.term, term
+        self._newest = term
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -241,16 +244,22 @@ class Leader:
                 await self._stopped.wait()
 
     async def _resign(self) -> None:
-        if self.term is None:
+        term, self.term, self._newest = self._newest, None, None
+        if term is None or self._link.connection is None:
             return
-        term, self.term = self.term, None
-        connection = self._link.connection
+        resign = Call("resign", {"name": self.name, "term": term})
+        timer = asyncio.get_running_loop().call_later(_STUBBORN, self._ask_no_longer)
         try:
-            if connection is not None and not connection.closed:
-                resign = Call("resign", {"name": self.name, "term": term})
-                await self._link.run(lambda connection: execute(connection, resign))
-        except psycopg.Error as error:
+            async with asyncio.timeout(2 * _STUBBORN):
+                try:
+                    await self._link.run(lambda connection: execute(connection, resign))
+                except psycopg.OperationalError:
+                    # The connection was lost, perhaps before.
+                    await self._link.run(lambda connection: execute(connection, resign))
+        except (psycopg.Error, TimeoutError) as error:
             log.warning("could not resign, the next leader waits for our lease to end: %s", first_line(error))
+        finally:
+            timer.cancel()
 
 
 async def _left_undone(connection: AsyncConnection[Any]) -> dict[Pair, float]:
