@@ -55,6 +55,8 @@ _FOR_LEASE: Final = 0.25
 _LEAVING: Final = 1.0
 """Seconds in which the database is told that our slots are gone."""
 _KINDS_SAID: Final = 10
+_OF_LEADER: Final = 3
+"""Connections of a leader: for its election, and for each of its two lines of duties."""
 
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
@@ -91,11 +93,11 @@ class Options:
 def connections(options: Options, registry: Registry) -> tuple[int, int]:
     """How many connections a worker opens at most, and how many of them each pool of transactions has.
 
-    Leases, answers, the bell, the leader and what ranks have one each. Async handlers in a transaction have
+    Leases, answers, the bell and what ranks have one each, the leader three. Async handlers in a transaction have
     a pool, and sync ones another. Not counted: one for each subscription that is ranked by a function with a
     connection.
     """
-    fixed = 2 + (options.notify is not False) + options.lead + (options.ranks is not None)
+    fixed = 2 + (options.notify is not False) + _OF_LEADER * options.lead + (options.ranks is not None)
     pools = registry.colours_of_transactions
     most = options.max_connections
     if most is None:
