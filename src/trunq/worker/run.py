@@ -94,8 +94,8 @@ def connections(options: Options, registry: Registry) -> tuple[int, int]:
     """How many connections a worker opens at most, and how many of them each pool of transactions has.
 
     Leases, answers, the bell and what ranks have one each, the leader three. Async handlers in a transaction
-    have a pool, and sync ones another. Not counted: one for each subscription that is ranked by a function with a
-    connection.
+    have a pool, and sync ones another. Not counted: one for each subscription that is ranked by a function
+    with a connection.
     """
     fixed = 2 + (options.notify is not False) + _OF_LEADER * options.lead + (options.ranks is not None)
     pools = registry.colours_of_transactions
