@@ -134,8 +134,8 @@ def test_an_address_keeps_what_it_says_itself() -> None:
 
 
 def test_a_duty_is_called_for_a_queue_or_for_none() -> None:
-    each = Duty("reap", True, timedelta(seconds=1), 1, 4, timedelta(seconds=1))
-    once = Duty("fire", False, timedelta(seconds=2), None, None, None)
+    each = Duty("reap", True, timedelta(seconds=1), 1, 4, timedelta(seconds=1), "quick")
+    once = Duty("fire", False, timedelta(seconds=2), None, None, None, "quick")
     assert duty.call(each, "orders").values == ["reap", "orders"]
     assert duty.call(once, None).values == ["fire"]
     assert (duty.pause(each, 2.0), duty.pause(each, 60.0), duty.pause(once, None)) == (0.5, 1.0, 2.0)

@@ -23,12 +23,13 @@ from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
-from psycopg import Connection, Cursor, sql
+from psycopg import Cursor, sql
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
 from trunq.connection.backoff import first_line, is_away, is_passing
 from trunq.connection.session import PROBE, adapt, is_pooled
+from trunq.connection.silence import Watched
 from trunq.errors import ClientClosed, MessageFailed, MessageTooLarge, translate
 from trunq.record import Reply
 from trunq.wire.array import adapt_arrays, bigint_array
@@ -278,7 +279,7 @@ class _Listening:
 
     def __init__(self, conninfo: str, bell: socket.socket) -> None:
         self._bell = bell
-        self._connection = Connection.connect(conninfo, autocommit=True)
+        self._connection = Watched.connect(conninfo, autocommit=True)
         try:
             probed = self._connection.execute(PROBE).fetchone() or (0, "")
             self.listens = not is_pooled(self._connection, probed)

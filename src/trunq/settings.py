@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -71,6 +71,10 @@ class Settings(BaseSettings):
 
     embedded: Path | None = None
     """Directory of an embedded server to use instead."""
+
+    silence: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds of silence after which the server is asked what became of a connection. Where it does not work
+    for it, or cannot be reached, the connection is closed, and opened again."""
 
     spark: Spark = Spark()
 

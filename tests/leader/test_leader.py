@@ -16,7 +16,7 @@ import pytest
 
 from serving import PATIENCE, Queue
 from trunq import Client
-from trunq.leader import Leader, election
+from trunq.leader import Leader, line
 from trunq.message import Message
 from waiting import async_wait_until, wait_until
 
@@ -276,13 +276,13 @@ def test_as_a_process_it_resigns_on_a_signal(queue: Queue) -> None:
 async def test_a_warning_of_the_database_is_logged_once(
     queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election, "_WARN_EVERY", 0.0)
+    monkeypatch.setattr(line, "_WARN_EVERY", 0.0)
     queue.connection.execute(
         "insert into trunq.duty_failure (duty, queue, failed_at, error)"
         " values ('retire', 'q', now(), 'no room')"
     )
     looks = []
-    monkeypatch.setattr(election, "execute", counted(election.execute, looks, "list_warnings"))
+    monkeypatch.setattr(line, "execute", counted(line.execute, looks, "list_warnings"))
     async with leading(Leader(queue.dsn)):
         await async_wait_until(lambda: len(looks) >= 3)
     told = [record.getMessage() for record in caplog.records if "duty retire failed" in record.getMessage()]
@@ -384,7 +384,7 @@ async def test_a_new_schedule_is_heard_of_after_the_connection_was_lost(queue: Q
             "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
             " where datname = current_database() and application_name like 'trunq leader%'"
         ).fetchall()
-        assert ended == [(True,)]
+        assert ended == [(True,)] * 3
         ticks = leader.performed.calls["tick"]
         await async_wait_until(lambda: leader.performed.calls["tick"] > ticks)
         queue.connection.execute("select trunq.create_schedule('often', 'q', p_every => '1 s')")

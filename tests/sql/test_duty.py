@@ -337,3 +337,42 @@ def test_a_long_election_is_believed(connection: psycopg.Connection[Any]) -> Non
     assert call(connection, "elect", name="other") == [(None,)]
     with refused("TQ005", "positive"):
         call(connection, "elect", name="one", lease_time="0")
+
+
+def test_a_duty_that_was_not_done_for_long_is_a_warning_that_says_where_to_look(
+    connection: psycopg.Connection[Any],
+) -> None:
+    connection.execute("select trunq.create_queue('work'), trunq.create_queue('other')")
+    note = "select trunq._note_duties(array['rotate', 'promote', 'fire'], array['work', 'other', ''], %s)"
+    connection.execute(note, ([600, 61, 30],))
+    assert call(connection, "list_warnings") == [], "nobody leads, which trunq.status says"
+    connection.execute("select trunq.elect('me', '1 hour')")
+    warnings = call(connection, "list_warnings")
+    assert [(row.queue, row.warning.partition(" was last done at ")[0]) for row in warnings] == [
+        ("other", 'duty promote of queue "other"'),
+        ("work", 'duty rotate of queue "work"'),
+    ]
+    assert warnings[1].warning.endswith(", 00:10:00 ago")
+    assert [row.queue for row in call(connection, "list_warnings", queue="work")] == ["work"]
+    connection.execute(warnings[0].hint.partition(": ")[2])
+    connection.execute("insert into trunq.duty_failure values ('rotate', 'work', now(), 'why')")
+    assert [row.warning.partition(" at ")[0] for row in call(connection, "list_warnings", queue="work")] == [
+        "duty rotate failed"
+    ]
+    connection.execute(note, ([6, 6, 6],))
+    connection.execute("delete from trunq.duty_failure")
+    assert call(connection, "list_warnings") == []
+
+
+def test_calls_of_pg_cron_note_what_was_done_now_and_then(connection: psycopg.Connection[Any]) -> None:
+    Engine(connection, "work").create()
+    noted = "select duty, queue, xmin::text from trunq.duty_done order by duty"
+    connection.execute("call trunq.perform_each_duty()")
+    first = connection.execute(noted).fetchall()
+    assert {duty for duty, _, _ in first} == {row.duty for row in call(connection, "list_duties")}
+    assert {queue for _, queue, _ in first} == {""}
+    connection.execute("call trunq.perform_each_duty()")
+    assert connection.execute(noted).fetchall() == first
+    connection.execute("update trunq.duty_done set done_at = done_at - interval '11 seconds'")
+    connection.execute("call trunq.perform_each_duty()")
+    assert all(later != before for later, before in zip(connection.execute(noted), first, strict=True))

@@ -23,6 +23,7 @@ from trunq.connection.address import address, complete
 from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
 from trunq.connection.home import AsyncHome
 from trunq.connection.session import PROBE, is_pooled
+from trunq.connection.silence import AsyncWatched, lend, lent
 from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 
 
@@ -120,9 +121,10 @@ class AsyncConnections:
             raise TypeError(
                 "a client that was given a pool cannot connect by itself: give it a connection string"
             )
-        connection = await AsyncConnection.connect(self._conninfo, autocommit=True, **parameters)
+        connection = await AsyncWatched.connect(self._conninfo, autocommit=True, **parameters)
         try:
             await configure(connection)
+            lend(connection)
         except BaseException:
             await connection.close()
             raise
@@ -137,7 +139,8 @@ class AsyncConnections:
         with translated:
             async with self._borrow() as connection, connection.transaction():
                 try:
-                    yield connection
+                    with lent(connection):
+                        yield connection
                 finally:
                     if is_inherited(connection):
                         # Forked inside the block: the transaction is the parent's to end.

@@ -10,6 +10,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from trunq.connection.pool import AsyncOwnPool
 from trunq.connection.session import PROBE, adapt
+from trunq.connection.silence import AsyncWatched
 
 AsyncPool = AsyncConnectionPool[AsyncConnection[Any]]
 
@@ -23,6 +24,7 @@ async def open_pool(conninfo: str, name: str, max_size: int, patience: float) ->
     """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server."""
     pool = AsyncOwnPool(
         conninfo,
+        connection_class=AsyncWatched,
         kwargs={"autocommit": True},
         min_size=1,
         max_size=max_size,

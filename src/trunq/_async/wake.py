@@ -12,6 +12,7 @@ from psycopg import AsyncConnection, sql
 from trunq._async.bell import AsyncBells
 from trunq.connection.backoff import first_line
 from trunq.connection.session import PROBE, is_pooled
+from trunq.connection.silence import limit
 from trunq.reply import AsyncPatience
 
 log = logging.getLogger("trunq.client")
@@ -38,6 +39,7 @@ class AsyncWake:
         self._can_listen = client._conninfo is not None
         self._connection: AsyncConnection[Any] | None = None
         self._holds_bell = False
+        self._asked_at = 0.0
         self._pause = _FIRST_POLL
         self._publisher_pause = _FIRST_PUBLISHER
 
@@ -82,9 +84,14 @@ class AsyncWake:
 
     async def lie_down(self) -> bool:
         """Take the bell before sleeping. True: look once more first, as something may have come."""
-        if self._holds_bell:
+        if self._holds_bell and monotonic() < self._asked_at + limit():
             return False
+        self._asked_at = monotonic()
         try:
+            if self._holds_bell and self._connection is not None:
+                # Who only listens would not hear that nothing comes any more.
+                await self._client.queue_channel(self._queue, connection=self._connection)
+                return False
             if self._connection is None and self._can_listen:
                 await self.open()
                 # What came while nobody listened was not heard.

@@ -25,6 +25,7 @@ from trunq.connection.address import address, complete
 from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
 from trunq.connection.home import Home
 from trunq.connection.session import PROBE, is_pooled
+from trunq.connection.silence import Watched, lend, lent
 from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 
 
@@ -122,9 +123,10 @@ class Connections:
             raise TypeError(
                 "a client that was given a pool cannot connect by itself: give it a connection string"
             )
-        connection = Connection.connect(self._conninfo, autocommit=True, **parameters)
+        connection = Watched.connect(self._conninfo, autocommit=True, **parameters)
         try:
             configure(connection)
+            lend(connection)
         except BaseException:
             connection.close()
             raise
@@ -139,7 +141,8 @@ class Connections:
         with translated:
             with self._borrow() as connection, connection.transaction():
                 try:
-                    yield connection
+                    with lent(connection):
+                        yield connection
                 finally:
                     if is_inherited(connection):
                         # Forked inside the block: the transaction is the parent's to end.

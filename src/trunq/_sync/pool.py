@@ -12,6 +12,7 @@ from psycopg_pool import ConnectionPool
 
 from trunq.connection.pool import OwnPool
 from trunq.connection.session import PROBE, adapt
+from trunq.connection.silence import Watched
 
 Pool = ConnectionPool[Connection[Any]]
 
@@ -25,6 +26,7 @@ def open_pool(conninfo: str, name: str, max_size: int, patience: float) -> Pool:
     """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server."""
     pool = OwnPool(
         conninfo,
+        connection_class=Watched,
         kwargs={"autocommit": True},
         min_size=1,
         max_size=max_size,

@@ -14,6 +14,7 @@ from psycopg import Connection, sql
 from trunq._sync.bell import Bells
 from trunq.connection.backoff import first_line
 from trunq.connection.session import PROBE, is_pooled
+from trunq.connection.silence import limit
 from trunq.reply import Patience
 
 log = logging.getLogger("trunq.client")
@@ -40,6 +41,7 @@ class Wake:
         self._can_listen = client._conninfo is not None
         self._connection: Connection[Any] | None = None
         self._holds_bell = False
+        self._asked_at = 0.0
         self._pause = _FIRST_POLL
         self._publisher_pause = _FIRST_PUBLISHER
 
@@ -84,9 +86,14 @@ class Wake:
 
     def lie_down(self) -> bool:
         """Take the bell before sleeping. True: look once more first, as something may have come."""
-        if self._holds_bell:
+        if self._holds_bell and monotonic() < self._asked_at + limit():
             return False
+        self._asked_at = monotonic()
         try:
+            if self._holds_bell and self._connection is not None:
+                # Who only listens would not hear that nothing comes any more.
+                self._client.queue_channel(self._queue, connection=self._connection)
+                return False
             if self._connection is None and self._can_listen:
                 self.open()
                 # What came while nobody listened was not heard.

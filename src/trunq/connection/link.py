@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
@@ -24,6 +26,7 @@ from trunq.connection.address import complete
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
 from trunq.connection.outage import Outage
 from trunq.connection.session import PROBE, adapt, is_pooled
+from trunq.connection.silence import AsyncWatched
 
 T = TypeVar("T")
 
@@ -138,6 +141,17 @@ class Link:
             async with asyncio.timeout(seconds):
                 await self._hurried.wait()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether `run` waits for the database."""
+        return self._working.locked()
+
+    def cut(self) -> None:
+        """End what waits on the connection, at once: it is lost to that."""
+        if (connection := self.connection) is not None and not connection.closed:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
+
     async def close(self) -> None:
         """Close the connection; the next `run` or `open` makes a new one."""
         await self._discard(self.connection)
@@ -151,7 +165,7 @@ class Link:
 
     async def _connect(self) -> AsyncConnection[Any]:
         self._opened_at = monotonic()
-        connection = await AsyncConnection.connect(self._conninfo, autocommit=True)
+        connection = await AsyncWatched.connect(self._conninfo, autocommit=True)
         try:
             probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
             self.pooled = is_pooled(connection, probed)

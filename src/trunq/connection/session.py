@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection, Connection, sql
 
+from trunq.connection.silence import AsyncWatched, Watched
+
 _WANTED: Final = {
     "default_transaction_isolation": "read committed",
     "DateStyle": "ISO",
@@ -50,6 +52,8 @@ def adapt(
     """Adapt a connection to what the probe found; returns the statements still to be executed on it."""
     if is_pooled(connection, probed):
         connection.prepare_threshold = None
+        if isinstance(connection, AsyncWatched | Watched):
+            connection.is_pooled = True
         return []
     wanted = dict(settings or {})
     for (name, value), found in zip(_WANTED.items(), probed[1:], strict=False):

@@ -14,6 +14,10 @@ from trunq.record import Duty
 
 LIST: Final = Call("list_duties", {}, Duty._fields)
 
+QUICK: Final = "quick"
+LINES: Final = (QUICK, "slow")
+"""The lines of duties (line.py)."""
+
 FIRE: Final = "fire"
 """The duty that is called when the next schedule is due (schedule.py)."""
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import random
-from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
@@ -25,45 +24,25 @@ from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.connection.outage import Outage
 from trunq.errors import translated
-from trunq.leader.duty import FIRE, LIST, call, pause
-from trunq.leader.schedule import Schedules
+from trunq.leader.duty import LINES, LIST
+from trunq.leader.line import Line, Pair, Performed, settings
 from trunq.rank import Ranker, Ranks
 from trunq.record import Duty
 from trunq.signals import run_with_signals
+from trunq.wire.array import integer_array, text_array
 from trunq.wire.name import own_name
 
 log = logging.getLogger("trunq.leader")
 
-_QUEUES: Final = Call("list_queues", {}, ("queue", "span"))
-_SETTINGS: Final = {
-    "search_path": "pg_catalog",
-    "statement_timeout": "60s",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "60s",
-}
-"""Of the leader's own connection: those of the role may be meant for others. Duties wait for locks as long as
-each of them says.
-"""
-_WARNINGS: Final = Call("list_warnings", {}, ("queue", "warning", "hint"))
-_WARN_EVERY: Final = 60.0
-_SAY_AGAIN: Final = 60.0
-_LOOK: Final = 1.0
-"""Where there is no queue yet, look for one so often (seconds)."""
-_MOST_IN_A_ROW: Final = 50
-"""A duty that always has more to do lets the others, and the renewal, go on after this number of calls."""
-
-
-@dataclass(slots=True)
-class Performed:
-    """How often each duty was called, and how much it did."""
-
-    calls: dict[str, int] = field(default_factory=dict)
-    done: dict[str, int] = field(default_factory=dict)
-
-    def count(self, duty: Duty, done: int) -> None:
-        """One call more."""
-        self.calls[duty.duty] = self.calls.get(duty.duty, 0) + 1
-        self.done[duty.duty] = self.done.get(duty.duty, 0) + done
+_DONE: Final = "select n.duty, n.queue, extract(epoch from trunq.clock() - n.done_at) from trunq.duty_done n"
+_NOTE_EVERY: Final = 10.0
+"""Seconds between two times that the database is told when duties were last done."""
+_BUDGET: Final = 10.0
+"""Seconds that an election, or a note of what was done, may take."""
+_SHORTEST: Final = 1.0
+"""Seconds, at least, after which a lease that was not renewed is given up."""
+_STUBBORN: Final = 2.0
+"""Seconds for the duties at hand, or an election, to end."""
 
 
 class Leader:
@@ -87,18 +66,17 @@ class Leader:
         self.lease_time = lease_time
         self.term: int | None = None
         self.performed = Performed()
-        self._duties: tuple[Duty, ...] = ()
-        self._link = Link(dsn, f"trunq leader {self.name}", _SETTINGS, outage=outage)
+        title = f"trunq leader {self.name}"
+        self._link = Link(dsn, title, settings(_BUDGET), outage=outage)
+        self._lines = [Line(dsn, self.name, line, self.performed, outage) for line in LINES]
         self._ranker = Ranker(dsn, self.name, ranks, outage) if ranks is not None else None
         self._stopped = asyncio.Event()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._renew_at = 0.0
-        self._due: dict[tuple[Duty, str | None], float] = {}
-        self._failures: dict[tuple[str, str | None], tuple[str, float]] = {}
-        self._warn_at = 0.0
-        self._warned: set[str] = set()
-        self._schedules = Schedules(self._link)
+        self._newest: int | None = None
+        """The term that we may still have, though its lease could not be renewed in time."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._note_at = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -112,7 +90,7 @@ class Leader:
         run_with_signals(self.run_async, self.stop)
 
     def stop(self) -> None:
-        """Resign after the duty at hand. From any thread."""
+        """Resign after the duties at hand. From any thread."""
         # In this order: `run_async` sets the loop and then looks at this, so that one of them sees the other.
         self._is_stopping = True
         if (loop := self._loop) is None:
@@ -127,6 +105,13 @@ class Leader:
     def _end(self) -> None:
         self._stopped.set()
         self._link.hurry()
+        asyncio.get_running_loop().call_later(_STUBBORN, self._ask_no_longer)
+        for line in self._lines:
+            line.stop()
+
+    def _ask_no_longer(self) -> None:
+        if self._link.is_busy:
+            self._link.cut()
 
     async def run_async(self, *, is_patient: bool = False) -> None:
         """Run until `stop` is called or the task is cancelled.
@@ -136,137 +121,122 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         if self._is_stopping:
             self._end()
-        ranking = None
+        lines: set[asyncio.Task[None]] = set()
+        ranking: set[asyncio.Task[None]] = set()
         try:
             with translated:
                 if not is_patient:
                     await self._link.open()
+                lines = {asyncio.create_task(line.run()) for line in self._lines}
                 if self._ranker is not None:
-                    ranking = asyncio.create_task(self._ranker.run())
-                    ranking.add_done_callback(lambda _: self._end())
+                    ranking = {asyncio.create_task(self._ranker.run())}
+                for task in lines | ranking:
+                    task.add_done_callback(lambda _: self._end())
                 while not self._stopped.is_set():
                     await self._stand()
-                    if self.term is None:
+                    if self.term is not None:
+                        await self._note()
+                        await self._pause(min(self.lease_time / 3, self._note_at - monotonic()))
+                    else:
                         # The next time a little off: candidates that started together should not all ask
                         # together.
                         await self._pause(self.lease_time / 3 * (0.75 + random.random() / 2))
-                    else:
-                        await self._perform()
-                        await self._pause(self._rest())
         except psycopg.OperationalError:
             if not self._stopped.is_set():
                 raise
         finally:
             self._loop = None
-            if ranking is not None:
-                ranking.cancel()
-                await asyncio.wait({ranking})
+            await self._close(lines, ranking)
+
+    async def _close(self, lines: set[asyncio.Task[None]], ranking: set[asyncio.Task[None]]) -> None:
+        """End the lines, resign, close the connections. Raises what a line, or the ranks, died of."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for line in self._lines:
+            line.stop()
+        tasks = lines | ranking
+        try:
+            for task in ranking:
+                task.cancel()
+            if lines:
+                await asyncio.wait(lines, timeout=_STUBBORN)
+        finally:
+            for task in lines:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
             await self._resign()
+            for line in self._lines:
+                await line.close()
             await self._link.close()
-            if ranking is not None and not ranking.cancelled():
-                ranking.result()
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
 
     async def _stand(self) -> None:
-        """Be elected, or renew, when it is time to."""
-        now = monotonic()
-        if self.term is not None and now < self._renew_at:
-            return
+        """Be elected, or renew."""
+        asked_at = monotonic()
         term = await self._link.run(self._elect)
         # Known at once: whoever is stopped from here on has something to resign.
         before, self.term = self.term, term
-        self._renew_at = now + self.lease_time / 3
-        if term != before:
-            log.info(
-                "leading, term %s" if term else "another leads",
-                *([term] if term else []),
-                extra={"leader": self.name},
+        self._newest = term
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if term is not None:
+            left = max(self.lease_time, _SHORTEST) - (monotonic() - asked_at)
+            self._expiry = asyncio.get_running_loop().call_later(left, self._expire, term)
+        if term == before:
+            return
+        if before is not None:
+            log.warning(
+                "no longer the leader of term %s: its lease ran out", before, extra={"leader": self.name}
             )
-            self._due = {}
-            self._schedules.begin()
-            if term is not None:
-                rows = await self._link.run(lambda connection: execute(connection, LIST))
-                self._duties = tuple(map(Duty._make, rows))
+        if term is None:
+            log.info("another leads", extra={"leader": self.name})
+            self._end_term()
+            return
+        log.info("leading, term %s", term, extra={"leader": self.name})
+        rows = await self._link.run(lambda connection: execute(connection, LIST))
+        done = await self._link.run(_left_undone)
+        self._note_at = 0.0
+        for line in self._lines:
+            line.begin(term, tuple(map(Duty._make, rows)), done)
+
+    def _expire(self, term: int) -> None:
+        """The lease was not renewed in time: another may lead."""
+        self.term = None
+        log.warning(
+            "no longer the leader of term %s: its lease could not be renewed in time",
+            term,
+            extra={"leader": self.name},
+        )
+        self._end_term()
+
+    def _end_term(self) -> None:
+        for line in self._lines:
+            line.end()
+
+    async def _note(self) -> None:
+        """Now and then, tell the database when duties were last done."""
+        if self._note_at > monotonic():
+            return
+        self._note_at = monotonic() + _NOTE_EVERY
+        ages = [age for line in self._lines for age in line.ages()]
+        arguments = {
+            "duties": text_array("duties", [duty for duty, _, _ in ages]),
+            "queues": text_array("queues", [queue or "" for _, queue, _ in ages]),
+            "seconds": integer_array([int(seconds) for _, _, seconds in ages]),
+        }
+        try:
+            await self._link.run(lambda connection: value(connection, Call("_note_duties", arguments)))
+        except psycopg.Error as error:
+            log.error("could not note when duties were done: %s", first_line(error))
 
     async def _elect(self, connection: AsyncConnection[Any]) -> int | None:
         arguments = {"name": self.name, "lease_time": timedelta(seconds=self.lease_time)}
         term: int | None = await value(connection, Call("elect", arguments))
         return term
-
-    async def _perform(self) -> None:
-        """Every duty that is due, for every queue. One that fails leaves the others their turn."""
-        spans = await self._link.run(_list_queues)
-        pairs = [(duty, queue) for duty in self._duties for queue in (spans if duty.per_queue else (None,))]
-        await self._schedules.fill()
-        is_changed = self._schedules.take_change()
-        # A queue that is gone must not be waited for.
-        self._due = {pair: self._due.get(pair, 0.0) for pair in pairs}
-        term = self.term
-        for duty, queue in pairs:
-            if self._due[duty, queue] > monotonic() and not (is_changed and duty.duty == FIRE):
-                continue
-            self._due[duty, queue] = monotonic() + pause(duty, None if queue is None else spans[queue])
-            await self._perform_one(duty, queue)
-            if duty.duty == FIRE:
-                self._due[duty, queue] = monotonic() + await self._schedules.rest(pause(duty, None))
-            await self._stand()
-            # In a new term everything is due.
-            if self.term != term or self._stopped.is_set():
-                return
-        await self._warn()
-
-    async def _warn(self) -> None:
-        """Log each warning of the database when it appears."""
-        if self._warn_at > monotonic():
-            return
-        self._warn_at = monotonic() + _WARN_EVERY
-        try:
-            rows = await self._link.run(lambda connection: execute(connection, _WARNINGS))
-        except psycopg.Error as error:
-            log.error("could not look for warnings: %s", first_line(error))
-            return
-        for queue, warning, hint in rows:
-            if warning not in self._warned:
-                log.warning("%s; %s", warning, hint, extra={"queue": queue})
-        self._warned = {warning for _, warning, _ in rows}
-
-    async def _perform_one(self, duty: Duty, queue: str | None) -> None:
-        async def perform(connection: AsyncConnection[Any]) -> tuple[int | None, str | None]:
-            ((done, error),) = await execute(connection, call(duty, queue))
-            return done, error
-
-        try:
-            for _ in range(_MOST_IN_A_ROW):
-                done, error = await self._link.run(perform)
-                if error is not None:
-                    self._log_failure(duty, queue, error)
-                    return
-                self.performed.count(duty, done or 0)
-                if done is None and duty.again_after is not None:
-                    again = monotonic() + duty.again_after.total_seconds()
-                    self._due[duty, queue] = min(self._due[duty, queue], again)
-                if duty.again_from is None or (done or 0) < duty.again_from:
-                    return
-            self._due[duty, queue] = 0.0
-        except psycopg.Error as error:
-            self._log_failure(duty, queue, first_line(error))
-
-    def _log_failure(self, duty: Duty, queue: str | None, why: str) -> None:
-        """Log a failure when it is a new one, then once a minute."""
-        before, logged_at = self._failures.get((duty.duty, queue), ("", 0.0))
-        if why == before and monotonic() < logged_at + _SAY_AGAIN:
-            return
-        self._failures[duty.duty, queue] = (why, monotonic())
-        log.error(
-            "duty %s%s failed: %s",
-            duty.duty,
-            "" if queue is None else f" of queue {queue}",
-            why,
-            extra={"duty": duty.duty, "queue": queue},
-        )
-
-    def _rest(self) -> float:
-        due = min(self._due.values(), default=monotonic() + _LOOK)
-        return max(0.0, min(due, self._renew_at) - monotonic())
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -274,17 +244,29 @@ class Leader:
                 await self._stopped.wait()
 
     async def _resign(self) -> None:
-        if self.term is None:
+        term, self.term, self._newest = self._newest, None, None
+        if term is None or self._link.connection is None:
             return
-        term, self.term = self.term, None
-        connection = self._link.connection
+        resign = Call("resign", {"name": self.name, "term": term})
+        timer = asyncio.get_running_loop().call_later(_STUBBORN, self._ask_no_longer)
         try:
-            if connection is not None and not connection.closed:
-                await execute(connection, Call("resign", {"name": self.name, "term": term}))
-        except psycopg.Error as error:
+            async with asyncio.timeout(2 * _STUBBORN):
+                try:
+                    await self._link.run(lambda connection: execute(connection, resign))
+                except psycopg.OperationalError:
+                    # The connection was lost, perhaps before.
+                    await self._link.run(lambda connection: execute(connection, resign))
+        except (psycopg.Error, TimeoutError) as error:
             log.warning("could not resign, the next leader waits for our lease to end: %s", first_line(error))
+        finally:
+            timer.cancel()
 
 
-async def _list_queues(connection: AsyncConnection[Any]) -> dict[str, float]:
-    """Every queue, and for how many seconds one of its segments is written to."""
-    return {queue: span.total_seconds() for queue, span in await execute(connection, _QUEUES)}
+async def _left_undone(connection: AsyncConnection[Any]) -> dict[Pair, float]:
+    """Which duties were not done for longer than others, and since when by `monotonic`: the time in which
+    nobody led does not count.
+    """
+    rows = await (await connection.execute(_DONE)).fetchall()
+    ages = {(duty, queue or None): max(0.0, float(age)) for duty, queue, age in rows}
+    youngest, now = min(ages.values(), default=0.0), monotonic()
+    return {pair: now - (age - youngest) for pair, age in ages.items()}

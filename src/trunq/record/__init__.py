@@ -456,7 +456,8 @@ class Duty(NamedTuple):
 
     One that is not `per_queue` is called once for all queues. One that did `again_from` or more is called
     again at once; one that returned null, because somebody was in the way, `again_after`. It is called at
-    least `times_a_span` while one segment of a queue is written to.
+    least `times_a_span` while one segment of a queue is written to. Duties of the line "quick" never wait for
+    those of the line "slow".
     """
 
     duty: str
@@ -465,6 +466,7 @@ class Duty(NamedTuple):
     again_from: int | None
     times_a_span: int | None
     again_after: timedelta | None
+    line: str
 
 
 class DutyDone(NamedTuple):

@@ -77,10 +77,10 @@ class Worker:
     that reserve, instead of extensions for as long as it runs. `grace` is the time from a stop to the end:
     handlers that take longer fail (when not given, they are waited for). `max_connections` bounds the
     connections to the database; when not given, each handler in a transaction can have one, besides one each
-    for leases, answers, the bell and the leader; the log says at the start how many that is. `lead=False`
-    keeps it from standing for election as leader. With `ranks` it calls the functions among them by which
-    lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in random
-    order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
+    for leases, answers and the bell and three for the leader; the log says at the start how many that is.
+    `lead=False` keeps it from standing for election as leader. With `ranks` it calls the functions among them
+    by which lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in
+    random order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
     nothing of its subscription is waiting, running or delayed any more, except for want of a handler. A
     message whose kind has no handler waits for a worker that has one, which counts no attempt; with
     `unknown_kinds="reject"` it is dead. `engine` is SQLAlchemy's, sync or async, or a sessionmaker: a handler

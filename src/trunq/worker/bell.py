@@ -14,6 +14,7 @@ lock and the LISTEN would stick to a stranger: there a worker polls.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from trunq._async.execute import value
 from trunq.call import Call
 from trunq.connection.backoff import BACKOFF, first_line, is_away
 from trunq.connection.link import Link
+from trunq.connection.silence import limit
 from trunq.worker.lease import Source
 
 log = logging.getLogger("trunq.worker")
@@ -63,6 +65,11 @@ class Bell:
         """Whether notifications reach us."""
         return self._connection is not None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a command waits for the database."""
+        return self._one_command.locked()
+
     async def open(self) -> None:
         """Listen; raises psycopg.OperationalError when the database is away."""
         if self._notify is False:
@@ -89,7 +96,13 @@ class Bell:
                 await AsyncRetrying(
                     retry=retry_if_exception_type(psycopg.Error), wait=BACKOFF, after=self._say, reraise=True
                 )(self._open_again)
-            await self._lost.wait()
+            while not self._lost.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(limit()):
+                        await self._lost.wait()
+                # Who only listens would not hear that nothing comes any more.
+                if not self._lost.is_set():
+                    await self._command("queue_channel", self._sources[0])
             await self._link.close()
 
     async def _open_again(self) -> None:

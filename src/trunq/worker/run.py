@@ -50,7 +50,13 @@ _FOR_ANSWERS: Final = 0.9
 """Until then is the time of their answers; the rest is for the end."""
 _STUBBORN: Final = 5.0
 """Seconds in which what is cancelled should end, when no grace bounds them."""
+_FOR_LEASE: Final = 0.25
+"""This share of the grace is for the answer of a lease that was asked for before."""
+_LEAVING: Final = 1.0
+"""Seconds in which the database is told that our slots are gone."""
 _KINDS_SAID: Final = 10
+_OF_LEADER: Final = 3
+"""Connections of a leader: for its election, and for each of its two lines of duties."""
 
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
@@ -87,11 +93,11 @@ class Options:
 def connections(options: Options, registry: Registry) -> tuple[int, int]:
     """How many connections a worker opens at most, and how many of them each pool of transactions has.
 
-    Leases, answers, the bell, the leader and what ranks have one each. Async handlers in a transaction have
-    a pool, and sync ones another. Not counted: one for each subscription that is ranked by a function with a
-    connection.
+    Leases, answers, the bell and what ranks have one each, the leader three. Async handlers in a transaction
+    have a pool, and sync ones another. Not counted: one for each subscription that is ranked by a function
+    with a connection.
     """
-    fixed = 2 + (options.notify is not False) + options.lead + (options.ranks is not None)
+    fixed = 2 + (options.notify is not False) + _OF_LEADER * options.lead + (options.ranks is not None)
     pools = registry.colours_of_transactions
     most = options.max_connections
     if most is None:
@@ -186,9 +192,17 @@ class Run:
         if grace is not None:
             loop = asyncio.get_running_loop()
             self._ends_at = monotonic() + grace
+            loop.call_later(min(grace * _FOR_LEASE, _STUBBORN), self._lease_no_longer)
             loop.call_later(grace * _FOR_HANDLERS, self._give_up)
             loop.call_later(grace * _FOR_ANSWERS, self._overdue.set)
         self._fetcher.stop()
+
+    def _lease_no_longer(self) -> None:
+        """Wait no longer for what a lease, or the bell, answers: their connections may be silent."""
+        if self._leases.is_busy:
+            self._leases.cut()
+        if self._bell.is_busy:
+            self._listening.cut()
 
     def _give_up(self) -> None:
         """Wait for handlers no longer: what is left of the grace is for their answers."""
@@ -316,13 +330,19 @@ class Run:
             await asyncio.sleep(_ATTEND_EVERY)
             # Whoever drains has no slots to offer.
             if self._attends and not self._fetcher.is_stopped:
-                await self._leases.run(self._attend)
+                try:
+                    await self._leases.run(self._attend)
+                except psycopg.Error:
+                    if not self._fetcher.is_stopped:
+                        raise
 
     async def _leave(self) -> None:
         connection = self._leases.connection
+        timer = asyncio.get_running_loop().call_later(_LEAVING, self._leases.cut)
         with contextlib.suppress(psycopg.Error):
             if connection is not None and not connection.closed:
                 await execute(connection, Call("_leave", {"worker": self._options.identity}))
+        timer.cancel()
 
     async def _keep_following(self) -> None:
         while True:
@@ -403,6 +423,8 @@ class Run:
             slot.close()
         if self._leader is not None:
             self._leader.stop()
+        if self._overdue.is_set():
+            self._answers.cut()
         await self._end_in_time(slots)
         await self._registry.processes.close()
         await self._transactions.close()

@@ -36,6 +36,7 @@ from trunq.bridge import Rows
 from trunq.bridge.transaction import AsyncTransaction, Library, Transaction
 from trunq.call import Call
 from trunq.connection.address import complete
+from trunq.connection.silence import lend, lent
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
 from trunq.record import Fate
@@ -178,7 +179,8 @@ class Transactions:
             if (library := handler.library) is None:
                 connection = await stack.enter_async_context(self._connection(lease))
                 await stack.enter_async_context(connection.transaction())
-                yield AsyncTransaction(connection, partial(_settled, connection))
+                with lent(connection):
+                    yield AsyncTransaction(connection, partial(_settled, connection))
                 return
             while True:
                 try:
@@ -196,7 +198,8 @@ class Transactions:
             if (library := handler.library) is None:
                 connection = stack.enter_context(self._sync_connection(lease))
                 stack.enter_context(connection.transaction())
-                yield Transaction(connection, partial(_settled_sync, connection))
+                with lent(connection):
+                    yield Transaction(connection, partial(_settled_sync, connection))
                 return
             while True:
                 try:
@@ -252,11 +255,13 @@ class Transactions:
 
 
 async def _settled(connection: psycopg.AsyncConnection[Any]) -> Callable[[Call], Awaitable[Rows]]:
+    lend(connection, is_lent=False)
     require_open(connection)
     return partial(execute, connection)
 
 
 def _settled_sync(connection: psycopg.Connection[Any]) -> Callable[[Call], Rows]:
+    lend(connection, is_lent=False)
     require_open_sync(connection)
     return partial(execute_sync, connection)
 

@@ -53,24 +53,24 @@ $$;
 comment on function trunq._leads(trunq.leader, timestamptz) is 'Whether somebody leads at that time.';
 
 create or replace function trunq.list_duties()
-returns table (duty text, per_queue boolean, every interval, again_from integer, times_a_span integer, again_after interval)
+returns table (duty text, per_queue boolean, every interval, again_from integer, times_a_span integer, again_after interval, line text)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select * from (values
-    ('promote', true, interval '0.5 seconds', 1000, null, null),  -- delayed messages that fell due go into the log
-    ('reap', true, '1 second', 1, null, null),                    -- leases that ran out: their messages go back, or die
-    ('tick', true, '1 second', null, null, null),                 -- a tick is cut when the queue's thresholds say so
-    ('forget', true, '60 seconds', 1000, null, null),             -- dead messages that are too old are deleted, unused keys forgotten
-    ('summarize', true, '60 seconds', null, null, null),          -- messages stay findable by id
-    ('roll_up', true, '10 seconds', 60, null, null),              -- the statistics of each minute that is over
-    ('archive', true, '30 seconds', 1000, 4, '1 second'),         -- attempts that are over go into the archive, if there is one
+    ('promote', true, interval '0.5 seconds', 1000, null, null, 'quick'),  -- delayed messages that fell due go into the log
+    ('reap', true, '1 second', 1, null, null, 'quick'),                    -- leases that ran out: their messages go back, or die
+    ('tick', true, '1 second', null, null, null, 'quick'),                 -- a tick is cut when the queue's thresholds say so
+    ('forget', true, '60 seconds', 1000, null, null, 'slow'),              -- dead messages that are too old are deleted, unused keys forgotten
+    ('summarize', true, '60 seconds', null, null, null, 'slow'),           -- messages stay findable by id
+    ('roll_up', true, '10 seconds', 60, null, null, 'slow'),               -- the statistics of each minute that is over
+    ('archive', true, '30 seconds', 1000, 4, '1 second', 'slow'),          -- attempts that are over go into the archive, if there is one
     -- A segment is old for one span in each turn of the ring: called once a span, rotation would miss some.
-    ('rotate', true, '30 seconds', 1, 4, interval '1 second'),    -- segments that nobody needs are emptied
-    ('fire', false, '1 second', 1, null, null),                   -- schedules publish what is due
-    ('forget_memos', false, '60 seconds', 1000, null, null)       -- memos whose time is over are deleted
-  ) d(duty, per_queue, every, again_from, times_a_span, again_after)
+    ('rotate', true, '30 seconds', 1, 4, interval '1 second', 'slow'),     -- segments that nobody needs are emptied
+    ('fire', false, '1 second', 1, null, null, 'quick'),                   -- schedules publish what is due
+    ('forget_memos', false, '60 seconds', 1000, null, null, 'slow')        -- memos whose time is over are deleted
+  ) d(duty, per_queue, every, again_from, times_a_span, again_after, line)
 $$;
 comment on function trunq.list_duties() is
-  'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once; times_a_span: at least so often in each span of the queue; again_after: how soon when it returned null, because somebody was in the way.';
+  'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once; times_a_span: at least so often in each span of the queue; again_after: how soon when it returned null, because somebody was in the way; line: those of the quick line never wait for one of the slow line.';
 
 create or replace function trunq.perform_duty(p_duty text, p_queue text default null)
 returns table (duty text, queue text, done bigint, error text)
@@ -158,6 +158,7 @@ language plpgsql as $$
 declare
   v_each record;
   v_is_left boolean;
+  v_begun timestamptz := trunq.clock();
 begin
   for v_each in select e.duty, e.queue from trunq._each_duty() e loop
     for v_try in 1..50 loop
@@ -166,6 +167,8 @@ begin
       exit when not v_is_left;
     end loop;
   end loop;
+  perform trunq._note_all_duties(v_begun);
+  commit;
 end $$;
 comment on procedure trunq.perform_each_duty() is
   'Every duty of every queue, each in a transaction of its own, until nothing is left to do, for pg_cron: cron.schedule(''trunq'', ''1 second'', ''call trunq.perform_each_duty()''). Beside a leader it does no harm. A duty that fails leaves the others their turn; trunq.duty_failure tells.
@@ -173,11 +176,33 @@ Locks: never more than those of one duty.';
 
 create or replace function trunq._each_duty() returns table (duty text, queue text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select d.duty, q.name from trunq.list_duties() with ordinality d(duty, per_queue, every, again_from, times_a_span, again_after, place)
+  -- Those of the quick line of all queues first: they wait for no slow one of the call.
+  select d.duty, q.name
+  from trunq.list_duties() with ordinality d(duty, per_queue, every, again_from, times_a_span, again_after, line, place)
   left join trunq.queue q on d.per_queue
-  where q.name is not null or not d.per_queue order by q.name, d.place
+  where q.name is not null or not d.per_queue order by d.line, q.name, d.place
 $$;
-comment on function trunq._each_duty() is 'Every duty of every queue.';
+comment on function trunq._each_duty() is 'Every duty of every queue, those of the quick line first.';
+
+create or replace function trunq._note_duties(p_duties text[], p_queues text[], p_seconds integer[]) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  -- How long ago, not when: clocks differ.
+  insert into trunq.duty_done (duty, queue, done_at)
+  select d.duty, d.queue, trunq.clock() - d.seconds * interval '1 second' from unnest(p_duties, p_queues, p_seconds) d(duty, queue, seconds)
+  on conflict (duty) do update set queue = excluded.queue, done_at = excluded.done_at
+$$;
+comment on function trunq._note_duties(text[], text[], integer[]) is
+  'Notes how many seconds ago each duty was last done of the queue for which that is longest ago: ten rows every ten seconds, however many queues there are.
+Locks: the rows of these duties.';
+
+create or replace function trunq._note_all_duties(p_begun timestamptz) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  insert into trunq.duty_done as n (duty, done_at) select d.duty, p_begun from trunq.list_duties() d
+  where not exists (select from trunq.duty_failure f where f.duty = d.duty)
+  on conflict (duty) do update set queue = '', done_at = excluded.done_at where excluded.done_at not between n.done_at and n.done_at + interval '10 seconds'
+$$;
+comment on function trunq._note_all_duties(timestamptz) is 'Notes that every duty was done of every queue, but those that failed; at most every ten seconds.
+Locks: the rows of these duties.';
 
 create or replace function trunq._is_left(p_duty text, p_queue text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$

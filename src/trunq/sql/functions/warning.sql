@@ -15,6 +15,7 @@ begin
     select f.queue, null::text, format('duty %s failed at %s: %s', f.duty, date_trunc('second', f.failed_at), f.error),
       'the leader tries it again; the server log has the details'
     from trunq.duty_failure f where p_queue is null or f.queue = p_queue order by f.queue, f.duty;
+  return query select * from trunq._warn_late(p_queue);
   for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue order by q.name loop
     begin
       return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
@@ -36,9 +37,23 @@ begin
   return query select * from trunq._warn_movers(p_queue);
 end $$;
 comment on function trunq.list_warnings(text) is
-  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, and history that waits for its taker for longer than the retention. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
+  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, and history that waits for its taker for longer than the retention. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 Returns: one row a warning, with the way out; subscription null: it is about the queue.
 Raises: TQ001.';
+
+create or replace function trunq._warn_late(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- Only while somebody performs duties: that nobody does is what status().led says.
+  select n.queue, null::text, format('duty %s%s was last done at %s, %s ago', n.duty,
+      case when n.queue = '' then '' else format(' of queue "%s"', n.queue) end, date_trunc('second', n.done_at), date_trunc('second', trunq.clock() - n.done_at)),
+    'see what it waits for: select pid, query, wait_event_type, pg_blocking_pids(pid) from pg_stat_activity where application_name like ''trunq leader%'''
+  from trunq.duty_done n join trunq.list_duties() d on d.duty = n.duty
+  where (p_queue is null or n.queue = p_queue) and n.done_at < trunq.clock() - greatest(interval '1 minute', 5 * d.every) and trunq._is_led()
+    and (n.queue = '' or exists (select from trunq.queue q where q.name = n.queue))
+    and not exists (select from trunq.duty_failure f where f.duty = n.duty and f.queue = n.queue)
+  order by n.queue, n.duty
+$$;
+comment on function trunq._warn_late(text) is 'Duties that were last done longer ago than they should be, and did not fail: of each the queue for which it is longest ago.';
 
 create or replace function trunq._warn_unhandled(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -1,0 +1,147 @@
+"""A duty that waits: those of the other line go on, and the lease is renewed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from serving import PATIENCE, Queue
+from trunq.leader import Leader, election, line
+from waiting import async_wait_until
+
+BLOCKED = (
+    "select count(*) from pg_stat_activity a, pg_locks l where l.pid = a.pid and not l.granted"
+    " and a.application_name like 'trunq leader%' and l.relation = 'trunq.memo'::regclass"
+)
+
+
+@pytest.fixture
+def queue(database: str, connection: psycopg.Connection[Any]) -> Queue:
+    return Queue(database, connection)
+
+
+@pytest.fixture
+def in_the_way(queue: Queue) -> Iterator[psycopg.Connection[Any]]:
+    """A session whose lock the duty forget_memos waits for, until it is closed."""
+    with psycopg.connect(queue.dsn) as connection:
+        connection.execute("lock table trunq.memo")
+        yield connection
+
+
+@asynccontextmanager
+async def leading(leader: Leader) -> AsyncIterator[asyncio.Task[None]]:
+    """It runs beside the test."""
+    task = asyncio.create_task(leader.run_async())
+    try:
+        yield task
+        leader.stop()
+        async with asyncio.timeout(PATIENCE):
+            await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def asks(queue: Queue, question: str) -> Callable[[], Any]:
+    """What becomes true one day."""
+
+    def ask() -> Any:
+        row = queue.connection.execute(question.encode()).fetchone()
+        return row and row[0]
+
+    return ask
+
+
+async def test_while_a_slow_duty_waits_quick_ones_go_on_and_the_lease_is_renewed(
+    queue: Queue, in_the_way: psycopg.Connection[Any]
+) -> None:
+    leader = Leader(queue.dsn, lease_time=1.0)
+    async with leading(leader):
+        await async_wait_until(asks(queue, BLOCKED))
+        before = leader.performed.calls["tick"]
+        queue.connection.execute("select trunq.publish('q', p_delay => '1 s')")
+        await async_wait_until(lambda: queue.states() == {"ready": 1})
+        await async_wait_until(lambda: leader.performed.calls["tick"] >= before + 4)
+        # Several leases later.
+        assert leader.term == 1
+        assert asks(queue, "select trunq._is_led()")()
+        assert asks(queue, BLOCKED)()
+        in_the_way.rollback()
+        await async_wait_until(lambda: leader.performed.calls.get("forget_memos"))
+
+
+async def test_a_statement_over_its_budget_is_cut_and_named_and_the_others_go_on(
+    queue: Queue,
+    in_the_way: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(line, "_SLOW_BUDGET", 1.0)
+    leader = Leader(queue.dsn)
+    async with leading(leader):
+        await async_wait_until(lambda: "duty forget_memos failed" in caplog.text)
+        before = leader.performed.calls["roll_up"]
+        await async_wait_until(lambda: leader.performed.calls["roll_up"] >= before + 2)
+    told = [record.getMessage() for record in caplog.records if "forget_memos failed:" in record.getMessage()]
+    assert told == ["duty forget_memos failed: canceling statement due to statement timeout"]
+
+
+async def test_losing_the_leadership_to_another_is_a_line_in_the_log(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = Leader(queue.dsn, "first", lease_time=1.0)
+    async with leading(leader):
+        await async_wait_until(lambda: leader.performed.calls.get("tick"))
+        queue.connection.execute(
+            "update trunq.leader set name = 'second', term = 2, lease_time = '1 hour',"
+            " expires_at = trunq.clock() + interval '1 hour'"
+        )
+        await async_wait_until(lambda: leader.term is None)
+        assert "no longer the leader of term 1" in caplog.text
+        queue.connection.execute("select trunq.publish('q', p_delay => '1 ms')")
+        queue.connection.execute("select trunq.resign('second', 2)")
+        await async_wait_until(lambda: leader.term == 3)
+        await async_wait_until(lambda: queue.states() == {"ready": 1})
+
+
+async def test_a_lease_that_cannot_be_renewed_is_a_line_in_the_log_and_duties_pause(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = Leader(queue.dsn, lease_time=1.0)
+    async with leading(leader):
+        await async_wait_until(lambda: leader.performed.calls.get("tick"))
+        with psycopg.connect(queue.dsn) as connection:
+            connection.execute("select from trunq.leader for update")
+            await async_wait_until(lambda: leader.term is None)
+            assert "its lease could not be renewed in time" in caplog.text
+            assert all(each._term is None for each in leader._lines)
+        await async_wait_until(lambda: leader.term)
+
+
+async def test_when_duties_were_done_is_noted_in_a_row_for_each_duty_however_many_queues(
+    queue: Queue, in_the_way: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a new leader goes on counting: only the time in which nobody led is left out."""
+    monkeypatch.setattr(election, "_NOTE_EVERY", 0.1)
+    queue.connection.execute("select trunq.create_queue('q' || n) from generate_series(1, 5) n")
+    queue.connection.execute(
+        "select trunq._note_duties(array['forget_memos', 'promote'], array['', 'q'], array[5000, 1000])"
+    )
+    leader = Leader(queue.dsn, lease_time=3600.0)
+    async with leading(leader):
+        promoted = (
+            "select count(*) from trunq.duty_done where duty = 'promote' and done_at > now() - interval '1 m'"
+        )
+        await async_wait_until(asks(queue, promoted))
+        await async_wait_until(asks(queue, "select count(*) = 10 from trunq.duty_done"))
+        late = "select extract(epoch from now() - done_at) from trunq.duty_done where duty = 'forget_memos'"
+        assert 3990 < asks(queue, late)() < 4500
+        warnings = "select string_agg(warning, '|') from trunq.list_warnings()"
+        assert asks(queue, warnings)().startswith("duty forget_memos was last done at ")
+        in_the_way.rollback()
+        await async_wait_until(asks(queue, f"select ({warnings}) is null"))
