@@ -103,6 +103,6 @@ $$;
 comment on function trunq._ending("char") is 'How an attempt ended that has a receipt of this outcome: the words of archive and statistics.';
 
 create or replace function trunq._lease_lock(p_queue_id integer, p_lease_id bigint) returns integer
-language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) & 2147483647)::integer $$;
+language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) operator(pg_catalog.&) 2147483647)::integer $$;
 comment on function trunq._lease_lock(integer, bigint) is
   'The second integer of the lock of a lease. Leases of two queues have the same numbers; two that share a hash only wait for each other.';
