@@ -11,7 +11,7 @@ _PLANT: Final = Path(__file__).with_suffix(".sql")
 
 
 def plant(session: psycopg.Connection[Any], *, exact: bool = False) -> int:
-    """Overload what Postgres has for any type, and takes by a coercion; with `exact`, all of it. Returns how much.
+    """Overload what Postgres has for any type, or takes by a coercion; with `exact`, all. Returns how much.
 
     The former are found wherever public is on the path, the latter where it stands before pg_catalog.
     """
