@@ -38,7 +38,22 @@ NASTY = (
 def anything(seed: int) -> Iterator[str]:
     """Texts that somebody may notify, the same each time."""
     chance = random.Random(seed)
-    words = ("cancel", "bell", "look", "-", "0", "7", str(LARGEST), "9" * 20, "²", "\t", "\n", "é", "1-2", "x")
+    words = (
+        "cancel",
+        "bell",
+        "look",
+        "-",
+        "0",
+        "7",
+        str(LARGEST),
+        "9" * 20,
+        "²",
+        "\t",
+        "\n",
+        "é",
+        "1-2",
+        "x",
+    )
     for _ in range(100):
         yield " ".join(chance.choice(words) for _ in range(chance.randrange(1, 40)))
 
@@ -70,7 +85,9 @@ def test_who_awaits_a_result_gets_it_and_forged_ones_are_logged_once(
     client: Client, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     id = client.publish("orders", 1, awaited=True)
-    listening = "select count(*) from pg_stat_activity where datname = current_database() and query ~* 'list_replies'"
+    listening = (
+        "select count(*) from pg_stat_activity where datname = current_database() and query ~* 'list_replies'"
+    )
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.result, "orders", id, timeout=PATIENCE)
         wait_until(lambda: (connection.execute(listening).fetchone() or (0,))[0])

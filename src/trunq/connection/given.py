@@ -72,6 +72,11 @@ def _way(given: object, wanted: type[Any]) -> str:
     if isinstance(given, ConnectionPool | AsyncConnectionPool):
         return "take one out of the pool: with pool.connection() as connection; or make a client of the pool"
     if isinstance(given, str):
+        if wants_async:
+            return (
+                "give an address to the client: AsyncClient(address). Django's connections are sync: an alias of one goes"
+                " with Client, in a function that you call by sync_to_async"
+            )
         return "give an address to the client: Client(address); or the alias of a database of Django's"
     library = type(given).__module__.partition(".")[0]
     if library in _OTHER_DRIVERS:

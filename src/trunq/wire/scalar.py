@@ -38,7 +38,9 @@ def ids_told(payload: str) -> set[int]:
     """The ids in what somebody notified. Whoever is connected may notify, and say what he likes: a word that is
     no id of a message is none here.
     """
-    ids = {int(word) for word in payload.split() if len(word) <= _DIGITS and word.isascii() and word.isdigit()}
+    ids = {
+        int(word) for word in payload.split() if len(word) <= _DIGITS and word.isascii() and word.isdigit()
+    }
     return {id for id in ids if id <= LARGEST}
 
 

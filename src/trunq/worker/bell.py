@@ -185,7 +185,9 @@ class Bell:
             if len(ids) < len(words) and not source.is_strange:
                 source.is_strange = True
                 strange = ascii(notification.payload[:100])
-                log.warning("somebody notifies on channel %s what is no id: %s", notification.channel, strange)
+                log.warning(
+                    "somebody notifies on channel %s what is no id: %s", notification.channel, strange
+                )
             self._called_off(source, ids or None)
         else:
             source.is_rung |= source.holds_bell
