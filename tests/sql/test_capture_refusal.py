@@ -256,7 +256,8 @@ TYPES = {
     "range": ("create type {0} as range (subtype = integer, multirange_type_name = {0}_m)", "{0}"),
     "multirange": ("create type {0} as range (subtype = integer, multirange_type_name = {0}_m)", "{0}_m"),
     "range over a domain": (
-        "create domain {0} as integer; create type {0}_2 as range (subtype = {0}, subtype_opclass = int4_ops)",
+        "create domain {0} as integer;"
+        " create type {0}_2 as range (subtype = {0}, subtype_opclass = int4_ops)",
         "{0}_2",
     ),
 }

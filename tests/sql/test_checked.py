@@ -33,7 +33,8 @@ CHECK = r"""
       from pg_trigger t where t.tgfoid = p.oid limit 1) t on true
     cross join lateral public.plpgsql_check_function_tb(p.oid, relid => coalesce(t.tgrelid, 0),
       fatal_errors => false, anyelememttype => 'trunq.queue'::regtype,
-      oldtable => case when t.is_capture then 'gone' end, newtable => case when t.is_capture then 'added' end) c
+      oldtable => case when t.is_capture then 'gone' end,
+      newtable => case when t.is_capture then 'added' end) c
     where p.pronamespace in (select n.oid from pg_namespace n where n.nspname ~ '^(trunq|pgq)')
       and c.level = 'error'
       and (p.prorettype <> 'trigger'::regtype or t.tgrelid is not null)

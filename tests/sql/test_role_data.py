@@ -17,7 +17,7 @@ Connection = psycopg.Connection[Any]
 Shop = tuple[Connection, dict[str, dict[str, Any]]]
 
 SECRET = ("payload", "headers", "body", "result")
-"""What only a role that may see payloads is to see, of its own queue; of another queue nobody sees anything."""
+"""What only a role that may see payloads sees, of its own queue; of another queue nobody sees anything."""
 
 SEES: dict[str, dict[str, set[str]]] = {
     "publisher": {},
