@@ -48,7 +48,7 @@ class QueueAdmin(admin.ModelAdmin):
 
     def get_urls(self) -> list[Any]:
         """The three pages."""
-        pages = {
+        pages: dict[str, tuple[Callable[..., HttpResponse], str]] = {
             "": (self.queues, "trunq_queue_changelist"),
             "<slug:queue>/<slug:subscription>/": (self.messages, "trunq_queue_messages"),
             "<slug:queue>/<slug:subscription>/<int:id>/": (self.message, "trunq_queue_message"),

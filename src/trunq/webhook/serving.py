@@ -63,7 +63,7 @@ class _Bounded(H11Protocol):
 
     def _look(self) -> None:
         # Between two requests uvicorn's own time-out runs, until a byte comes.
-        if self.cycle is not None and not self.cycle.response_complete:
+        if not self._waits():
             self._stop()
         elif self._late is None:
             self._late = self.loop.call_later(self.within, self._give_up)
@@ -75,5 +75,10 @@ class _Bounded(H11Protocol):
 
     def _give_up(self) -> None:
         self._late = None
-        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+        if self._waits() and not self.transport.is_closing():
             self.transport.abort()
+
+    def _waits(self) -> bool:
+        """Whether no request is there whose headers have come and whose answer has not gone."""
+        cycle: Any = self.cycle
+        return cycle is None or bool(cycle.response_complete)

@@ -665,7 +665,7 @@ select * from public.replay()
 
 drop trigger capture on public.computed
 
-create trigger capture before insert or update or delete on public.computed for each row execute function pgq.{format}triga('q', 'backup', 'when=g is not null', 'ev_extra1=g || r.a')
+create trigger capture before insert or update or delete on public.computed for each row execute function pgq.{format}triga('q', 'backup', 'when=g is not null', 'ev_extra1=g::text')
 
 insert into public.computed values (1, 1)
 
