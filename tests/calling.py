@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from itertools import count
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import psycopg
 import pytest
@@ -24,6 +24,10 @@ OUTDATED = "comment on schema trunq_data is 'trunq: functions of an older releas
 
 _later = count(1)
 _signatures: dict[str, dict[str, str]] = {}
+_PARAMETERS: Final = """
+    select p.proname, coalesce(p.proargnames[:p.pronargs], '{}'), array(
+      select format_type(u.type, null) from unnest(p.proargtypes) with ordinality u(type, n) order by u.n)
+    from pg_proc p where p.pronamespace = 'trunq'::regnamespace"""
 
 
 def call(connection: Connection, function: str, /, **arguments: Any) -> list[Any]:
@@ -183,17 +187,18 @@ def _sendable(value: Any) -> Any:
     return value
 
 
+def learn(connection: Connection) -> None:
+    """Look up the parameters of all functions now, for a session in which such a query fails later."""
+    for function, names, types in connection.execute(_PARAMETERS):
+        _signatures[function] = dict(zip(names, types, strict=True))
+
+
 def _parameters(connection: Connection, function: str) -> dict[str, str]:
     """Types by parameter name: what Python has as int or float must become what the function takes."""
     if function not in _signatures:
-        _signatures[function] = dict(
-            connection.execute(
-                "select a.name, format_type(a.type, null) from pg_proc p, unnest(p.proargnames[:p.pronargs],"
-                " p.proargtypes::oid[]) a(name, type)"
-                " where p.pronamespace = 'trunq'::regnamespace and p.proname = %s",
-                (function,),
-            ).fetchall()
-        )
+        query = f"{_PARAMETERS} and p.proname = %s".encode()
+        for _, names, types in connection.execute(query, (function,)):
+            _signatures[function] = dict(zip(names, types, strict=True))
     return _signatures[function]
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import psycopg
 
 from trunq.errors import TrunqError
+from trunq.wire.secret import without_password
 
 WAYS_TO_A_DATABASE: Final = (
     "Pass --dsn postgresql://user@host/name, set TRUNQ_DSN, or use --embedded for a Postgres of your own."
@@ -219,7 +220,7 @@ def explain_connection(said: str) -> Explanation:
             named = [group for group in match.groups() if group]
             return Explanation(reason.format(*named), advice.format(*named) if advice else None)
     last = said.strip().splitlines()[-1].strip() if said.strip() else "it gives no reason"
-    return Explanation(f"the database cannot be reached: {sentence(last)}")
+    return Explanation(f"the database cannot be reached: {sentence(without_password(last))}")
 
 
 def is_connection_trouble(error: psycopg.Error) -> bool:
@@ -237,7 +238,7 @@ def sentence(text: str) -> str:
 
 
 def _explain_database(error: psycopg.Error) -> Explanation | None:
-    first_line = str(error).strip().partition("\n")[0]
+    first_line = without_password(str(error)).strip().partition("\n")[0]
     match error:
         case psycopg.errors.InsufficientPrivilege():
             return Explanation(

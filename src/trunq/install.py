@@ -33,6 +33,9 @@ LOCK: Final = 1953656416
 
 _CHECKSUM: Final = "select obj_description(to_regnamespace('trunq_data')::oid, 'pg_namespace')"
 
+_PATH: Final = "set local search_path = pg_catalog, pg_temp;"
+"""Defaults, views and bodies that are bound now must not be bound to somebody's own operators."""
+
 _LATE_BOUND: Final = "set local check_function_bodies = off;"
 """Functions in `language sql` may name what a later file makes."""
 
@@ -186,7 +189,8 @@ def _install(connection: Connection, facade: str | None) -> Change:
     _run_or_refuse(connection, _ENCODING)
     # Whoever waits here finds the work done: the statements below see what was committed meanwhile.
     connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
-    with _restoring(connection, "role"):
+    with _restoring(connection, "role", "search_path"):
+        _run(connection, _PATH)
         _run(connection, _REACH)
         return _bring_up_to_date(connection, facade)
 
@@ -289,6 +293,7 @@ def render(since: int = 0, facade: str | None = None) -> str:
         f"-- trunq: from schema {since} to {newest()}, in one transaction{_THEN if since else ''}."
         " Run it with psql -f.",
         "begin;",
+        _PATH,
         _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
         _REACH,

@@ -33,6 +33,7 @@ from trunq.connection.silence import Watched
 from trunq.errors import ClientClosed, MessageFailed, MessageTooLarge, translate
 from trunq.record import Reply
 from trunq.wire.array import adapt_arrays, bigint_array
+from trunq.wire.scalar import ids_told
 
 log = logging.getLogger("trunq.client")
 
@@ -291,6 +292,7 @@ class _Listening:
             raise
         self._queues: dict[str, str] = {}
         self._heard: dict[str, set[int] | None] = {}
+        self._strange: set[str] = set()
         self._connection.add_notify_handler(lambda told: self._hear(told.channel, told.payload))
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._connection.fileno(), selectors.EVENT_READ)
@@ -340,8 +342,10 @@ class _Listening:
     def _hear(self, channel: str, payload: str) -> None:
         if (queue := self._queues.get(channel)) is None:
             return
-        # Whoever is connected may notify, and say what he likes.
-        ids = {int(word) for word in payload.split() if word.isdecimal()}
+        ids = ids_told(payload)
+        if len(ids) < len(payload.split()) and channel not in self._strange:
+            self._strange.add(channel)
+            log.warning("somebody notifies on channel %s what is no id: %s", channel, ascii(payload[:100]))
         known = self._heard.get(queue, set())
         self._heard[queue] = None if known is None or not ids else known | ids
 

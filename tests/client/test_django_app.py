@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from bridging import django_on
-from trunq import Client, InvalidArgument
+from trunq import AsyncClient, Client, InvalidArgument, install
 
 
 @pytest.fixture
@@ -135,3 +140,76 @@ def test_the_admin_changes_nothing(browser: Callable[[str], Any]) -> None:
         for allowed in (page.has_add_permission, page.has_change_permission, page.has_delete_permission)
     )
     assert browser("add/").status_code == 404
+
+
+def test_a_page_asks_for_the_permission_before_it_looks(browser: Callable[[str], Any], django: Any) -> None:
+    from django.contrib.auth.models import User  # noqa: PLC0415
+    from django.test import Client as Browser  # noqa: PLC0415
+
+    stranger = Browser()
+    stranger.force_login(User.objects.create_user("eve", password="e", is_staff=True))
+    for where in ("", "orders/default/", "nowhere/default/", "orders/default/1/", "orders/default/77/"):
+        assert stranger.get(f"/admin/trunq/queue/{where}").status_code == 403, where
+    assert browser(f"orders/default/?before={'9' * 5000}").status_code == 200
+
+
+def test_a_client_of_an_alias_follows_it_into_the_database_of_tests(django: Any, empty: str) -> None:
+    from trunq.django import Client as ClientOf  # noqa: PLC0415
+
+    migrate("trunq")
+    with Client(empty) as real, ClientOf("default") as client:
+        real.create_queue("orders")
+        client.publish("orders", "real")
+        name = django.settings_dict["NAME"]
+        # As manage.py test does.
+        django.creation.create_test_db(verbosity=0, autoclobber=True)
+        try:
+            client.create_queue("orders")
+            client.publish("orders", "test")
+            client.publish("orders", "joined", connection="default")
+            assert [message.payload for message in client.list_messages("orders")] == ["joined", "test"]
+            client.close()
+        finally:
+            django.creation.destroy_test_db(name, verbosity=0)
+        assert [message.payload for message in real.list_messages("orders")] == ["real"]
+        client.publish("orders", "real again")
+        assert len(real.list_messages("orders")) == 2
+
+
+async def test_an_alias_given_to_an_async_client_is_refused_with_a_way_out(empty: str) -> None:
+    async with AsyncClient(empty) as client:
+        with pytest.raises(InvalidArgument) as refused:
+            await client.publish("orders", 1, connection="default")  # type: ignore[arg-type]
+    assert "sync_to_async" in str(refused.value.hint)
+
+
+def test_the_worker_command_says_what_it_does_where_nothing_is_said_of_logging(
+    empty: str, tmp_path: Path
+) -> None:
+    parts = conninfo_to_dict(empty)
+    names = {"USER": "user", "NAME": "dbname", "HOST": "host", "PORT": "port"}
+    database = {"ENGINE": "django.db.backends.postgresql", **{k: str(parts[v]) for k, v in names.items()}}
+    (tmp_path / "bare.py").write_text(
+        f"SECRET_KEY = 'x'\nINSTALLED_APPS = ['trunq.django']\nDATABASES = {{'default': {database!r}}}\n"
+    )
+    (tmp_path / "tasks.py").write_text(
+        "from trunq.django import Worker\n"
+        "worker = Worker('orders')\n\n\n"
+        "@worker.handler('bad')\n"
+        "def handle(message):\n"
+        "    raise ValueError('this went wrong')\n"
+    )
+    install.install(empty)
+    with Client(empty) as client:
+        client.create_queue("orders")
+        client.publish("orders", 1, kind="bad", options={"max_attempts": 1})
+    done = subprocess.run(
+        [sys.executable, "-m", "django", "trunq_worker", "tasks:worker", "--until-empty"],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "bare", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "INFO trunq.worker" in done.stderr
+    assert "this went wrong" in done.stderr

@@ -245,6 +245,50 @@ def test_a_table_of_somebody_whom_the_owner_need_not_trust_is_refused(
     assert call(session, "list_warnings", queue=queue) == []
 
 
+TYPES = {
+    "enum": ("create type {0} as enum ('a')", "{0}"),
+    "array": ("create type {0} as enum ('a')", "{0}[]"),
+    "domain": ("create domain {0} as text", "{0}"),
+    "domain of an array": ("create type {0} as enum ('a'); create domain {0}_2 as {0}[]", "{0}_2"),
+    "composite": ("create type {0} as (a integer)", "{0}"),
+    "inside a composite": ("create type {0} as enum ('a'); create type {0}_2 as (a integer, b {0})", "{0}_2"),
+    "row of a table": ("create table {0} (a integer)", "{0}"),
+    "range": ("create type {0} as range (subtype = integer, multirange_type_name = {0}_m)", "{0}"),
+    "multirange": ("create type {0} as range (subtype = integer, multirange_type_name = {0}_m)", "{0}_m"),
+    "range over a domain": (
+        "create domain {0} as integer;"
+        " create type {0}_2 as range (subtype = {0}, subtype_opclass = int4_ops)",
+        "{0}_2",
+    ),
+}
+"""What makes a type that runs code of its owner, and the type of a column."""
+
+
+@pytest.mark.parametrize("way", TYPES)
+def test_a_type_of_somebody_whom_the_owner_need_not_trust_is_refused(
+    session: Connection, queue: str, table: str, role: str, way: str
+) -> None:
+    """Also one that lies inside another, which is the owner's own."""
+    made, column = (text.format(f"public.odd_{role}") for text in TYPES[way])
+    session.execute(made.encode())
+    word = "table" if way == "row of a table" else "domain" if way.endswith("domain") else "type"
+    session.execute(f"alter {word} public.odd_{role} owner to {role}".encode())
+    session.execute(f"alter table {table} add column odd {column}".encode())
+    with pytest.raises(
+        psycopg.errors.InsufficientPrivilege, match=f'odd_{role}, which belongs to "{role}"'
+    ) as caught:
+        capture(session, table, queue)
+    way_out = str(caught.value.diag.message_hint).split(": ", 1)[1]
+    session.execute(way_out.encode())
+    assert capture(session, table, queue) is True
+    assert call(session, "list_warnings", queue=queue) == []
+    session.execute(f"alter {word} public.odd_{role} owner to {role}".encode())
+    (warned,) = call(session, "list_warnings", queue=queue)
+    assert f'odd_{role} by now, whose owner "{role}" can run code' in warned.warning
+    session.execute(warned.hint.split(", or ")[0].encode())
+    assert call(session, "list_warnings", queue=queue) == []
+
+
 def test_an_owner_without_the_right_on_the_table_is_told_how_to_get_it(
     connect: Connect, database: str
 ) -> None:

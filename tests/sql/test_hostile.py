@@ -8,17 +8,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, call, fetch, lease, publish, refused
+from calling import answer, ask, call, fetch, learn, lease, publish, refused
 from conftest import Connect
+from hostile import plant
+from trunq import install
 
 Connection = psycopg.Connection[Any]
 
 FUNCTIONS = """
-    select p.oid::regprocedure::text, p.prosrc,
-      coalesce(array_to_string(p.proconfig, ' '), '') like '%search_path=pg_catalog, pg_temp%'
+    select p.oid::regprocedure::text, p.prosrc, p.prosqlbody is not null
+      or coalesce(array_to_string(p.proconfig, ' '), '') like '%search_path=pg_catalog, pg_temp%'
     from pg_proc p
-    where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace
-      and p.proname like '\\_specimen\\_%'
+    where p.pronamespace in (select n.oid from pg_namespace n where n.nspname ~ '^pgq|^trunq(_data)?$')
+      or p.pronamespace = 'trunq_queue'::regnamespace and p.proname like '\\_specimen\\_%'
 """
 
 KEYWORDS = set(
@@ -27,42 +29,34 @@ KEYWORDS = set(
         """
         coalesce greatest least nullif exists values in array row cast any all some extract bit as and or not
         filter on into using case when then else select from where if union with materialized lateral
-        like limit is between interval rows over
+        like limit is between interval rows over operator
         """,
     )
 )
 
-SIGNATURES = (
-    "format(text, integer) returns text",
-    "format(text, text) returns text",
-    "concat(text, text) returns text",
-    "nextval(text) returns bigint",
-    "cardinality(jsonb[]) returns integer",
-    "cardinality(bigint[]) returns integer",
-    "unnest(bigint[]) returns setof bigint",
-    "pg_column_size(jsonb) returns integer",
-    "left(text, smallint) returns text",
-    "substr(bytea, smallint) returns bytea",
-    "pg_visible_in_snapshot(xid8, pg_snapshot) returns boolean",
-    "is_more(integer, integer) returns boolean",
-    "is_text(text, name) returns boolean",
-)
-BODY = "language plpgsql as $$ begin raise exception 'a function of somebody else was run'; end $$"
-OPERATORS = (
-    "create operator public.> (leftarg = integer, rightarg = integer, function = public.is_more)",
-    "create operator public.= (leftarg = text, rightarg = name, function = public.is_text)",
-)
+
+@pytest.fixture
+def both(database: str, connect: Connect) -> Connection:
+    """A session where PgQ's API is too, with a capture and a queue of PgQ's."""
+    install.install(database, "pgq")
+    session = connect()
+    session.execute("select pgq.create_queue('events')")
+    session.execute("create table orders (id integer primary key)")
+    ask(session, "capture", table="orders", queue="events")
+    return session
 
 
-def test_each_function_pins_its_search_path_or_names_the_schema_of_all_it_calls(session: Connection) -> None:
-    rows = session.execute(FUNCTIONS.encode()).fetchall()
-    assert len(rows) > 80
+def test_each_function_pins_its_search_path_or_names_the_schema_of_all_it_calls(both: Connection) -> None:
+    rows = both.execute(FUNCTIONS.encode()).fetchall()
+    assert len(rows) > 200
     for signature, source, is_pinned in rows:
         if not is_pinned:
             text = re.sub(r"'[^']*'", "", re.sub(r"--.*", "", source))
             aliases = set(re.findall(r"\)\s+(?:as\s+)?(\w+)\(", text))
             called = {name for name in re.findall(r"(?<![\w.])(\w+)\(", text) if name.lower() not in KEYWORDS}
             assert called <= aliases, signature
+            named = re.sub(r"operator\(pg_catalog\.[^)]+\)|=>|:=|::|-\s?\d", "", text)
+            assert not re.search(r"[-+*/<>=~!@#%^&|?]", re.sub(r"\w\.\*|(select|^) \*", "", named)), signature
 
 
 def test_whoever_reads_what_postgres_writes_of_a_function_has_it_written_in_one_way(
@@ -78,44 +72,100 @@ def test_whoever_reads_what_postgres_writes_of_a_function_has_it_written_in_one_
     assert [name for name, settings in rows if "quote_all_identifiers=off" not in settings] == []
 
 
+KINDS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "laned": {"lanes": "key"},
+    "refusing": {"unique": "refuse"},
+    "replacing": {"unique": "replace"},
+    "everything": {"lanes": "key", "unique": "replace"},
+}
+"""Queues that are made, by what create_queue is given."""
+
+LANED = {"laned", "everything", "late"}
+
+
 @pytest.mark.parametrize("path", ["public, pg_catalog", "public"])
 def test_hostile_overloads_are_never_run(connect: Connect, path: str) -> None:
     """All of them raise, so anything that ran one would fail."""
     session = connect()
-    for statement in (*(f"create function public.{each} {BODY}" for each in SIGNATURES), *OPERATORS):
-        session.execute(statement.encode())
+    learn(session)
+    for queue, given in KINDS.items():
+        ask(session, "create_queue", queue=queue, **given)
+    plant(session, exact="pg_catalog" in path)
     session.execute(f"set search_path = {path}".encode())
-    ask(session, "create_queue", queue="orders")
-    ask(session, "subscribe", queue="orders", subscription="batches", mode="exclusive")
-    id = fetch(session, "select trunq_queue.orders_publish('{\"a\": 1}')")
-    ids = publish(session, "orders", 5)
-    fetch(session, "select trunq_queue.orders_publish_many(array['1', '2']::jsonb[], array['a', 'b'])")
-    ask(session, "publish", queue="orders", delay="1 hour")
-    held = lease(session, "orders", 4)
-    assert held.ids == [id, *ids[:3]]
+    session.execute("set trunq.tenant = 'ada'")
+    ask(session, "create_queue", queue="late", lanes="key")
+    ask(session, "set_tenancy", queue="late", tenancy=True)
+    session.execute(
+        "create table public.orders (id integer primary key, status text, at timestamptz default now())"
+    )
+    ask(
+        session,
+        "capture",
+        table="public.orders",
+        queue="late",
+        ignore=["at"],
+        where={"in": {"status": ["a", "b"]}},
+    )
+    for queue in (*KINDS, "late"):
+        go_round(session, queue)
+    before = fetch(session, "select count(*) from trunq_log.late")
+    session.execute("insert into public.orders values (1, 'a'), (2, 'c')")
+    session.execute("update public.orders set status = 'b'")
+    session.execute("delete from public.orders")
+    session.execute("truncate public.orders")
+    assert fetch(session, "select count(*) from trunq_log.late") == before + 6
+    for function in ("perform_duties", "status"):
+        assert call(session, function)
+    listed = session.execute(ALL_LISTS.encode()).fetchall()
+    for (function,) in listed:
+        call(session, function)
+    assert len(listed) > 10
+    assert ask(session, "elect", name="me") == 1
+    for queue in (*KINDS, "late"):
+        ask(session, "drop_queue", queue=queue, force=True)
+
+
+ALL_LISTS = r"""
+    select p.proname from pg_catalog.pg_proc p
+    where p.pronamespace operator(pg_catalog.=) 'trunq'::pg_catalog.regnamespace
+      and p.proname operator(pg_catalog.~) '^list_' and p.pronargs operator(pg_catalog.=) p.pronargdefaults
+"""
+
+
+def go_round(session: Connection, queue: str) -> None:
+    """A message of this queue meets each of its functions."""
+    ask(session, "subscribe", queue=queue, subscription="batches", mode="exclusive")
+    ask(
+        session,
+        "subscribe",
+        queue=queue,
+        subscription="ordered",
+        in_order=queue in LANED,
+        filter={"not_kinds": ["x"]},
+    )
+    id = fetch(session, f"select trunq_queue.{queue}_publish('{{\"a\": 1}}')")
+    ids = publish(session, queue, 5)
+    fetch(session, f"select trunq_queue.{queue}_publish_many(array['1', '2']::jsonb[], array['a', 'b'])")
+    ask(session, "publish", queue=queue, delay="1 hour")
+    ask(session, "publish", queue=queue, key="k", options={"awaited": 60})
+    held = lease(session, queue, 4)
+    assert len(held.ids) >= 3, queue
     answer(session, "ack", held, held.ids[:1])
     answer(session, "retry", held, held.ids[1:2], errors=["why"])
     answer(session, "reject", held, held.ids[2:3], errors=["why"])
     ask(session, "extend", **held.named, lease_time="0")
-    ask(session, "tick", queue="orders", force=True)
-    (batch,) = call(session, "next_batch", queue="orders", subscription="batches", worker="w")
-    assert (
-        len(call(session, "read_batch", queue="orders", subscription="batches", batch_id=batch.batch_id)) == 8
-    )
-    ask(
-        session,
-        "finish_batch",
-        queue="orders",
-        subscription="batches",
-        batch_id=batch.batch_id,
-        token=batch.token,
-    )
-    for function in ("perform_duties", "status", "list_queues", "list_subscriptions"):
-        assert call(session, function)
-    assert call(session, "list_messages", queue="orders")
-    assert ask(session, "requeue", queue="orders") == 1
-    assert ask(session, "elect", name="me") == 1
-    ask(session, "drop_queue", queue="orders", force=True)
+    ordered = lease(session, queue, 2, subscription="ordered")
+    answer(session, "time_out", ordered, errors=["late"] * len(ordered.ids))
+    ask(session, "tick", queue=queue, force=True)
+    (batch,) = call(session, "next_batch", queue=queue, subscription="batches", worker="w")
+    named = {"queue": queue, "subscription": "batches", "batch_id": batch.batch_id}
+    assert len(call(session, "read_batch", **named)) >= 8
+    ask(session, "finish_batch", **named, token=batch.token)
+    assert call(session, "list_messages", queue=queue)
+    assert call(session, "show_message", queue=queue, id=id)
+    assert ask(session, "requeue", queue=queue) == 1
+    assert call(session, "cancel", queue=queue, ids=ids[4:])
 
 
 def test_what_runs_with_the_owners_rights_is_run_by_its_trigger_alone(

@@ -444,3 +444,16 @@ def test_a_worker_whose_clock_is_wrong_forgets_no_worker_of_another_queue(
     ask(worker, "_attend", worker="ours", queues=["mine"], **given)
     (fleet,) = call(shop, "fleet", queue="other")
     assert fleet.workers == 1
+
+
+def test_a_worker_has_no_more_slots_than_it_can_lease(
+    shop: Connection, grant: Callable[..., Connection]
+) -> None:
+    worker = grant("worker")
+    given = {"worker": "w", "queues": ["mine"], "subscription": "default"}
+    for slots in (-1, 10_001, 2_000_000_000):
+        with refused("TQ005", "slots", "--processes"):
+            ask(worker, "_attend", **given, slots=slots)
+    ask(worker, "_attend", **given, slots=10_000)
+    (fleet,) = call(shop, "fleet", queue="mine")
+    assert (fleet.workers, fleet.slots) == (1, 10_000)

@@ -256,7 +256,14 @@ async def test_an_announcement_that_is_not_trunqs_disturbs_nobody(queue: Queue) 
     (channel,) = queue.connection.execute("select trunq.queue_channel('q')").fetchone() or ("",)
     async with running(worker):
         await asyncio.wait_for(started.wait(), PATIENCE)
-        for payload in (f"cancel {id}", "cancel", "cancel x; drop table", "cancel -1 99999999999999999999"):
+        for payload in (
+            f"cancel {id}",
+            "cancel",
+            "cancel x; drop table",
+            "cancel -1 99999999999999999999",
+            "cancel " + "9" * 5000,
+            "cancel ² ٣",
+        ):
             queue.connection.execute("select pg_notify(%s, %s)", (channel, payload))
         # It asks, hears that nobody cancelled anything, and goes on.
         (other,) = queue.publish()

@@ -18,11 +18,11 @@ from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
 from trunq.wire.array import kind_array
-from trunq.wire.scalar import Label
+from trunq.wire.scalar import LARGEST, Label
 
 log = logging.getLogger("trunq.client")
 
-_ANNOUNCED: Final = re.compile(r"(\d{1,19})-(\d{1,19})")
+_ANNOUNCED: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 
 
 class AsyncGates(AsyncAccess):
@@ -81,8 +81,9 @@ class AsyncGates(AsyncAccess):
             try:
                 async for notification in connection.notifies():
                     # Whoever is connected may notify, and say what he likes.
-                    if said := _ANNOUNCED.fullmatch(notification.payload):
-                        yield Announced(int(said[1]), int(said[2]))
+                    said = _ANNOUNCED.fullmatch(notification.payload)
+                    if said and (first := int(said[1])) <= (last := int(said[2])) <= LARGEST:
+                        yield Announced(first, last)
             except psycopg.OperationalError as error:
                 if not is_away(error):
                     raise

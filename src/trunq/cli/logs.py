@@ -10,6 +10,7 @@ import typer
 
 from trunq.cli import option
 from trunq.cli.failure import Mistake
+from trunq.wire.secret import without_password
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
@@ -61,6 +62,7 @@ def log_to_stderr(
     root = logging.getLogger()
     if format is not None or not root.handlers:
         handler = logging.StreamHandler()
+        handler.addFilter(_mask)
         handler.setFormatter(_json() if format == "json" else _Text())
         logging.basicConfig(level=wanted, handlers=[handler], force=True)
         for name in _CHATTY:
@@ -69,6 +71,17 @@ def log_to_stderr(
         root.setLevel(wanted)
     # A pool tells each try of each connection; that the database is away, trunq says in one line.
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+
+
+def _mask(record: logging.LogRecord) -> bool:
+    """Takes passwords out of a line, and out of the traceback below it."""
+    record.msg, record.args = without_password(record.getMessage()), ()
+    if record.exc_info and not record.exc_text:
+        record.exc_text = logging.Formatter().formatException(record.exc_info)
+    if record.exc_text:
+        record.exc_text = without_password(record.exc_text)
+        record.exc_info = None
+    return True
 
 
 def _json() -> logging.Formatter:

@@ -178,6 +178,7 @@ def serve(
 
         from trunq import AsyncClient  # noqa: PLC0415
         from trunq.webhook import app as application  # noqa: PLC0415
+        from trunq.webhook.serving import configure  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Mistake(f"Webhooks need {error.name}: pip install 'trunq[pipeline]'.") from None
     with address(database) as dsn:
@@ -193,14 +194,6 @@ def serve(
         async def run() -> None:
             # It connects at the first request, so it starts while the database is away.
             async with AsyncClient(dsn) as trunq:
-                config = uvicorn.Config(
-                    application(trunq),
-                    host=host,
-                    port=port,
-                    log_config=None,
-                    access_log=False,
-                    timeout_graceful_shutdown=20,
-                )
-                await uvicorn.Server(config).serve()
+                await uvicorn.Server(configure(application(trunq), host=host, port=port)).serve()
 
         asyncio.run(run())

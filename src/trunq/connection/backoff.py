@@ -8,6 +8,8 @@ from typing import Final
 import psycopg
 from tenacity import RetryCallState, retry_if_exception, wait_exponential
 
+from trunq.wire.secret import without_password
+
 _AWAY: Final = ("08", "57P", "25006", "26000")
 """The connection is of no more use: connection exceptions, shutdown and starting up, a server that became
 read-only, statements we prepared that it does not have (another server connection, behind a pooler).
@@ -51,4 +53,4 @@ WORTH_ANOTHER_TRY: Final = retry_if_exception(lambda error: is_away(error) or is
 
 def first_line(error: BaseException) -> str:
     """The error as one line for a log."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return without_password(str(error)).strip().partition("\n")[0] or type(error).__name__

@@ -72,7 +72,7 @@ def _way(given: object, wanted: type[Any]) -> str:
     if isinstance(given, ConnectionPool | AsyncConnectionPool):
         return "take one out of the pool: with pool.connection() as connection; or make a client of the pool"
     if isinstance(given, str):
-        return "give an address to the client: Client(address); or the alias of a database of Django's"
+        return _ASYNC_ALIAS if wants_async else _ADDRESS
     library = type(given).__module__.partition(".")[0]
     if library in _OTHER_DRIVERS:
         return f"{library} is another driver: give a connection of SQLAlchemy over it, or publish by SQL"
@@ -90,6 +90,11 @@ def _way(given: object, wanted: type[Any]) -> str:
 
 _OTHER_DRIVERS: Final = {"psycopg2", "asyncpg", "pg8000", "aiopg"}
 
+_ADDRESS: Final = "give an address to the client: Client(address); or the alias of a database of Django's"
+_ASYNC_ALIAS: Final = (
+    "give an address to the client: AsyncClient(address). Django's connections are sync: an alias of one goes"
+    " with Client, in a function that you call by sync_to_async"
+)
 _OF_CLIENT: Final = "a sync connection goes with Client, an async one with AsyncClient: this one with Client"
 _OF_ASYNC_CLIENT: Final = (
     "an async connection goes with AsyncClient, a sync one with Client: this one with AsyncClient"

@@ -6,6 +6,7 @@ admin shows queues and messages. `connection="default"` has a call of a client j
 
 from __future__ import annotations
 
+from trunq.django.client import Client
 from trunq.django.worker import Worker, dsn
 
-__all__ = ["Worker", "dsn"]
+__all__ = ["Client", "Worker", "dsn"]

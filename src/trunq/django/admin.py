@@ -6,6 +6,8 @@ Staff with the permission `trunq.view_queue` see them. Nothing here changes anyt
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final, get_args
 
 from django.contrib import admin
@@ -18,6 +20,7 @@ from trunq import Client
 from trunq.django.models import Queue
 from trunq.errors import TrunqError
 from trunq.record.outcome import State
+from trunq.wire.scalar import ids_told
 
 PAGE: Final = 100
 """Messages on a page."""
@@ -46,14 +49,26 @@ class QueueAdmin(admin.ModelAdmin):
 
     def get_urls(self) -> list[Any]:
         """The three pages."""
-        pages = {
+        pages: dict[str, tuple[Callable[..., HttpResponse], str]] = {
             "": (self.queues, "trunq_queue_changelist"),
             "<slug:queue>/<slug:subscription>/": (self.messages, "trunq_queue_messages"),
             "<slug:queue>/<slug:subscription>/<int:id>/": (self.message, "trunq_queue_message"),
         }
         return [
-            path(where, self.admin_site.admin_view(view), name=name) for where, (view, name) in pages.items()
+            path(where, self.admin_site.admin_view(self._for_viewers(view)), name=name)
+            for where, (view, name) in pages.items()
         ]
+
+    def _for_viewers(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        """Asks for the permission before anything is looked up: what there is not is no different."""
+
+        @wraps(view)
+        def look(request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:
+            if not self.has_view_permission(request):
+                raise PermissionDenied
+            return view(request, *arguments, **named)
+
+        return look
 
     def queues(self, request: HttpRequest) -> HttpResponse:
         """Each subscription with its counts."""
@@ -65,7 +80,7 @@ class QueueAdmin(admin.ModelAdmin):
         """Messages of a subscription, the newest first, by state, kind and key."""
         asked = {name: request.GET[name] for name in ("state", "kind", "key") if request.GET.get(name)}
         before = request.GET.get("before", "")
-        page: dict[str, Any] = {"limit": PAGE, "before": int(before) if before.isdecimal() else None}
+        page: dict[str, Any] = {"limit": PAGE, "before": next(iter(ids_told(before)), None)}
         found = self._ask("list_messages", queue, subscription, **asked, **page)
         more = request.GET.copy()
         if len(found) == PAGE:
@@ -102,8 +117,6 @@ class QueueAdmin(admin.ModelAdmin):
             raise Http404(error.message) from error
 
     def _page(self, request: HttpRequest, name: str, context: dict[str, Any]) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         context |= {**self.admin_site.each_context(request), "opts": self.opts}
         return TemplateResponse(request, f"trunq/{name}.html", context)
 

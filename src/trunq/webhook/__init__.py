@@ -13,7 +13,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from trunq._async import AsyncClient
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, MessageTooLarge, QueueClosed, QueueFull, QueueNotFound, TrunqError
 from trunq.record import Webhook
-from trunq.webhook.signature import is_signed, scheme_of
+from trunq.webhook.signature import has_signed_name, is_signed, scheme_of
 from trunq.wire.json import RawJson
 
 log: Final = logging.getLogger("trunq.webhook")
@@ -37,6 +38,8 @@ _KNOWN_FOR: Final = 5.0
 _AWAY_FOR: Final = 1.0
 _BODY_WITHIN: Final = 30.0
 _PUBLISH_WITHIN: Final = 10.0
+_RECENT: Final = 100_000
+"""Bodies that are remembered."""
 _ONCE_WITHIN: Final = timedelta(days=3)
 """For which a delivery holds its name: senders try again for so long."""
 
@@ -76,6 +79,8 @@ class _Server:
         self._webhooks: dict[str, Webhook] = {}
         self._read_at = self._failed_at = float("-inf")
         self._reading = asyncio.Lock()
+        self._recent: dict[tuple[str, bytes], tuple[str, float, tuple[str, bytes]]] = {}
+        """Bodies that came a moment ago, by webhook and digest: as which delivery, until when that counts."""
 
     async def take(self, request: Request) -> Response:
         """A request."""
@@ -141,6 +146,36 @@ class _Server:
         kept = {name.lower(): request.headers[name] for name in webhook.headers if name in request.headers}
         content |= {"kind": webhook.kind, "headers": {"webhook": webhook.webhook, **kept}}
         delivery = _delivery(webhook, request, value) if webhook.is_unique else None
+        with self._once(webhook, delivery, body):
+            return await self._publish_as(webhook, delivery, content)
+
+    @contextmanager
+    def _once(self, webhook: Webhook, delivery: str | None, body: bytes) -> Iterator[None]:
+        """Where the signature is of the body alone, one who saw a request may send it again under other names
+        of the delivery and the event: refused for as long as signatures with a time are good for.
+        """
+        if delivery is None or has_signed_name(webhook):
+            yield
+            return
+        now = time.monotonic()
+        while self._recent and (oldest := next(iter(self._recent.values())))[1] < now:
+            del self._recent[oldest[2]]
+        place = (webhook.webhook, hashlib.sha256(body).digest())
+        known = self._recent.get(place)
+        if known is not None and known[0] != delivery:
+            raise Refused(409, f"this body came as delivery {known[0][:100]} a moment ago")
+        if known is None and len(self._recent) < _RECENT:
+            self._recent[place] = (delivery, now + webhook.tolerance.total_seconds(), place)
+        try:
+            yield
+        except BaseException:
+            if known is None:
+                self._recent.pop(place, None)
+            raise
+
+    async def _publish_as(
+        self, webhook: Webhook, delivery: str | None, content: dict[str, Any]
+    ) -> tuple[int, bool]:
         try:
             async with asyncio.timeout(_PUBLISH_WITHIN):
                 if delivery is None:

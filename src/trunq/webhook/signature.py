@@ -46,6 +46,12 @@ def scheme_of(webhook: Webhook) -> Scheme:
     )
 
 
+def has_signed_name(webhook: Webhook) -> bool:
+    """Whether what a delivery is called, or its time, is signed with the body."""
+    scheme = scheme_of(webhook)
+    return scheme.id_header is None or scheme.timestamp_header is not None
+
+
 def is_signed(webhook: Webhook, secret: bytes, headers: Mapping[str, str], body: bytes) -> bool:
     """Whether a body has a signature made with the secret, and not too long ago."""
     scheme = scheme_of(webhook)

@@ -26,8 +26,22 @@ Backoff = Literal["constant", "linear", "exponential"]
 Label = str | int | UUID | Enum
 """A kind or a key: text, a whole number, a UUID, or an Enum with such a value."""
 
+LARGEST: Final = 2**63 - 1
+"""Of a bigint, as ids are."""
+_DIGITS: Final = len(str(LARGEST))
+
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """Where Postgres starts counting the microseconds of a binary timestamptz."""
+
+
+def ids_told(payload: str) -> set[int]:
+    """The ids in what somebody notified. Whoever is connected may notify, and say what he likes: a word that
+    is no id of a message is none here.
+    """
+    ids = {
+        int(word) for word in payload.split() if len(word) <= _DIGITS and word.isascii() and word.isdigit()
+    }
+    return {id for id in ids if id <= LARGEST}
 
 
 def interval(name: str, value: Interval | None) -> timedelta | None:

@@ -28,6 +28,7 @@ from trunq.call import Call
 from trunq.connection.backoff import BACKOFF, first_line, is_away
 from trunq.connection.link import Link
 from trunq.connection.silence import limit
+from trunq.wire.scalar import ids_told
 from trunq.worker.lease import Source
 
 log = logging.getLogger("trunq.worker")
@@ -192,7 +193,14 @@ class Bell:
         elif notification.payload == "look":
             source.is_rung = source.is_limited = True
         elif notification.payload.startswith("cancel"):
-            ids = frozenset(int(word) for word in notification.payload.split() if word.isdecimal())
+            _, *words = notification.payload.split()
+            ids = frozenset(ids_told(notification.payload))
+            if len(ids) < len(words) and not source.is_strange:
+                source.is_strange = True
+                strange = ascii(notification.payload[:100])
+                log.warning(
+                    "somebody notifies on channel %s what is no id: %s", notification.channel, strange
+                )
             self._called_off(source, ids or None)
         else:
             source.is_rung |= source.holds_bell

@@ -194,6 +194,8 @@ class Source:
     """Since when publishers have kept us from taking the bell."""
     is_limited: bool = False
     """It may be paused, or have a rate: a look in vain asks how long that keeps messages from us."""
+    is_strange: bool = False
+    """Somebody notified what is no id on its channel, and the log has a line about it."""
     has_lost: bool = False
     """It lost messages, and hands out nothing until somebody accepts that."""
     channel: str = field(default="", repr=False)

@@ -618,3 +618,154 @@ end $$
 insert into other.t values (2)
 
 select * from public.heard
+
+-- Lists with blanks, and names with blanks.
+create table public.blanks (a integer, b integer, v integer, "x y" integer)
+
+create trigger capture after insert or update or delete on public.blanks for each row execute function pgq.{format}triga('q', 'pkey=a, b', 'ignore= "x y",v')
+
+insert into public.blanks values (1, 1, 0, 0), (1, 2, 0, 0)
+
+update public.blanks set v = 5 where a = 1 and b = 2
+
+update public.blanks set b = 7 where b = 2
+
+delete from public.blanks where b = 1
+
+select * from public.replay()
+
+drop trigger capture on public.blanks
+
+create trigger capture after insert or update or delete on public.blanks for each row execute function pgq.{format}triga('q', E'pkey= a\t,,b x y , ', E'ignore=\nv ')
+
+insert into public.blanks values (3, 1, 0, 0)
+
+update public.blanks set "x y" = 5 where a = 3
+
+delete from public.blanks where a = 3
+
+select * from public.replay()
+
+drop table public.blanks
+
+-- Columns that are computed, before they are.
+create table public.computed (id integer primary key, a integer, g integer generated always as (a * 2) stored, at timestamp generated always as ('2001-02-03'::timestamp + make_interval(days => a)) stored)
+
+create trigger capture before insert or update or delete on public.computed for each row execute function pgq.{format}triga('q')
+
+insert into public.computed values (1, 1)
+
+update public.computed set a = 2
+
+update public.computed set a = a
+
+delete from public.computed
+
+select * from public.replay()
+
+drop trigger capture on public.computed
+
+create trigger capture before insert or update or delete on public.computed for each row execute function pgq.{format}triga('q', 'backup', 'when=g is not null', 'ev_extra1=g::text')
+
+insert into public.computed values (1, 1)
+
+update public.computed set a = 2
+
+delete from public.computed
+
+select * from public.replay()
+
+drop trigger capture on public.computed
+
+create trigger capture before insert or update or delete on public.computed for each row execute function pgq.{format}triga('q', 'pkey=g')
+
+insert into public.computed values (1, 1)
+
+update public.computed set a = 2
+
+update public.computed set a = 3
+
+delete from public.computed
+
+select * from public.replay()
+
+drop table public.computed
+
+-- What does not make sense.
+create table public.odd (id integer primary key, a integer)
+
+create trigger capture after insert or update or delete on public.odd for each row execute function pgq.{format}triga('q', 'SKIP')
+
+insert into public.odd values (1, 1)
+
+drop trigger capture on public.odd
+
+insert into public.odd values (1, 1)
+
+create trigger capture after insert or update or delete on public.odd for each row execute function pgq.{format}triga('q', 'SKIP', 'deny', 'pkey=')
+
+update public.odd set a = 2
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'SKIP')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'ignore=a')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'ignore=')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'backup')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'SKIP', 'backup', 'pkey=a', 'ignore=a')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'SKIP', 'deny')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'when=1', 'bogus')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'bogus', 'when=1')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture after truncate on public.odd execute function pgq.{format}triga('q', 'ignore=a', 'ev_data=1')
+
+truncate public.odd
+
+drop trigger capture on public.odd
+
+create trigger capture before truncate on public.odd execute function pgq.{format}triga('q', 'SKIP')
+
+truncate public.odd
+
+select * from public.replay()
+
+select count(*) from public.odd

@@ -180,11 +180,11 @@ create or replace function trunq._backoff(
 ) returns interval
 language sql volatile as $$
   -- In seconds: an interval overflows long before the cap is asked.
-  select pg_catalog.make_interval(secs => least(extract(epoch from p_cap)::double precision, extract(epoch from p_base) * case p_backoff
+  select pg_catalog.make_interval(secs => least(extract(epoch from p_cap)::double precision, extract(epoch from p_base) operator(pg_catalog.*) case p_backoff
       when 'constant' then 1
       when 'linear' then p_attempt
-      else pg_catalog.power(2::double precision, least(p_attempt - 1, 30)) end)
-    * (1 - p_jitter * pg_catalog.random()))
+      else pg_catalog.power(2::double precision, least(p_attempt operator(pg_catalog.-) 1, 30)) end)
+    operator(pg_catalog.*) (1 operator(pg_catalog.-) (p_jitter operator(pg_catalog.*) pg_catalog.random())))
 $$;
 comment on function trunq._backoff(text, interval, interval, real, integer) is
   'How long to wait after a failed attempt: base, base x attempt or base x 2^(attempt - 1), at most the cap, less a random share up to the jitter.';
@@ -192,8 +192,8 @@ comment on function trunq._backoff(text, interval, interval, real, integer) is
 create or replace function trunq._add_error(p_errors jsonb, p_attempt integer, p_at timestamptz, p_worker text, p_error text) returns jsonb
 language sql immutable as $$
   -- A message that is retried for ever keeps the newest.
-  select case when pg_catalog.jsonb_array_length(e) > trunq._limit('errors_kept') then e - 0 else e end
-  from (select coalesce(p_errors, '[]') || pg_catalog.jsonb_build_object('attempt', p_attempt, 'at', p_at, 'worker', p_worker, 'error', pg_catalog.left(p_error, trunq._limit('error_characters')))) x(e)
+  select case when pg_catalog.jsonb_array_length(e) operator(pg_catalog.>) trunq._limit('errors_kept') then e operator(pg_catalog.-) 0 else e end
+  from (select coalesce(p_errors, '[]') operator(pg_catalog.||) pg_catalog.jsonb_build_object('attempt', p_attempt, 'at', p_at, 'worker', p_worker, 'error', pg_catalog.left(p_error, trunq._limit('error_characters')))) x(e)
 $$;
 comment on function trunq._add_error(jsonb, integer, timestamptz, text, text) is 'The errors of a message, with one more.';
 
@@ -201,8 +201,8 @@ create or replace function trunq._add_put_off(p_errors jsonb, p_attempt integer,
 language sql immutable as $$
   -- One entry however often: this may go on for ever, and must not push out the errors of attempts.
   select pg_catalog.jsonb_set(
-    trunq._add_error(case when p_errors -> -1 ? 'times' then p_errors - -1 else p_errors end, p_attempt, p_at, p_worker, p_error),
-    '{-1,times}', pg_catalog.to_jsonb(coalesce((p_errors -> -1 ->> 'times')::bigint, 0) + 1))
+    trunq._add_error(case when p_errors operator(pg_catalog.->) -1 operator(pg_catalog.?) 'times' then p_errors operator(pg_catalog.-) -1 else p_errors end, p_attempt, p_at, p_worker, p_error),
+    '{-1,times}', pg_catalog.to_jsonb(coalesce((p_errors operator(pg_catalog.->) -1 operator(pg_catalog.->>) 'times')::bigint, 0) operator(pg_catalog.+) 1))
 $$;
 comment on function trunq._add_put_off(jsonb, integer, timestamptz, text, text) is
   'The errors of a message that a worker could not start, with this one, which says how many times in a row.';
@@ -210,7 +210,7 @@ comment on function trunq._add_put_off(jsonb, integer, timestamptz, text, text) 
 create or replace function trunq._put_off(p_errors jsonb) returns interval
 language sql volatile as $$
   -- 5 minutes at most: whoever deploys the handler should not wait longer. Scattered, so that many do not return at once.
-  select pg_catalog.make_interval(secs => least(300, pg_catalog.power(2::double precision, least((p_errors -> -1 ->> 'times')::bigint - 1, 30)))
-    * (1 - 0.2 * pg_catalog.random()))
+  select pg_catalog.make_interval(secs => least(300, pg_catalog.power(2::double precision, least((p_errors operator(pg_catalog.->) -1 operator(pg_catalog.->>) 'times')::bigint operator(pg_catalog.-) 1, 30)))
+    operator(pg_catalog.*) (1 operator(pg_catalog.-) (0.2 operator(pg_catalog.*) pg_catalog.random())))
 $$;
 comment on function trunq._put_off(jsonb) is 'How long a message waits that a worker could not start: 1, 2, 4 seconds and so on, up to 5 minutes, less a random share.';

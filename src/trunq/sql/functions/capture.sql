@@ -6,7 +6,10 @@
 --
 -- A trigger function runs with the owner's rights: who changes the table needs no right on trunq. It makes JSON of whole rows, and
 -- Postgres does that of a type of the user's by its cast to json, a function of anybody's. So a table that belongs to somebody who may
--- not act as the owner of trunq is refused: he would get the owner's rights.
+-- not act as the owner of trunq is refused, and so is one with a column of such a one's type, directly or inside another type: he would get the
+-- owner's rights, by a cast that he makes at any time later. Conversion with the writer's rights is no way out: Postgres does not let a function with
+-- the owner's rights take on another's, and one without could not write to the log. Nor are output functions alone, as in pgq's triggers: their texts
+-- cost ten times as much, and numbers in them are no numbers.
 --
 -- Nothing that the user names can fail a change of the table later. Columns are looked up in the JSON of the row: one that was dropped
 -- or renamed is null there, and trunq.list_warnings says so. All that is given is a literal in the function, never SQL.
@@ -252,6 +255,27 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._parts(oid) is 'A table and its partitions.';
 
+create or replace function trunq._foreign_types(p_relation oid) returns table (type text, owner text, way_out text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  with recursive used(type) as (
+    select a.atttypid from pg_attribute a where a.attrelid = p_relation and a.attnum > 0 and not a.attisdropped
+    union
+    select i.type from used u join pg_type t on t.oid = u.type cross join lateral (
+      -- Arrays, domains, composites, ranges and multiranges.
+      select t.typelem union all select t.typbasetype
+      union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+      union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid
+      union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid) i(type)
+    where i.type <> 0)
+  select format_type(t.oid, null), pg_get_userbyid(t.typowner), format('alter %s %s owner to %I',
+    case when exists (select from pg_class c where c.oid = t.typrelid and c.relkind <> 'c') then 'table' else 'type' end, format_type(t.oid, null),
+    pg_get_userbyid(n.nspowner))
+  from used u join pg_type t on t.oid = u.type join pg_namespace n on n.nspname = 'trunq'
+  -- An array, or a multirange, has the owner of what it is made of.
+  where t.typcategory <> 'A' and t.typtype <> 'm' and not pg_has_role(t.typowner, n.nspowner, 'member') order by t.typname, t.oid
+$$;
+comment on function trunq._foreign_types(oid) is 'Types in the rows of a table, however deep, that belong to somebody who may not act as the owner of trunq.';
+
 create or replace function trunq._table_name(p_relation oid) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = p_relation
@@ -287,6 +311,11 @@ begin
     select format('captured table "%s" belongs to "%s" by now, who can run code as the owner of trunq by its types', v_name, pg_get_userbyid(c.relowner)),
       'give it to a member of the role that owns trunq, or trunq.uncapture it'
     from pg_class c join pg_namespace n on n.nspname = 'trunq' where c.oid = p_relation and not pg_has_role(c.relowner, n.nspowner, 'member');
+  return query
+    select format('captured table "%s" has a column of the type %s by now, whose owner "%s" can run code as the owner of trunq by its casts', v_name,
+        f.type, f.owner),
+      f.way_out || ', or trunq.uncapture the table'
+    from trunq._foreign_types(p_relation) f;
   return query
     select format('changes that name partition "%s" of "%s" are not published', trunq._table_name(p), v_name), v_again
     from trunq._parts(p_relation) p

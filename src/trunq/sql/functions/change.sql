@@ -248,6 +248,7 @@ create or replace function trunq._check_table(p_relation regclass, p_table text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_table record;
+  v_type record;
   v_owner text := (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'trunq');
   v_name constant text := trunq._table_name(p_relation);
 begin
@@ -279,6 +280,12 @@ begin
     -- The essay of capture.sql tells why.
     perform trunq._fail('42501', format('table "%s" belongs to "%s", who may not act as "%s", the owner of trunq', v_name, pg_get_userbyid(v_table.relowner), v_owner),
       format('a table''s types run code when its rows become JSON, and that would run as "%s"; let the table belong to that role or a member of it', v_owner));
+  end if;
+  select f.* into v_type from trunq._foreign_types(p_relation) f limit 1;
+  if found then
+    perform trunq._fail('42501', format('table "%s" has a column of the type %s, which belongs to "%s", who may not act as "%s", the owner of trunq',
+        v_name, v_type.type, v_type.owner, v_owner),
+      format('a type''s casts run when its values become JSON, and that would be as "%s": %s', v_owner, v_type.way_out));
   end if;
 end $$;
 comment on function trunq._check_table(regclass, text) is 'Refuses what cannot be captured (TQ005), or not by this role, or not of its owner (42501).';

@@ -58,9 +58,9 @@ create or replace function trunq._passes(
 ) returns boolean
 -- No settings here: Postgres then puts the expression in the place of its call.
 language sql immutable parallel safe as $$
-  select (p_kinds is null or p_kind = any (p_kinds)) and (p_not_kinds is null or (p_kind = any (p_not_kinds)) is not true)
-    and (p_keys is null or p_key = any (p_keys)) and (p_not_keys is null or (p_key = any (p_not_keys)) is not true)
-    and (p_headers is null or p_message_headers @> p_headers) and (p_not_headers is null or (p_message_headers @> any (p_not_headers)) is not true)
+  select (p_kinds is null or p_kind operator(pg_catalog.=) any (p_kinds)) and (p_not_kinds is null or (p_kind operator(pg_catalog.=) any (p_not_kinds)) is not true)
+    and (p_keys is null or p_key operator(pg_catalog.=) any (p_keys)) and (p_not_keys is null or (p_key operator(pg_catalog.=) any (p_not_keys)) is not true)
+    and (p_headers is null or p_message_headers operator(pg_catalog.@>) p_headers) and (p_not_headers is null or (p_message_headers operator(pg_catalog.@>) any (p_not_headers)) is not true)
 $$;
 comment on function trunq._passes(text[], text[], text[], text[], jsonb, jsonb[], text, text, jsonb) is
   'Whether a message passes a filter. Null: as false.';

@@ -96,9 +96,9 @@ create or replace function trunq._bytes(p_kind text, p_key text, p_payload jsonb
 -- No settings here: Postgres then puts the expression in the place of its call.
 language sql stable as $$
   -- A jsonb that is not compressed has about the size of its text, and to write the text took half the time of a large lease.
-  select coalesce(pg_catalog.octet_length(p_kind), 0)::bigint + coalesce(pg_catalog.octet_length(p_key), 0) + coalesce(pg_catalog.octet_length(p_body), 0)
-    + coalesce(case when pg_catalog.pg_column_compression(p_payload) is null then pg_catalog.pg_column_size(p_payload) else pg_catalog.octet_length(p_payload::text) end, 0)
-    + coalesce(case when pg_catalog.pg_column_compression(p_headers) is null then pg_catalog.pg_column_size(p_headers) else pg_catalog.octet_length(p_headers::text) end, 0)
+  select coalesce(pg_catalog.octet_length(p_kind), 0)::bigint operator(pg_catalog.+) coalesce(pg_catalog.octet_length(p_key), 0) operator(pg_catalog.+) coalesce(pg_catalog.octet_length(p_body), 0)
+    operator(pg_catalog.+) coalesce(case when pg_catalog.pg_column_compression(p_payload) is null then pg_catalog.pg_column_size(p_payload) else pg_catalog.octet_length(p_payload::text) end, 0)
+    operator(pg_catalog.+) coalesce(case when pg_catalog.pg_column_compression(p_headers) is null then pg_catalog.pg_column_size(p_headers) else pg_catalog.octet_length(p_headers::text) end, 0)
 $$;
 comment on function trunq._bytes(text, text, jsonb, bytea, jsonb) is
   'How many bytes of a message a worker receives, about: not those of its row, where they may be compressed.';

@@ -72,6 +72,6 @@ end $$;
 comment on function trunq._check_limit(integer) is 'Refuses (TQ005) a number of rows that no list has.';
 
 create or replace function trunq._lease_lock(p_queue_id integer, p_lease_id bigint) returns integer
-language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) & 2147483647)::integer $$;
+language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) operator(pg_catalog.&) 2147483647)::integer $$;
 comment on function trunq._lease_lock(integer, bigint) is
   'The second integer of the lock of a lease. Leases of two queues have the same numbers; two that share a hash only wait for each other.';

@@ -113,7 +113,7 @@ comment on function trunq._paused_until(trunq.subscription) is 'Until when a sub
 
 create or replace function trunq._is_paused(p_sub trunq.subscription, p_now timestamptz) returns boolean
 -- No settings here: Postgres then puts the expression in the place of its call.
-language sql immutable as $$ select coalesce(greatest(p_sub.paused_until, p_sub.queue_paused_until) > p_now, false) $$;
+language sql immutable as $$ select coalesce(greatest(p_sub.paused_until, p_sub.queue_paused_until) operator(pg_catalog.>) p_now, false) $$;
 comment on function trunq._is_paused(trunq.subscription, timestamptz) is 'Whether a subscription is paused at a time, by itself or with its queue.';
 
 create or replace function trunq._pause(p_sub trunq.subscription, p_now timestamptz, out paused boolean, out paused_until timestamptz)

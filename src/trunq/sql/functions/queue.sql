@@ -317,7 +317,7 @@ end $$;
 comment on function trunq._find_queue(text) is 'A queue by its name, or TQ001.';
 
 create or replace function trunq._find_queue(p_queue_id integer) returns trunq.queue
-language sql stable as $$ select q from trunq.queue q where q.queue_id = p_queue_id $$;
+language sql stable as $$ select q from trunq.queue q where q.queue_id operator(pg_catalog.=) p_queue_id $$;
 comment on function trunq._find_queue(integer) is 'A queue by its id.';
 
 create or replace function trunq._function(p_queue text, p_verb text) returns text

@@ -211,6 +211,10 @@ begin
       return;
     end if;
   end if;
+  if p_slots not between 0 and trunq._limit('lease_messages') then
+    perform trunq._fail('TQ005', format('a worker has 0 to %s slots, not %s', trunq._limit('lease_messages'), p_slots),
+      'start more workers: trunq worker --processes');
+  end if;
   insert into trunq.worker as w (subscription_id, name, slots, seen_at)
   select s.subscription_id, p_worker, p_slots, v_now from trunq.subscription s join trunq.queue q using (queue_id)
   where q.name = any (p_queues) and s.name = p_subscription order by 1

@@ -126,7 +126,7 @@ comment on function trunq._wishes(trunq.queue, integer, bigint[]) is
 
 create or replace function trunq._reply_time(p_options jsonb) returns interval
 language sql immutable as $$
-  select pg_catalog.make_interval(secs => coalesce(nullif(p_options->>'awaited', 'true'), '3600')::double precision)
+  select pg_catalog.make_interval(secs => coalesce(nullif(p_options operator(pg_catalog.->>) 'awaited', 'true'), '3600')::double precision)
 $$;
 comment on function trunq._reply_time(jsonb) is 'How long the reply to a message with these options is kept.';
 

@@ -15,8 +15,8 @@
 create or replace function trunq._slot(p_key text, p_id bigint, p_slots integer) returns integer
 -- No settings here: Postgres then puts the expression in the place of its call.
 language sql immutable parallel safe as $$
-  select case when p_key is null then (p_id & (p_slots - 1))::integer
-    else ('x' || pg_catalog.left(pg_catalog.md5(p_key), 4))::bit(16)::integer & (p_slots - 1) end
+  select case when p_key is null then (p_id operator(pg_catalog.&) (p_slots operator(pg_catalog.-) 1))::integer
+    else ('x' operator(pg_catalog.||) pg_catalog.left(pg_catalog.md5(p_key), 4))::bit(16)::integer operator(pg_catalog.&) (p_slots operator(pg_catalog.-) 1) end
 $$;
 comment on function trunq._slot(text, bigint, integer) is 'The slot of a message, by its key: the first two bytes of md5; without one, by its id.';
 
@@ -154,5 +154,5 @@ $$;
 comment on function trunq._is_far(integer, bigint, trunq.tick) is 'Whether a slot that has nothing to read should move on, so that nobody walks the same rows again, nor rotation waits for it.';
 
 create or replace function trunq._member_lock(p_group_id integer, p_member text) returns integer
-language sql immutable parallel safe as $$ select (pg_catalog.hashtextextended(p_member, p_group_id) & 2147483647)::integer $$;
+language sql immutable parallel safe as $$ select (pg_catalog.hashtextextended(p_member, p_group_id) operator(pg_catalog.&) 2147483647)::integer $$;
 comment on function trunq._member_lock(integer, text) is 'The second integer of the lock of a member. Two that share a hash only pass each other over.';

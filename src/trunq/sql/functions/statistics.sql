@@ -171,7 +171,7 @@ language sql immutable parallel safe as $$
   -- 160 of them reach to twelve days.
   -- A CASE, which Postgres writes into the query; ln(2) / 4.
   select case when p_seconds is not null then
-    greatest(1, least(160, 1 + pg_catalog.floor(pg_catalog.ln(greatest(p_seconds, 1e-6::double precision) * 1e6::double precision) / 0.17328679513998632::double precision)::integer)) end
+    greatest(1, least(160, 1 operator(pg_catalog.+) pg_catalog.floor(pg_catalog.ln(greatest(p_seconds, 1e-6::double precision) operator(pg_catalog.*) 1e6::double precision) operator(pg_catalog./) 0.17328679513998632::double precision)::integer)) end
 $$;
 comment on function trunq._bucket(double precision) is 'The bucket of a time, null for null.';
 

@@ -34,7 +34,7 @@ create or replace function trunq._is_read_at(
 ) returns boolean
 language sql immutable parallel safe as $$
   select pg_catalog.pg_visible_in_snapshot(p_txid, p_lo)
-    or pg_catalog.pg_visible_in_snapshot(p_txid, p_hi) and (p_txid, p_id) <= (p_last_txid, p_last_id)
+    or pg_catalog.pg_visible_in_snapshot(p_txid, p_hi) and (p_txid, p_id) operator(pg_catalog.<=) (p_last_txid, p_last_id)
 $$;
 comment on function trunq._is_read_at(xid8, bigint, pg_snapshot, pg_snapshot, xid8, bigint) is
   'Whether a row of the log lies before a position.';

@@ -4,11 +4,11 @@ create or replace function trunq_queue._specimen_window(p_lo pg_snapshot, p_hi p
 -- No settings here: Postgres then puts the query in the place of its call, and the caller's order, limit and settings reach into it.
 language sql stable as $$
   (select g.* from pg_catalog.pg_snapshot_xip(p_lo) late(txid) cross join lateral (
-     select g.* from trunq_log._specimen g where g.txid = late.txid order by g.id) g
+     select g.* from trunq_log._specimen g where g.txid operator(pg_catalog.=) late.txid order by g.id) g
    where pg_catalog.pg_visible_in_snapshot(late.txid, p_hi))
   union all
   (select g.* from trunq_log._specimen g
-   where g.txid >= pg_catalog.pg_snapshot_xmax(p_lo) and g.txid < pg_catalog.pg_snapshot_xmax(p_hi) and pg_catalog.pg_visible_in_snapshot(g.txid, p_hi)
+   where g.txid operator(pg_catalog.>=) pg_catalog.pg_snapshot_xmax(p_lo) and g.txid operator(pg_catalog.<) pg_catalog.pg_snapshot_xmax(p_hi) and pg_catalog.pg_visible_in_snapshot(g.txid, p_hi)
    order by g.txid, g.id)
 $$;
 comment on function trunq_queue._specimen_window(pg_snapshot, pg_snapshot) is

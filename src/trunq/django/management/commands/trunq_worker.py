@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import ArgumentParser
 from pkgutil import resolve_name
 from typing import Any
@@ -29,6 +30,10 @@ class Command(BaseCommand):
         for attribute in ("concurrency", "name"):
             if options[attribute] is not None:
                 setattr(found, attribute, options[attribute])
+        if not logging.getLogger("trunq").hasHandlers():
+            # Django's own LOGGING has a handler for its own lines alone.
+            logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+            logging.getLogger("trunq").setLevel(logging.INFO)
         found.until_empty = found.until_empty or options["until_empty"]
         try:
             found.run()

@@ -167,7 +167,7 @@ begin
     v_query := pg_catalog.format('select * from (%s) _evs where %s order by 1', v_query, i_extra_where);
   end if;
   execute pg_catalog.format('declare %I no scroll cursor for %s', i_cursor_name, v_query);
-  if i_quick_limit > 0 then
+  if i_quick_limit operator(pg_catalog.>) 0 then
     return query execute pg_catalog.format('fetch %s from %I', i_quick_limit, i_cursor_name);
   end if;
 end $$;
