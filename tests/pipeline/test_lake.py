@@ -15,7 +15,9 @@ from pipeline.piping import Bench
 from pipeline.test_protocol import Attempt, begin
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
+from trunq.pipeline.control import Run
 from trunq.pipeline.errors import Outrun
+from trunq.pipeline.sink.delta import DeltaSink
 from trunq.pipeline.sink.merge import one_a_key
 
 ALL = {"format": "table", "table": "source", "changes": "all"}
@@ -165,6 +167,42 @@ def test_columns_come_are_ignored_or_refused_and_types_do_not_change(sold: Bench
     sold.sql("alter table source alter n type text")
     with pytest.raises(InvalidPipeline, match='column "n" of add is int32 and comes as string'):
         sold.run(names["add"])
+
+
+def test_an_upsert_that_leaves_out_all_its_rows_is_a_run_and_the_next_one_goes_on(bench: Bench) -> None:
+    bench.sql("create table source (id int, word text, n int); insert into source values (1, 'new', 5)")
+    sink = {"format": "delta", "path": "lake", "mode": "upsert", "key": ["id"], "newest": "n"}
+    name = bench.make({"format": "table", "table": "source"}, sink)
+    bench.run(name)
+    bench.sql("update source set word = 'older', n = 4")
+    done = bench.run(name)
+    assert (done["number"], done["outcome"], done["rows_out"]) == (2, "done", 1)
+    bench.sql("insert into source values (2, 'next', 1)")
+    assert bench.run(name)["number"] == 3
+    assert lake("id", "word") == [(1, "new"), (2, "next")]
+    # Of two attempts that have nothing to write, one is the run's.
+    made, run = begin(bench, name)
+    table = pa.table({"id": pa.array([1], pa.int32()), "word": ["older"], "n": pa.array([1], pa.int32())})
+    late, early = (Staged(bench, made, run(), table) for _ in range(2))
+    assert early.commit()
+    assert not late.commit()
+    assert lake("id", "word") == [(1, "new"), (2, "next")]
+
+
+class Staged:
+    """An attempt that has staged a table."""
+
+    def __init__(self, bench: Bench, pipeline: Pipeline, run: Run, rows: pa.Table) -> None:
+        self._run, self._rows = run, rows.num_rows
+        run.attempt = bench.executor.control.attempt(run) or 0
+        self._sink = DeltaSink(pipeline, bench.dsn)
+        self._sink.applied(run)
+        self._sink.begin(run, rows.schema)
+        self._sink.stage(run, "part", rows.to_batches())
+
+    def commit(self) -> bool:
+        """Whether the sink took it."""
+        return self._sink.commit(self._run, ["part"], self._rows)
 
 
 def test_an_upsert_takes_one_row_a_key_from_files_read_batch_by_batch(tmp_path: Path) -> None:
