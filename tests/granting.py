@@ -32,6 +32,7 @@ PLACE = Jsonb({"tick_id": 1, "snapshot": "1:1:", "txid": 0, "id": 0})
 DEFINITION = Jsonb({"source": {"format": "files"}, "sink": {"format": "delta"}})
 
 MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
+    "accept_pipeline": (OWNER, {"pipeline": "there"}),
     "accept_loss": (ADMIN, {"subscription": "default"}),
     "ack": (WORKS, {**HELD, "ids": [1]}),
     "add_reference": (EVERYBODY, {"error": "e"}),

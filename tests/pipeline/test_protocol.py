@@ -48,7 +48,7 @@ class Attempt:
         self.steps = iter((self.write, self.commit, self.finish))
 
     def write(self) -> None:
-        self.control.stage(self.run, [self.word], {"by": self.word}, self.rows, 0)
+        self.is_staged = self.control.stage(self.run, [self.word], {"by": self.word}, self.rows, 0)
 
     def commit(self) -> None:
         self.sink.commit(self.run, [self.word], self.rows)
@@ -56,7 +56,7 @@ class Attempt:
     def finish(self) -> None:
         mark = self.sink.applied(self.run)
         assert mark is not None
-        self.control.finish(self.run, mark.attempt)
+        self.control.finish(self.run, mark.number, mark.attempt)
 
 
 def open_run(bench: Bench, pipeline: str, message: int) -> tuple[Pipeline, dict[str, Any]]:
@@ -64,11 +64,11 @@ def open_run(bench: Bench, pipeline: str, message: int) -> tuple[Pipeline, dict[
     return read_definition(pipeline, opened["definition"]), opened
 
 
-def begin(bench: Bench, pipeline: str) -> tuple[Pipeline, Any]:
+def begin(bench: Bench, pipeline: str, slice: Any = None) -> tuple[Pipeline, Any]:
     """A run that is begun, and what makes objects of it."""
     message = bench.client.run_pipeline(pipeline)
     made, opened = open_run(bench, pipeline, message)
-    told = bench.executor.control.begin(bench.asked(message), opened, {"of": "test"})
+    told = bench.executor.control.begin(bench.asked(message), opened, slice or {"of": "test"})
     assert told is not None
     return made, lambda: Run(
         pipeline, opened["identity"], told["run_id"], told["number"], message, told["slice"]
@@ -109,7 +109,8 @@ def words(bench: Bench, kind: str) -> list[str]:
     if kind.startswith("delta"):
         return list(DeltaTable("moved").to_pyarrow_table()["word"].to_pylist())
     if kind == "parquet":
-        return list(dataset.dataset("moved", format="parquet").to_table()["word"].to_pylist())
+        table = dataset.dataset("moved", format="parquet").to_table()
+        return list(table["word"].to_pylist()) if table.column_names else []
     if kind == "queue":
         return [word for (word,) in bench.sql("select payload->>'word' from trunq_log.moved")]
     if not bench.one("select to_regclass('moved') is not null"):

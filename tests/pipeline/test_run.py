@@ -223,7 +223,7 @@ def test_a_pipeline_that_is_paused_or_held_keeps_its_messages_waiting(filled: Be
     with pytest.raises(InvalidPipeline, match="open run"):
         filled.client.set_pipeline_state(name, {})
     with pytest.raises(InvalidPipeline, match="open run"):
-        filled.make(TABLE, {"format": "table", "table": "other"}, name=name)
+        filled.make({"format": "table", "table": "moved"}, MOVED, name=name)
 
 
 def test_new_columns_are_added_ignored_or_refused_and_a_changed_type_is_refused(filled: Bench) -> None:
