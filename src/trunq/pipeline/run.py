@@ -97,6 +97,7 @@ class Executor:
         if plan.slice is None:
             return None
         if pipeline.needs_spark and not self._is_elsewhere(pipeline):
+            self.engine.require_warm()
             self.engine.check(pipeline)
         after = {} if plan.state is None else {"after": plan.state}
         return self.control.begin(asked, opened, {**plan.slice, **after}) or {}
@@ -109,6 +110,8 @@ class Executor:
                 if done is not None:
                     return done
                 run.is_cancelled = True
+            if pipeline.needs_spark and not run.is_cancelled:
+                self.engine.require_warm()
             return self._apply(pipeline, run, asked, lost)
         except Exception as error:
             # Others need not wait until our hold is over.
