@@ -156,8 +156,9 @@ class Executor:
                 f"the sink of pipeline {run.pipeline} holds run {mark.number}"
                 + (", or an attempt at it," if mark.number == run.number else "")
                 + " that this database knows nothing of: it was set back, or another one writes there",
-                f"what that run brought comes again, if you go on from here: trunq pipeline accept"
-                f" {run.pipeline}; from elsewhere: trunq pipeline cancel, state --set, run and accept",
+                f"to go on from the state that this database has: trunq pipeline accept {run.pipeline}; what that"
+                f" run brought comes again then, unless trunq pipeline state {run.pipeline} --set says a later"
+                f" place before the next run",
             )
         if source is not None and not run.backfill and finished["outcome"] == "done":
             source.release(run.slice.get("after", {}))
@@ -171,7 +172,8 @@ class Executor:
         raise InvalidPipeline(
             f"the sink of pipeline {run.pipeline} holds run {mark.number}, and has held run {run.marked}: it"
             " was set back, or is another one",
-            f"what it lacks does not come by itself; to go on without it: trunq pipeline accept {run.pipeline}",
+            f"to go on without what it lacks: trunq pipeline accept {run.pipeline}; to have it again: trunq"
+            f" pipeline cancel {run.pipeline}, and trunq pipeline state {run.pipeline} --set",
         )
 
     def _attempt(
