@@ -29,7 +29,7 @@ SCOPE = "mine:one"
 BATCH = {"subscription": "stream", "batch_id": 1}
 PLACE = Jsonb({"tick_id": 1, "snapshot": "1:1:", "txid": 0, "id": 0})
 
-DEFINITION = Jsonb({"source": {"format": "files"}, "sink": {"format": "delta"}})
+DEFINITION = Jsonb({"source": {"format": "csv"}, "sink": {"format": "delta"}})
 
 MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "accept_pipeline": (OWNER, {"pipeline": "there"}),

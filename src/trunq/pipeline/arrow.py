@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trunq.errors import InvalidPipeline
 from trunq.stage.arrow import TYPE, WIDER, is_endless, plain
@@ -38,7 +39,7 @@ def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
                 f'column "{field.name}" has a time without end (infinity), which a lake has no value for',
                 "put null in its place by sql or function, or keep such rows out by a check",
             )
-        columns.append(column if column.type == kind else _cast(column, kind))
+        columns.append(column if column.type == kind else _cast(field.name, column, kind))
         fields.append(pa.field(field.name, kind))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
@@ -54,9 +55,16 @@ def _lake_type(field: pa.Field) -> pa.DataType:
     return WIDER.get(kind, kind)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_decimal(kind) and pa.types.is_string(column.type):
+        if pc.any(pc.match_substring_regex(column, "[a-zA-Z]{3}")).as_py():
+            raise InvalidPipeline(
+                f'column "{name}" has a number that is none (NaN, infinity), which a decimal of a lake has no'
+                " value for",
+                "put null in its place by sql or function, or keep such rows out by a check",
+            )
     return column.cast(kind)
 
 

@@ -191,6 +191,11 @@ class Control:
         )
         return new
 
+    def changed_files(self, pipeline: str, files: list[list[Any]]) -> list[str]:
+        """Of files the paths of those that a run has read as they were."""
+        paths: list[str] = self._call("_find_changed_files", pipeline=pipeline, files=_json(files))
+        return paths
+
     def _call(self, function: str, /, **arguments: Any) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}
         names = ", ".join(f"p_{name} => %({name})s{_CASTS.get(name, '')}" for name in given)

@@ -112,6 +112,15 @@ class FileSource(Part):
     """Types of columns by name, as in Arrow: {"id": "int64"}; others are found out."""
     delimiter: str = ","
     nulls: list[str] = [""]
+    changed: Literal["read", "refuse"] = "read"
+    """A file that was read and has changed since: it is read again, whole, or no run goes on."""
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_path(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError(f"{value[:60]!r} is an address: files are read from directories of the runner's machine")
+        return value
 
 
 class FunctionSource(Part):

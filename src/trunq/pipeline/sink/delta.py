@@ -83,6 +83,12 @@ class DeltaSink:
 
         def fitting() -> Iterator[pa.RecordBatch]:
             for batch in map(for_lake, checked(batches)):
+                if empty := [name for name in self._model.key if batch.column(name).null_count]:
+                    # It would be found in no table, and stand there once more after each run.
+                    self._refuse(
+                        f'"{empty[0]}" is null in a row, and rows are found by it',
+                        "keep such rows out by a check or a function, or take another key",
+                    )
                 yield batch.select([name for name in batch.schema.names if name in there])
 
         with told(self._pipeline.name, self._model.path):

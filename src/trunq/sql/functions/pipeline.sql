@@ -239,6 +239,9 @@ comment on function trunq._hold_pipeline(text) is
 
 create or replace function trunq._check_definition(p_pipeline text, p_definition jsonb) returns text[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  c_sources constant text[] := '{table,queue,history,csv,json,parquet,http,python}';
+  c_sinks constant text[] := '{table,queue,delta,parquet,http}';
 begin
   if jsonb_typeof(p_definition) is distinct from 'object' then
     perform trunq._fail('TQ031', format('pipeline "%s": a definition is a JSON object, not %s', p_pipeline, left(coalesce(p_definition::text, 'null'), 100)));
@@ -246,6 +249,12 @@ begin
     perform trunq._fail('TQ031', format('pipeline "%s" has no source with a format', p_pipeline), '"source": {"format": "table", ...}');
   elsif jsonb_typeof(p_definition->'sink'->'format') is distinct from 'string' then
     perform trunq._fail('TQ031', format('pipeline "%s" has no sink with a format', p_pipeline), '"sink": {"format": "table", ...}');
+  elsif p_definition->'source'->>'format' <> all(c_sources) then
+    perform trunq._fail('TQ031', format('pipeline "%s": there is no source of the format "%s"', p_pipeline, left(p_definition->'source'->>'format', 100)),
+      format('there are %s', array_to_string(c_sources, ', ')));
+  elsif p_definition->'sink'->>'format' <> all(c_sinks) then
+    perform trunq._fail('TQ031', format('pipeline "%s": there is no sink of the format "%s"', p_pipeline, left(p_definition->'sink'->>'format', 100)),
+      format('there are %s', array_to_string(c_sinks, ', ')));
   elsif p_definition ? 'then' and (jsonb_typeof(p_definition->'then') <> 'array' or jsonb_path_exists(p_definition, '$.then[*] ? (@.type() != "string")')) then
     perform trunq._fail('TQ031', format('pipeline "%s": then is a list of names', p_pipeline));
   end if;

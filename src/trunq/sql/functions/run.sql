@@ -286,6 +286,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._find_new_files(text, jsonb, integer) is 'Of files (path, size, time in nanoseconds) those that no run of the pipeline has read.';
 
+create or replace function trunq._find_changed_files(p_pipeline text, p_files jsonb) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(jsonb_agg(f->>0 order by at), '[]') from jsonb_array_elements(p_files) with ordinality g(f, at)
+  where exists (select from trunq.pipeline_file k join trunq.pipeline p on p.pipeline_id = k.pipeline_id where p.name = p_pipeline and k.path = f->>0)
+$$;
+comment on function trunq._find_changed_files(text, jsonb) is 'Of files that no run of the pipeline has read, the paths of those that one has read as they were before.';
+
 create or replace function trunq._tell_run(p_run trunq.pipeline_run) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select jsonb_build_object('run_id', p_run.run_id, 'number', p_run.number, 'backfill', p_run.backfill, 'message_id', p_run.message_id, 'chain', p_run.chain,
@@ -396,9 +403,16 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
         case when r.backfill <> 0 then format(' --backfill %s', r.backfill)
           when r.slice ? 'after' then format('; with its rows: trunq pipeline skip %s', p.name) else '' end) end
   from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
-  where (r.ended_at is null or not r.is_settled) and (r.failures >= 3 or r.sink_number is not null and r.failures > 0) and coalesce(p_queue, 'pipelines') = 'pipelines' order by p.name, r.run_id
+  where (r.ended_at is null or not r.is_settled) and (r.failures >= 3 or r.sink_number is not null and r.failures > 0) and coalesce(p_queue, 'pipelines') = 'pipelines'
+  union all
+  select 'pipelines', null, format('pipeline "%s" has found no file that matches %s', p.name, p.state->>'unmatched'),
+    'is that path right, as a runner sees it? With another one: trunq pipeline create FILE'
+  from trunq.pipeline p
+  where p.state ? 'unmatched' and p.definition->'source'->>'path' is not null and coalesce(p_queue, 'pipelines') = 'pipelines'
+    and not exists (select from trunq.pipeline_file f where f.pipeline_id = p.pipeline_id)
+  order by 3
 $$;
-comment on function trunq._warn_pipelines(text) is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds a run that it cannot.';
+comment on function trunq._warn_pipelines(text) is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds a run that it cannot; and files that never came.';
 
 create or replace function trunq.list_runs(p_pipeline text default null, p_chain uuid default null, p_limit integer default 100)
 returns table (

@@ -27,7 +27,7 @@ begin
   return query select * from trunq._warn_pipelines(p_queue);
 end $$;
 comment on function trunq.list_warnings(text) is
-  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, kinds that no worker has a handler for, subscriptions that nobody reads from and that hold messages for longer than the retention, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, and history that waits for its taker for longer than the retention.
+  'What is wrong, of one queue or all: duties that fail, rows in a log that nobody will lease, kinds that no worker has a handler for, subscriptions that nobody reads from and that hold messages for longer than the retention, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found no file yet, and history that waits for its taker for longer than the retention.
 Returns: one row a warning, with the way out; subscription null: it is about the queue.
 Raises: TQ001.';
 
