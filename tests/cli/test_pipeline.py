@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ def test_a_run_that_cannot_succeed_is_cancelled_or_skipped(
     assert trunq("pipeline", "accept", "flights", "--yes", "--json").json["sink_holds"] == 9
     assert trunq("pipeline", "run", "flights").status == 0
     assert client.list_runs("flights")[0].number == 10
+
+
+def test_what_this_machine_lacks_for_a_pipeline_is_said_when_it_is_made(
+    trunq: Shell, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lake.toml"
+    path.write_text(
+        f"""[pipeline.lake]
+source = {{format = "csv", path = "{tmp_path}/nowhere/*.csv"}}
+sql = ["select * from input"]
+sink = {{format = "delta", path = "lake"}}
+"""
+    )
+    for module in ("pyspark", "deltalake"):
+        monkeypatch.setitem(sys.modules, module, None)
+    said = " ".join(trunq("pipeline", "create", str(path)).said.split())
+    for words in ("needs pyspark", "needs deltalake", f"reads from {tmp_path}/nowhere, which is not here"):
+        assert f"Pipeline lake: it {words}" in said
+    assert [row.pipeline for row in client.list_pipelines()] == ["lake"]
 
 
 def test_mistakes_are_said_in_a_sentence(trunq: Shell, client: Client, file: str) -> None:

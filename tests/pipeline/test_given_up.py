@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.attempting import FIRST, TABLE, Attempt, begin, words
 from pipeline.piping import Bench
-from pipeline.test_protocol import FIRST, TABLE, Attempt, begin, words
-from pipeline.test_protocol import made as made  # a fixture
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline.errors import RunOver
 from trunq.pipeline.watch import Watch
@@ -66,9 +65,7 @@ def test_a_run_that_nobody_is_at_ends_as_soon_as_it_is_cancelled(narrow: Bench) 
     assert narrow.one("select bool_and(is_settled) from trunq.pipeline_run")
 
 
-def test_what_does_not_change_the_slice_of_an_open_run_may_change(
-    narrow: Bench, tmp_path: Path
-) -> None:
+def test_what_does_not_change_the_slice_of_an_open_run_may_change(narrow: Bench, tmp_path: Path) -> None:
     name = narrow.make(SOURCE, TABLE)
     fail(narrow, name)
     narrow.sql("insert into source values (2)")
@@ -176,7 +173,9 @@ def test_what_is_given_up_is_in_the_sink_once_or_never_whoever_still_works_at_it
     assert outcomes(bench, name) == [ended, "done", "done", "done", ended, "done"]
 
 
-def test_a_state_that_was_set_after_a_run_was_given_up_stays(bench: Bench, made: Callable[[str], str]) -> None:
+def test_a_state_that_was_set_after_a_run_was_given_up_stays(
+    bench: Bench, made: Callable[[str], str]
+) -> None:
     name = made("append")
     pipeline, run = begin(bench, name)
     frozen = Attempt(bench, pipeline, run(), "frozen", 3)

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 
+from pipeline.attempting import Attempt, begin
 from pipeline.piping import Bench
-from pipeline.test_protocol import Attempt, begin
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
 from trunq.pipeline.control import Run

@@ -1,4 +1,4 @@
-"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, backfill, state, quarantine, drop."""
+"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, backfill, state, drop..."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunq import Client, display
 from trunq.cli import completion, option
 from trunq.cli.database import address, client
 from trunq.cli.failure import Mistake, explain
-from trunq.cli.output import Row, out, print_fact, say, write_json, write_rows
+from trunq.cli.output import Row, err, out, print_fact, say, write_json, write_rows
 from trunq.cli.pause import Pause, how_long, with_words
 from trunq.cli.progress import followed, progress_words, slice_words, trigger_words
 from trunq.cli.question import Yes, confirm
@@ -67,6 +67,7 @@ def create(
     runner.
     """
     from trunq.pipeline import load  # noqa: PLC0415  # its models take a while
+    from trunq.pipeline.need import missing  # noqa: PLC0415
 
     found = load(file)
     with client(database) as trunq, trunq.transaction() as connection:
@@ -92,6 +93,9 @@ def create(
             name=name,
             started=started,
         )
+    for each in found:
+        for sentence in missing(each):
+            err.print(escape(f"Pipeline {each.name}: {sentence}."))
 
 
 @option.verb(
@@ -239,8 +243,8 @@ def cancel(
         if not cancelled
         else "The open run of pipeline {name} is cancelled."
         if ended
-        else "The open run of pipeline {name} is cancelled, and a runner is at it, which hears of it. If it is"
-        " open after 30 seconds, that runner has died: cancel it again.",
+        else "The open run of pipeline {name} is cancelled, and a runner is at it, which hears of it. If it"
+        " is open after 30 seconds, that runner has died: cancel it again.",
         name=name,
     )
     if row["paused"]:

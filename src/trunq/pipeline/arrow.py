@@ -58,13 +58,13 @@ def _lake_type(field: pa.Field) -> pa.DataType:
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_decimal(kind) and pa.types.is_string(column.type):
-        if pc.any(pc.match_substring_regex(column, "[a-zA-Z]{3}")).as_py():
-            raise InvalidPipeline(
-                f'column "{name}" has a number that is none (NaN, infinity), which a decimal of a lake has no'
-                " value for",
-                "put null in its place by sql or function, or keep such rows out by a check",
-            )
+    is_text = pa.types.is_decimal(kind) and pa.types.is_string(column.type)
+    if is_text and pc.any(pc.match_substring_regex(column, "[a-zA-Z]{3}")).as_py():
+        raise InvalidPipeline(
+            f'column "{name}" has a number that is none (NaN, infinity), which a decimal of a lake has no'
+            " value for",
+            "put null in its place by sql or function, or keep such rows out by a check",
+        )
     return column.cast(kind)
 
 

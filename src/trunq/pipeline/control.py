@@ -122,9 +122,7 @@ class Control:
         )
         return told
 
-    def let_go(
-        self, run: Run, holder: int, error: str | None = None, *, has_failed: bool = True
-    ) -> None:
+    def let_go(self, run: Run, holder: int, error: str | None = None, *, has_failed: bool = True) -> None:
         """We are not at it any more: others need not wait."""
         self._call("_let_go", run_id=run.run_id, holder=holder, error=error, has_failed=has_failed)
 
@@ -209,7 +207,9 @@ _CASTS: Final = {
         ("payload", "slice", "state", "state_after", "progress", "reasons", "contents", "ids", "files"),
         "::jsonb",
     ),
-    **dict.fromkeys(("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"),
+    **dict.fromkeys(
+        ("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"
+    ),
     **dict.fromkeys(("rows_in", "rows_out", "rows_bad"), "::bigint"),
     "hold_for": "::interval",
     "parts": "::text[]",

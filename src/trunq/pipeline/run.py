@@ -156,9 +156,9 @@ class Executor:
                 f"the sink of pipeline {run.pipeline} holds run {mark.number}"
                 + (", or an attempt at it," if mark.number == run.number else "")
                 + " that this database knows nothing of: it was set back, or another one writes there",
-                f"to go on from the state that this database has: trunq pipeline accept {run.pipeline}; what that"
-                f" run brought comes again then, unless trunq pipeline state {run.pipeline} --set says a later"
-                f" place before the next run",
+                f"to go on from the state that this database has: trunq pipeline accept {run.pipeline}; what"
+                f" that run brought comes again then, unless trunq pipeline state {run.pipeline} --set says a"
+                " later place before the next run",
             )
         if source is not None and not run.backfill and finished["outcome"] == "done":
             source.release(run.slice.get("after", {}))

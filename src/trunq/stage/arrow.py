@@ -117,8 +117,8 @@ def json_field(name: str) -> pa.Field:
 
 
 def to_json(value: Any) -> str:
-    """A value as JSON text: times in ISO 8601, bytes in base64, exact numbers as text; NaN and infinity as the
-    texts that Postgres has for them, as numbers of a captured row do.
+    """A value as JSON text: times in ISO 8601, bytes in base64, exact numbers as text; NaN and infinity as
+    the texts that Postgres makes of them.
     """
     return json.dumps(plain(value), ensure_ascii=False)
 

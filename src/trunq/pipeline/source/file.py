@@ -8,7 +8,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from trunq.pipeline.arrow import unified
 from trunq.pipeline.control import Control
 from trunq.pipeline.model import FileSource as Model
 from trunq.pipeline.model import Pipeline
+from trunq.pipeline.part import directory_of
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.typed import read_types, typed
 
@@ -34,12 +34,6 @@ _UNMATCHED: Final = "unmatched"
 
 File = list[Any]
 """Path, size, time in nanoseconds."""
-
-
-def directory_of(pattern: str) -> str:
-    """The directory that files of a pattern are in, or below."""
-    before = re.split(r"[*?[]", os.path.abspath(pattern), maxsplit=1)[0]
-    return os.path.dirname(before)
 
 
 class FileSource(Source):
@@ -138,8 +132,10 @@ class FileSource(Source):
     def _require_unread(self, files: list[File]) -> None:
         if changed := self._control.changed_files(self._name, files):
             raise InvalidPipeline(
-                f"pipeline {self._name}: {changed[0]} was read, has changed since, and would be read again whole",
-                'write new rows into new files; changed = "read" reads such files again, for a sink with mode upsert',
+                f"pipeline {self._name}: {changed[0]} was read, has changed since, and would be read again"
+                " whole",
+                'write new rows into new files; changed = "read" reads such files again, for a sink with mode'
+                " upsert",
             )
 
     def _listed(self, pattern: str) -> list[File]:
