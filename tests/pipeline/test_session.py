@@ -107,7 +107,8 @@ def test_pipelines_that_need_no_spark_do_not_wait_for_executors(filled: Bench, b
     for other in others:
         filled.client.run_pipeline(other)
     with running(filled):
-        wait_until(lambda: filled.client.list_messages("pipelines", state="scheduled"), 120)
+        waiting = {"scheduled", "retrying"}
+        wait_until(lambda: waiting & {row.state for row in filled.client.list_messages("pipelines")}, 120)
         # More than there are slots: none of them keeps one.
         filled.client.run_pipeline(plain)
         wait_until(lambda: [run.outcome for run in filled.client.list_runs(plain)] == ["done"], 120)
