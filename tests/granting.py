@@ -32,8 +32,8 @@ PLACE = Jsonb({"tick_id": 1, "snapshot": "1:1:", "txid": 0, "id": 0})
 DEFINITION = Jsonb({"source": {"format": "csv"}, "sink": {"format": "delta"}})
 
 MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
-    "accept_pipeline": (OWNER, {"pipeline": "there"}),
     "accept_loss": (ADMIN, {"subscription": "default"}),
+    "accept_pipeline": (OWNER, {"pipeline": "there"}),
     "ack": (WORKS, {**HELD, "ids": [1]}),
     "add_reference": (EVERYBODY, {"error": "e"}),
     "adopt": (OWNER, {}),
@@ -174,6 +174,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "show_checkpoint": (WORKS, {"id": 1}),
     "show_message": (LOOKS, {"id": 1}),
     "show_public": (LOOKS, {"id": 1}),
+    "skip_pipeline": (OWNER, {"pipeline": "there"}),
     "snapshot": (EVERYBODY, {}),
     "start_mover": (WORKS, {"subscription": "stream", "worker": "w", "definition": Jsonb({})}),
     "statistics": (LOOKS, {}),
