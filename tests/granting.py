@@ -29,10 +29,11 @@ SCOPE = "mine:one"
 BATCH = {"subscription": "stream", "batch_id": 1}
 PLACE = Jsonb({"tick_id": 1, "snapshot": "1:1:", "txid": 0, "id": 0})
 
-DEFINITION = Jsonb({"source": {"format": "files"}, "sink": {"format": "delta"}})
+DEFINITION = Jsonb({"source": {"format": "csv"}, "sink": {"format": "delta"}})
 
 MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "accept_loss": (ADMIN, {"subscription": "default"}),
+    "accept_pipeline": (OWNER, {"pipeline": "there"}),
     "ack": (WORKS, {**HELD, "ids": [1]}),
     "add_reference": (EVERYBODY, {"error": "e"}),
     "adopt": (OWNER, {}),
@@ -175,6 +176,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "show_checkpoint": (WORKS, {"id": 1}),
     "show_message": (LOOKS, {"id": 1}),
     "show_public": (LOOKS, {"id": 1}),
+    "skip_pipeline": (OWNER, {"pipeline": "there"}),
     "snapshot": (EVERYBODY, {}),
     "start_mover": (WORKS, {"subscription": "stream", "worker": "w", "definition": Jsonb({})}),
     "statistics": (LOOKS, {}),

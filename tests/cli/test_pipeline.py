@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,61 @@ def test_a_pipeline_is_made_run_shown_and_dropped(trunq: Shell, client: Client, 
     assert trunq("pipeline", "quarantine", "flights", "--purge", "--yes", "--json").json["purged"] == 0
     assert trunq("pipeline", "drop", "flights", "--yes", "--json").json["dropped"]
     assert client.list_pipelines() == []
+
+
+def test_a_run_that_cannot_succeed_is_cancelled_or_skipped(
+    trunq: Shell, client: Client, file: str, tmp_path: Path
+) -> None:
+    trunq("pipeline", "create", file)
+    with client.transaction() as connection:
+        connection.execute("create table moved (id smallint primary key)")
+    for _ in range(3):
+        assert "smallint" in trunq("pipeline", "run", "flights").said
+    said = trunq("status").said
+    assert "trunq pipeline skip flights" in " ".join(said.split())
+    assert trunq("pipeline", "cancel", "flights", "--json").json == {
+        "pipeline": "flights", "cancelled": True, "ended": True, "paused": False,
+    }  # fmt: skip
+    assert "smallint" in trunq("pipeline", "run", "flights").said
+    done = trunq("pipeline", "skip", "flights")
+    assert done.status == 1
+    assert "say --yes" in done.said
+    said = " ".join(trunq("pipeline", "skip", "flights", "--yes").said.split())
+    assert "Run 2 of pipeline flights is given up" in said
+    assert "rows of source that were committed between the beginning and" in said
+    assert "has no open run" in trunq("pipeline", "skip", "flights").said
+    with client.transaction() as connection:
+        connection.execute("alter table moved alter id type int; insert into source values (3)")
+    # A message that waited may have had the run that this one asks for.
+    assert trunq("pipeline", "run", "flights").status == 0
+    with client.transaction() as connection:
+        assert connection.execute("select id from moved").fetchall() == [(3,)]
+    assert "nothing to accept" in trunq("pipeline", "accept", "flights", "--yes").said
+    with client.transaction() as connection:
+        connection.execute("insert into source values (4); update trunq_sink.mark set number = 9")
+    assert "trunq pipeline accept flights" in " ".join(trunq("pipeline", "run", "flights").said.split())
+    assert trunq("pipeline", "accept", "flights", "--yes", "--json").json["sink_holds"] == 9
+    assert trunq("pipeline", "run", "flights").status == 0
+    assert client.list_runs("flights")[0].number == 10
+
+
+def test_what_this_machine_lacks_for_a_pipeline_is_said_when_it_is_made(
+    trunq: Shell, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lake.toml"
+    path.write_text(
+        f"""[pipeline.lake]
+source = {{format = "csv", path = "{tmp_path}/nowhere/*.csv"}}
+sql = ["select * from input"]
+sink = {{format = "delta", path = "lake"}}
+"""
+    )
+    for module in ("pyspark", "deltalake"):
+        monkeypatch.setitem(sys.modules, module, None)
+    said = " ".join(trunq("pipeline", "create", str(path)).said.split())
+    for words in ("needs pyspark", "needs deltalake", f"reads from {tmp_path}/nowhere, which is not here"):
+        assert f"Pipeline lake: it {words}" in said
+    assert [row.pipeline for row in client.list_pipelines()] == ["lake"]
 
 
 def test_mistakes_are_said_in_a_sentence(trunq: Shell, client: Client, file: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from pipeline.attempting import ALL, SINKS
 from pipeline.piping import Bench
 
 
@@ -17,3 +19,20 @@ def bench(database: str, connection: psycopg.Connection[Any]) -> Iterator[Bench]
     made = Bench(database, connection)
     yield made
     made.close()
+
+
+@pytest.fixture
+def made(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A pipeline into a sink of a kind, whose rows come from the test."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(kind: str) -> str:
+        bench.sql("create table source (id int, word text, run text)")
+        if kind == "queue":
+            bench.client.create_queue("moved")
+        source = {"format": "table", "table": "source"}
+        return bench.make(
+            {**source, **(ALL if "replace" in SINKS[kind].get("mode", "") else {})}, SINKS[kind]
+        )
+
+    return make

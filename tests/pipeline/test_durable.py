@@ -42,14 +42,14 @@ def test_a_delta_table_is_on_the_disk_before_its_run_ends(
     monkeypatch.setattr(lake, "sync", lambda path: (synced.add(str(path)), sync(path)))
     finish = Control.finish
 
-    def check(self: Control, run: Run, attempt: int) -> Any:
+    def check(self: Control, run: Run, number: int, attempt: int) -> Any:
         table = DeltaTable("moved")
         log = Path("moved/_delta_log")
         paths = {*map(Path, table.to_pyarrow_dataset().files)}
         files = {Path("moved", each) for each in paths}
         needed = {log, *log.glob("*.json"), *files, *(each.parent for each in files)}
         assert {str(each) for each in needed} <= synced
-        return finish(self, run, attempt)
+        return finish(self, run, number, attempt)
 
     monkeypatch.setattr(Control, "finish", check)
     name = filled.make(TABLE, SINKS[mode])

@@ -11,14 +11,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 
+from pipeline.attempting import Attempt, begin
 from pipeline.piping import Bench
-from pipeline.test_protocol import Attempt, begin
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline
+from trunq.pipeline.control import Run
 from trunq.pipeline.errors import Outrun
+from trunq.pipeline.sink.delta import DeltaSink
 from trunq.pipeline.sink.merge import one_a_key
 
 ALL = {"format": "table", "table": "source", "changes": "all"}
+TABLE = {"format": "table", "table": "moved"}
 LAKE = {"format": "delta", "path": "lake", "mode": "replace_partitions", "partition_by": ["day", "shop"]}
 
 
@@ -167,6 +170,42 @@ def test_columns_come_are_ignored_or_refused_and_types_do_not_change(sold: Bench
         sold.run(names["add"])
 
 
+def test_an_upsert_that_leaves_out_all_its_rows_is_a_run_and_the_next_one_goes_on(bench: Bench) -> None:
+    bench.sql("create table source (id int, word text, n int); insert into source values (1, 'new', 5)")
+    sink = {"format": "delta", "path": "lake", "mode": "upsert", "key": ["id"], "newest": "n"}
+    name = bench.make({"format": "table", "table": "source"}, sink)
+    bench.run(name)
+    bench.sql("update source set word = 'older', n = 4")
+    done = bench.run(name)
+    assert (done["number"], done["outcome"], done["rows_out"]) == (2, "done", 1)
+    bench.sql("insert into source values (2, 'next', 1)")
+    assert bench.run(name)["number"] == 3
+    assert lake("id", "word") == [(1, "new"), (2, "next")]
+    # Of two attempts that have nothing to write, one is the run's.
+    made, run = begin(bench, name)
+    table = pa.table({"id": pa.array([1], pa.int32()), "word": ["older"], "n": pa.array([1], pa.int32())})
+    late, early = (Staged(bench, made, run(), table) for _ in range(2))
+    assert early.commit()
+    assert not late.commit()
+    assert lake("id", "word") == [(1, "new"), (2, "next")]
+
+
+class Staged:
+    """An attempt that has staged a table."""
+
+    def __init__(self, bench: Bench, pipeline: Pipeline, run: Run, rows: pa.Table) -> None:
+        self._run, self._rows = run, rows.num_rows
+        run.attempt = bench.executor.control.attempt(run) or 0
+        self._sink = DeltaSink(pipeline, bench.dsn)
+        self._sink.applied(run)
+        self._sink.begin(run, rows.schema)
+        self._sink.stage(run, "part", rows.to_batches())
+
+    def commit(self) -> bool:
+        """Whether the sink took it."""
+        return self._sink.commit(self._run, ["part"], self._rows)
+
+
 def test_an_upsert_takes_one_row_a_key_from_files_read_batch_by_batch(tmp_path: Path) -> None:
     rows = [[{"id": 1, "at": 1}, {"id": 2, "at": 5}], [{"id": 1, "at": 3}, {"id": 3, "at": None}],
             [{"id": 1, "at": 2}, {"id": 3, "at": 0}]]  # fmt: skip
@@ -175,9 +214,53 @@ def test_an_upsert_takes_one_row_a_key_from_files_read_batch_by_batch(tmp_path: 
         parquet.write_table(pa.Table.from_pylist(some), path)
     taken = pa.Table.from_batches(one_a_key(files, ["id"], "at")).to_pylist()
     assert taken == [{"id": 2, "at": 5}, {"id": 1, "at": 3}, {"id": 3, "at": 0}]
-    firsts = pa.Table.from_batches(one_a_key(files, ["id"], None)).to_pylist()
-    assert [row["id"] for row in firsts] == [1, 2, 3]
+    lasts = pa.Table.from_batches(one_a_key(files, ["id"], None)).to_pylist()
+    assert lasts == [{"id": 2, "at": 5}, {"id": 1, "at": 2}, {"id": 3, "at": 0}]
     assert len(list(one_a_key(files[:1], ["id"], "at"))) == 1
+
+
+def test_a_key_with_a_null_is_refused(bench: Bench) -> None:
+    bench.sql("create table source (id int, n int); insert into source values (null, 1), (2, 1)")
+    name = bench.make(ALL, {"format": "delta", "path": "lake", "mode": "upsert", "key": ["id"]})
+    with pytest.raises(InvalidPipeline, match='"id" is null in a row'):
+        bench.run(name)
+    assert lake("id") == []
+
+
+@pytest.mark.parametrize("sink", [TABLE, {"format": "delta", "path": "lake"}])
+def test_of_rows_with_one_key_the_last_is_taken(bench: Bench, tmp_path: Path, sink: dict[str, Any]) -> None:
+    (tmp_path / "a.json").write_text("".join(f'{{"id": {n % 3}, "n": {n}, "at": 1}}\n' for n in range(300)))
+    files = {"format": "json", "path": f"{tmp_path}/*.json", "settled": 0}
+
+    def taken(name: str) -> list[Any]:
+        if sink["format"] == "table":
+            return sorted(bench.sql(f"select id, n from {name}"))
+        return sorted((row["id"], row["n"]) for row in DeltaTable(name).to_pyarrow_table().to_pylist())
+
+    last = [(0, 297), (1, 298), (2, 299)]
+    for place, newest in (("plain", {}), ("tied", {"newest": "at"})):
+        made = {"format": sink["format"], "mode": "upsert", "key": ["id"], **newest}
+        made["table" if sink["format"] == "table" else "path"] = place
+        bench.run(bench.make(files, made))
+        assert taken(place) == last
+
+
+def test_what_is_no_number_is_itself_in_floats_and_refused_in_decimals(bench: Bench) -> None:
+    bench.sql("create table source (f float8, n numeric(9,2)); insert into source values ('NaN', 1)")
+    bench.sql("insert into source values ('-Infinity', 2)")
+    bench.run(bench.make(ALL, {"format": "delta", "path": "lake"}))
+    assert str(lake("f", "n")[0][0]) in ("nan", "-inf")
+    bench.sql("update source set n = 'NaN'")
+    with pytest.raises(InvalidPipeline, match='column "n" has a number that is none'):
+        bench.run(bench.make(ALL, {"format": "delta", "path": "other"}))
+    bench.client.create_queue("numbers")
+    bench.run(bench.make(ALL, {"format": "queue", "queue": "numbers"}))
+    assert sorted(bench.sql("select payload->>'f', payload->>'n' from trunq_log.numbers")) == [
+        ("-Infinity", "NaN"), ("NaN", "NaN"),
+    ]  # fmt: skip
+    # As in captured rows.
+    assert bench.one("select bool_and(l.payload = to_jsonb(s)) from source s"
+                     " join trunq_log.numbers l on l.payload->>'f' = s.f::text")  # fmt: skip
 
 
 def test_a_table_that_somebody_else_made_takes_rows(sold: Bench) -> None:

@@ -15,85 +15,15 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from pyarrow import dataset
 
+from pipeline.attempting import FIRST, SINKS, Attempt, begin, words
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
-from trunq.pipeline import sink as sinks
-from trunq.pipeline.control import Run
 from trunq.pipeline.errors import StageLost
-from trunq.pipeline.model import Pipeline, read_definition
 
 ORDERS = sorted({("A", *order) for order in permutations("AABBB")})
 """In which two attempts that are staged write their rows down, commit and finish."""
-
-
-class Attempt:
-    """One of the two, a step at a time."""
-
-    def __init__(self, bench: Bench, pipeline: Pipeline, run: Run, word: str, rows: int) -> None:
-        self.control, self.run, self.word, self.rows = bench.executor.control, run, word, rows
-        self.sink = sinks.make(pipeline, bench.dsn)
-        self.run.attempt = self.control.attempt(run) or 0
-        # Keys of a run are its own, and those of its attempts the same.
-        ids = pa.array(range(run.number * 100, run.number * 100 + rows), pa.int32())
-        table = pa.table({"id": ids, "word": [word] * rows, "run": [f"run {run.number}"] * rows})
-        self.sink.applied(run)
-        if self.run.attempt:
-            self.sink.begin(run, table.schema)
-            assert self.sink.stage(run, word, table.to_batches()) == rows
-        self.steps = iter((self.write, self.commit, self.finish))
-
-    def write(self) -> None:
-        self.control.stage(self.run, [self.word], {"by": self.word}, self.rows, 0)
-
-    def commit(self) -> None:
-        self.sink.commit(self.run, [self.word], self.rows)
-
-    def finish(self) -> None:
-        mark = self.sink.applied(self.run)
-        assert mark is not None
-        self.control.finish(self.run, mark.attempt)
-
-
-def open_run(bench: Bench, pipeline: str, message: int) -> tuple[Pipeline, dict[str, Any]]:
-    opened = bench.executor.control.open(bench.asked(message))
-    return read_definition(pipeline, opened["definition"]), opened
-
-
-def begin(bench: Bench, pipeline: str) -> tuple[Pipeline, Any]:
-    """A run that is begun, and what makes objects of it."""
-    message = bench.client.run_pipeline(pipeline)
-    made, opened = open_run(bench, pipeline, message)
-    told = bench.executor.control.begin(bench.asked(message), opened, {"of": "test"})
-    assert told is not None
-    return made, lambda: Run(
-        pipeline, opened["identity"], told["run_id"], told["number"], message, told["slice"]
-    )
-
-
-ALL = {"changes": "all"}
-TABLE = {"format": "table", "table": "moved"}
-DELTA = {"format": "delta", "path": "moved"}
-SINKS: dict[str, dict[str, Any]] = {
-    "append": TABLE,
-    "upsert": {**TABLE, "mode": "upsert", "key": ["id"]},
-    "replace": {**TABLE, "mode": "replace"},
-    "history": {**TABLE, "mode": "history", "key": ["id"]},
-    "queue": {"format": "queue", "queue": "moved"},
-    "delta": DELTA,
-    "delta upsert": {**DELTA, "mode": "upsert", "key": ["id"]},
-    "delta replace": {**DELTA, "mode": "replace"},
-    "delta partitions": {**DELTA, "mode": "replace_partitions", "partition_by": ["run"]},
-    "parquet": {"format": "parquet", "path": "moved"},
-}
-
-
-FIRST = ("append", "queue", "delta", "parquet")
-"""One for each way to commit; the others are modes of the first and the third."""
 
 
 def orders(kind: str) -> list[tuple[str, ...]]:
@@ -102,36 +32,6 @@ def orders(kind: str) -> list[tuple[str, ...]]:
         return ORDERS
     modes = [each for each in SINKS if each not in FIRST]
     return ORDERS[modes.index(kind) % 3 :: 3]
-
-
-def words(bench: Bench, kind: str) -> list[str]:
-    """What the sink has."""
-    if kind.startswith("delta"):
-        return list(DeltaTable("moved").to_pyarrow_table()["word"].to_pylist())
-    if kind == "parquet":
-        return list(dataset.dataset("moved", format="parquet").to_table()["word"].to_pylist())
-    if kind == "queue":
-        return [word for (word,) in bench.sql("select payload->>'word' from trunq_log.moved")]
-    if not bench.one("select to_regclass('moved') is not null"):
-        return []
-    return [word for (word,) in bench.sql("select word from moved")]
-
-
-@pytest.fixture
-def made(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """A pipeline into a sink of a kind, whose rows come from the test."""
-    monkeypatch.chdir(tmp_path)
-
-    def make(kind: str) -> str:
-        bench.sql("create table source (id int, word text, run text)")
-        if kind == "queue":
-            bench.client.create_queue("moved")
-        source = {"format": "table", "table": "source"}
-        return bench.make(
-            {**source, **(ALL if "replace" in SINKS[kind].get("mode", "") else {})}, SINKS[kind]
-        )
-
-    return make
 
 
 class Meeting:

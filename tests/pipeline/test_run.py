@@ -223,7 +223,7 @@ def test_a_pipeline_that_is_paused_or_held_keeps_its_messages_waiting(filled: Be
     with pytest.raises(InvalidPipeline, match="open run"):
         filled.client.set_pipeline_state(name, {})
     with pytest.raises(InvalidPipeline, match="open run"):
-        filled.make(TABLE, {"format": "table", "table": "other"}, name=name)
+        filled.make({"format": "table", "table": "moved"}, MOVED, name=name)
 
 
 def test_new_columns_are_added_ignored_or_refused_and_a_changed_type_is_refused(filled: Bench) -> None:
@@ -306,6 +306,21 @@ def test_files_are_read_once_and_not_while_they_are_written(bench: Bench, tmp_pa
     assert bench.sql("select id, tags from tagged") == [(1, ["a"])]
 
 
+def test_types_mend_a_column_of_several_types(bench: Bench, tmp_path: Path) -> None:
+    values = ["1", '"x"', "true", "null", '{"a": [1]}', "2.5"]
+    (tmp_path / "a.json").write_text("".join(f'{{"id": {n}, "v": {v}}}\n' for n, v in enumerate(values)))
+    files = {"format": "json", "path": f"{tmp_path}/a.json", "settled": 0}
+    with pytest.raises(InvalidPipeline, match="types = "):
+        bench.run(bench.make(files, MOVED))
+    bench.run(bench.make({**files, "types": {"v": "string"}}, {**MOVED, "table": "mended"}))
+    found = bench.sql("select v from mended order by id")
+    assert [v for (v,) in found] == ["1", "x", "true", None, '{"a": [1]}', "2.5"]
+    (tmp_path / "b.json").write_text('{"n": 1}\n{"n": "2"}\n')
+    files = {"format": "json", "path": f"{tmp_path}/b.json", "settled": 0, "types": {"n": "int64"}}
+    bench.run(bench.make(files, {**MOVED, "table": "numbers"}))
+    assert bench.sql("select n from numbers order by n") == [(1,), (2,)]
+
+
 def test_the_runner_runs_what_waits_and_stops_what_is_cancelled(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,3 +383,46 @@ def test_a_queue_is_read_tick_by_tick_and_each_message_once(bench: Bench) -> Non
     assert (
         bench.client.position("orders", f"pipeline_{name}") == bench.client.list_pipelines()[0].state["tick"]
     )
+
+
+def test_files_that_are_nowhere_are_refused_or_warned_of(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(InvalidPipeline, match="is an address"):
+        bench.make({"format": "csv", "path": "s3://bucket/*.csv"}, MOVED)
+    there, path = tmp_path / "in", f"{tmp_path}/in/**/*.csv"
+    files = {"format": "csv", "path": path, "settled": 0}
+    name = bench.make(files, MOVED)
+    with pytest.raises(InvalidPipeline, match=f"no directory {there} on"):
+        bench.run(name)
+    there.mkdir()
+    assert bench.run(name)["outcome"] == "nothing new"
+    (warning,) = bench.client.list_warnings()
+    assert f'pipeline "{name}" has found no file that matches {path}' in warning.warning
+    (there / "a.csv").write_text("id\n1\n")
+    bench.run(name)
+    assert bench.client.list_warnings() == []
+    (there / "a.csv").unlink()
+    assert bench.run(name)["outcome"] == "nothing new"
+    assert bench.client.list_warnings() == []
+
+
+def test_a_file_that_grew_is_read_again_whole_or_refused(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("id\n1\n")
+    files = {"format": "csv", "path": f"{tmp_path}/*.csv", "settled": 0}
+    again = bench.make(files, MOVED)
+    strict = bench.make({**files, "changed": "refuse"}, {**MOVED, "table": "strict"})
+    bench.run(again), bench.run(strict)
+    file.write_text("id\n1\n2\n")
+    bench.run(again)
+    assert bench.sql("select id from moved order by id") == [(1,), (1,), (2,)]
+    with pytest.raises(InvalidPipeline, match="has changed since, and would be read again whole"):
+        bench.run(strict)
+    assert bench.sql("select id from strict") == [(1,)]
+
+
+def test_a_client_refuses_formats_that_there_are_not(bench: Bench) -> None:
+    for part in ("source", "sink"):
+        definition = {"source": TABLE, "sink": MOVED, part: {"format": "tabel"}}
+        with pytest.raises(InvalidPipeline, match=f'no {part} of the format "tabel"') as caught:
+            bench.client.create_pipeline("p", definition)
+        assert "table, queue, " in str(caught.value)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from pipeline.piping import Bench
-from trunq.pipeline.runner import Runner
+from trunq.pipeline.runner import Runner, asked
 from trunq.pipeline.source.table import TableSource
 from waiting import wait_until
 
@@ -230,6 +231,42 @@ def test_a_runner_whose_pipelines_need_no_spark_starts_none(filled: Bench) -> No
         wait_until(lambda: moved(filled) == 1, 120)
         assert runner._executor is not None
         assert runner._executor.engine._session is None
+
+
+def test_who_waits_for_a_run_is_done_when_another_runner_did_it(
+    filled: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled.sql("insert into source values (1)")
+    name = filled.make(TABLE, MOVED)
+    broken = filled.make({"format": "python", "function": "pipeline.transforms:breaks"}, MOVED)
+    awaited, other = filled.client.run_pipeline(name), filled.client.run_pipeline(broken)
+    # Another runner has it.
+    (held,) = filled.client.lease("pipelines", "default", "another", 1)
+    assert held.id == awaited
+    runner = Runner(filled.dsn, until_empty=True, awaited=awaited)
+    waiting = threading.Thread(target=lambda: asyncio.run(runner.run_async()))
+    waiting.start()
+    wait_until(lambda: filled.client.show_message("pipelines", other)[0].state == "retrying", 120)
+    filled.executor.execute(asked(held))
+    filled.client.ack([held])
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert runner.failure is None
+    assert filled.client.show_message("pipelines", other)[0].state == "retrying"
+    # What fails besides is said, without the lines of others' functions.
+    assert "breaks in this line" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_who_waits_for_a_run_that_fails_at_another_runner_hears_of_it(filled: Bench) -> None:
+    broken = filled.make({"format": "python", "function": "pipeline.transforms:breaks"}, MOVED)
+    awaited = filled.client.run_pipeline(broken)
+    for after in (0, 0, 3600):
+        (held,) = filled.client.lease("pipelines", "default", "another", 1)
+        filled.client.retry([held], error="ValueError: it breaks", after=timedelta(seconds=after))
+    runner = Runner(filled.dsn, until_empty=True, awaited=awaited)
+    asyncio.run(asyncio.wait_for(runner.run_async(), 120))
+    assert "it breaks" in str(runner.failure)
 
 
 def test_sigterm_ends_a_runner_that_waits(filled: Bench) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +15,9 @@ from pipeline.piping import Bench
 from pipeline.test_runner import running
 from trunq.pipeline.engine import Engine
 from waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -63,3 +69,93 @@ def test_a_lost_lease_ends_the_jobs_of_a_run(filled: Bench, tmp_path: Path) -> N
         wait_until(lambda: not runner._handling, 120)
         # Nobody is at it, and it has not failed.
         assert filled.sql("select outcome, error, holder from trunq.pipeline_run") == [(None, None, None)]
+
+
+@pytest.fixture
+def busy(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """All that Spark has is taken, until a file is there."""
+    free = tmp_path / "free"
+
+    def hold(_number: int) -> None:
+        while not free.exists():
+            threading.Event().wait(0.05)
+
+    def work() -> None:
+        context = spark.sparkContext
+        context.parallelize(range(context.defaultParallelism), context.defaultParallelism).foreach(hold)
+
+    working = threading.Thread(target=work)
+    working.start()
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: _running(tracker) >= spark.sparkContext.defaultParallelism, 120)
+    yield free
+    free.touch()
+    working.join(120)
+
+
+def _running(tracker: Any) -> int:
+    stages = [tracker.getStageInfo(id) for id in tracker.getActiveStageIds()]
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
+def test_pipelines_that_need_no_spark_do_not_wait_for_executors(filled: Bench, busy: Path) -> None:
+    plain = filled.make(TABLE, MOVED)
+    others = [
+        filled.make(TABLE, {**MOVED, "table": f"other_{n}"}, sql=["select id + 1 as id from input"])
+        for n in range(5)
+    ]
+    for other in others:
+        filled.client.run_pipeline(other)
+    with running(filled):
+        waiting = {"scheduled", "retrying"}
+        wait_until(lambda: waiting & {row.state for row in filled.client.list_messages("pipelines")}, 120)
+        # More than there are slots: none of them keeps one.
+        filled.client.run_pipeline(plain)
+        wait_until(lambda: [run.outcome for run in filled.client.list_runs(plain)] == ["done"], 120)
+        assert [run.pipeline for run in filled.client.list_runs()] == [plain]
+        busy.touch()
+        wait_until(lambda: len(filled.client.list_runs()) == 6, 120)
+        wait_until(lambda: {run.outcome for run in filled.client.list_runs()} == {"done"}, 120)
+    assert {run.attempts for run in filled.client.list_runs()} == {1}
+
+
+PROGRAM = """
+import sys
+from trunq import Client
+from trunq.pipeline.run import Executor
+from trunq.pipeline.runner import asked
+
+client = Client(sys.argv[1], max_connections=4)
+executor = Executor(client, sys.argv[1])
+
+
+def run(name):
+    id = client.run_pipeline(name)
+    (held,) = [each for each in client.lease("pipelines", "default", "w", 10) if each.id == id]
+    print(executor.execute(asked(held))["rows_out"], flush=True)
+    client.ack([held])
+
+
+run(sys.argv[2])
+java = executor.engine.session().sparkContext._gateway.proc
+# As a master does that has lost sight of it.
+executor.engine.session().sparkContext._jsc.sc().stop()
+assert java.poll() is None
+with client.transaction() as connection:
+    connection.execute("insert into source values (11)")
+run(sys.argv[2])
+executor.engine.close()
+"""
+
+
+def test_a_runner_whose_spark_application_has_ended_starts_another(filled: Bench) -> None:
+    name = filled.make(TABLE, MOVED, sql=["select id + 1 as id from input"])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, filled.dsn, name],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["10", "1"], done.stderr[-3000:]
+    assert filled.one("select count(*) from moved") == 11

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 from psycopg.conninfo import make_conninfo
 
+from pipeline.attempting import Attempt, begin
 from pipeline.piping import Bench
-from pipeline.test_protocol import Attempt, begin
 from trunq.pipeline.errors import SinkUnwritable
 
 TABLE = {"format": "table", "table": "source"}

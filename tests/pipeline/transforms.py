@@ -62,6 +62,12 @@ def crashes(_context: Context) -> Iterator[dict[str, Any]]:
     yield {"id": 1}
 
 
+def breaks(_context: Context) -> Iterator[dict[str, Any]]:
+    """It fails each time."""
+    raise ValueError("it breaks in this line")
+    yield {}
+
+
 def trickles(context: Context) -> Iterator[dict[str, Any]]:
     """Goes on until the file that the message names is there."""
     while not Path(context.message).exists():

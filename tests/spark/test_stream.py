@@ -241,6 +241,27 @@ def test_a_checkpoint_of_another_subscription_is_refused(make: Make) -> None:
         make(subscription="other").latestOffset(start, ReadAllAvailable())
 
 
+def test_of_two_queries_under_one_subscription_the_one_behind_is_refused(queue: Queue, make: Make) -> None:
+    ahead, behind = make(), make()
+    offsets = [ahead.initialOffset()]
+    behind.initialOffset()
+    for _ in range(4):
+        queue.publish(3)
+        queue.tick()
+        offsets.append(ahead.latestOffset(offsets[-1], ReadAllAvailable()))
+    for reader in (ahead, behind):
+        reader.commit(offsets[1])
+    ahead.commit(offsets[2])
+    ahead.commit(offsets[3])
+    with pytest.raises(CheckpointMismatch, match='somebody else reads subscription "lake"'):
+        behind.commit(offsets[2])
+    ahead.commit(offsets[4])
+    # One that goes on from an older checkpoint is alone.
+    old = make()
+    for offset in offsets:
+        old.commit(offset)
+
+
 def test_a_stream_reads_what_passes_the_filter_of_its_subscription(queue: Queue, make: Make) -> None:
     reader = make()
     start = reader.initialOffset()

@@ -104,12 +104,30 @@ class AsyncPipelines(AsyncAccess):
     ) -> bool:
         """Cancel the open run of a pipeline, or of its `backfill`; False when there is none.
 
-        The state stays, so the next run reads the same and what has come since.
+        The state stays, so the next run reads the same and what has come since. A run that nobody is at ends
+        at once.
         """
         cancelled: bool = await self._value(
             connection, "cancel_pipeline", pipeline=pipeline, backfill=backfill
         )
         return cancelled
+
+    async def skip_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> Any:
+        """Give up the open run of a pipeline with its rows, for good: the next one begins behind its slice.
+
+        Returns its `number` and `slice`, and the states `before` and `after` it; None when no run is open.
+        Raises InvalidPipeline where only the end of a run tells what it has read.
+        """
+        return await self._value(connection, "skip_pipeline", pipeline=pipeline)
+
+    async def accept_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> int | None:
+        """Go on, though the sink holds another run than this database expects, since one was set back.
+
+        It goes on from the state that this database has: what is lost here comes again. Returns the number
+        of the sink's newest run; None when there is nothing to accept.
+        """
+        held: int | None = await self._value(connection, "accept_pipeline", pipeline=pipeline)
+        return held
 
     async def list_runs(
         self,

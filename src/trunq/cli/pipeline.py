@@ -1,4 +1,4 @@
-"""trunq pipeline: create, list, run, show, cancel, pause, resume, backfill, state, quarantine, drop."""
+"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, backfill, state, drop..."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trunq import Client, display
 from trunq.cli import completion, option
 from trunq.cli.database import address, client
 from trunq.cli.failure import Mistake, explain
-from trunq.cli.output import Row, out, print_fact, say, write_json, write_rows
+from trunq.cli.output import Row, err, out, print_fact, say, write_json, write_rows
 from trunq.cli.pause import Pause, how_long, with_words
-from trunq.cli.progress import followed, progress_words, trigger_words
+from trunq.cli.progress import followed, progress_words, slice_words, trigger_words
 from trunq.cli.question import Yes, confirm
 
 app = option.noun(
@@ -67,6 +67,7 @@ def create(
     runner.
     """
     from trunq.pipeline import load  # noqa: PLC0415  # its models take a while
+    from trunq.pipeline.need import missing  # noqa: PLC0415
 
     found = load(file)
     with client(database) as trunq, trunq.transaction() as connection:
@@ -92,6 +93,9 @@ def create(
             name=name,
             started=started,
         )
+    for each in found:
+        for sentence in missing(each):
+            err.print(escape(f"Pipeline {each.name}: {sentence}."))
 
 
 @option.verb(
@@ -225,21 +229,66 @@ def cancel(
     """Cancel the open run of a pipeline: it brings nothing, and the next one begins where it began.
 
     A continuous pipeline is paused as well. Whoever is at the run stops within seconds, unless a function of
-    yours keeps it: with isolate = true that is killed, too; of a run that nobody is at, whoever comes next
-    notes that it is cancelled.
+    yours keeps it: with isolate = true that is killed, too. A run that nobody is at ends at once.
     """
     with client(database) as trunq:
         cancelled = trunq.cancel_pipeline(name, backfill)
-        paused = _row(trunq, name)["paused"]
+        row = _row(trunq, name)
+    ended = cancelled and (backfill != 0 or row["open_run"] is None)
     if json:
-        write_json({"pipeline": name, "cancelled": cancelled, "paused": paused})
+        write_json({"pipeline": name, "cancelled": cancelled, "ended": ended, "paused": row["paused"]})
         return
     say(
-        "The open run of pipeline {name} is cancelled." if cancelled else "Pipeline {name} has no open run.",
+        "Pipeline {name} has no open run."
+        if not cancelled
+        else "The open run of pipeline {name} is cancelled."
+        if ended
+        else "The open run of pipeline {name} is cancelled, and a runner is at it, which hears of it. If it"
+        " is open after 30 seconds, that runner has died: cancel it again.",
         name=name,
     )
-    if paused:
+    if row["paused"]:
         say("It is paused. Resume it with: trunq pipeline resume {name}", name=name)
+
+
+@option.verb(app, "skip", "trunq pipeline skip flights")
+def skip(name: Name, yes: Yes = False, *, database: option.Database, json: option.Json = False) -> None:
+    """Give up the open run of a pipeline with its rows: they never arrive, and the next run begins behind.
+
+    It says what is left out. For rows that can be mended, cancel the run instead: the next one reads them.
+    """
+    with client(database) as trunq:
+        row = _row(trunq, name)
+        if row["open_run"] is not None:
+            confirm(f"Run {row['open_run']} of pipeline {name} with its rows: give up?", is_answered=yes)
+        skipped = trunq.skip_pipeline(name)
+    if json:
+        write_json({"pipeline": name, "skipped": skipped})
+    elif skipped is None:
+        say("Pipeline {name} has no open run.", name=name)
+    else:
+        say("Run {number} of pipeline {name} is given up. What it had does not arrive: {rows}.",
+            number=skipped["number"], name=name,
+            rows=slice_words(row["definition"]["source"], skipped["slice"]))  # fmt: skip
+
+
+@option.verb(app, "accept", "trunq pipeline accept flights")
+def accept(name: Name, yes: Yes = False, *, database: option.Database, json: option.Json = False) -> None:
+    """Go on with a pipeline whose sink holds another run than this database expects.
+
+    One of the two was set back, by a failover or from a backup. What is lost here comes again, twice where
+    the sink appends; what the sink has lost does not come again by itself.
+    """
+    with client(database) as trunq:
+        row = _row(trunq, name)
+        confirm(f"Pipeline {name} begins at {jsons.dumps(row['state'])}: go on from there?", is_answered=yes)
+        held = trunq.accept_pipeline(name)
+    if json:
+        write_json({"pipeline": name, "sink_holds": held})
+    elif held is None:
+        say("Pipeline {name} has nothing to accept: no run of it has found its sink elsewhere.", name=name)
+    else:
+        say("Pipeline {name} goes on. Its sink holds run {held}.", name=name, held=held)
 
 
 @option.verb(app, "pause", "trunq pipeline pause flights", "trunq pipeline pause flights --for 2h")

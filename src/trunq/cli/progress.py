@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +45,20 @@ def trigger_words(trigger: Any) -> str | None:
     if trigger.get("on") == "message":
         return f"messages of {trigger.get('queue')}"
     return str(trigger.get("on", "continuous"))
+
+
+def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
+    """What a slice of a source has."""
+    if "files" in slice:
+        return ", ".join(str(path) for path, *_ in slice["files"])
+    if source["format"] == "queue":
+        return f"messages of {source['queue']} between the ticks {slice['lo']} and {slice['hi']}"
+    if source["format"] == "table" and "hi" in slice:
+        after = slice["lo"] or "the beginning"
+        return f"rows of {source['table']} that were committed between {after} and {slice['hi']}"
+    if source["format"] == "table":
+        return f"the rows of {source['table']} as they are"
+    return f"{source['format']} {json.dumps(slice)}"
 
 
 @contextmanager

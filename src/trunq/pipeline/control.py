@@ -46,6 +46,10 @@ class Run:
     backfill: int = 0
     attempt: int = 0
     is_cancelled: bool = False
+    sink_hash: int | None = None
+    """Of the sink as it was when this was opened."""
+    marked: int = 0
+    """The newest run that this sink is known to hold."""
     progress: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -118,9 +122,9 @@ class Control:
         )
         return told
 
-    def let_go(self, run: Run, holder: int, error: str | None = None) -> None:
-        """We failed: others need not wait."""
-        self._call("_let_go", run_id=run.run_id, holder=holder, error=error)
+    def let_go(self, run: Run, holder: int, error: str | None = None, *, has_failed: bool = True) -> None:
+        """We are not at it any more: others need not wait."""
+        self._call("_let_go", run_id=run.run_id, holder=holder, error=error, has_failed=has_failed)
 
     def note_crash(self, run: Run, holder: int, error: str) -> int:
         """The process that was at it crashed; how often that has happened to the run."""
@@ -128,15 +132,15 @@ class Control:
         return crashes or 1
 
     def is_cancelled(self, run: Run) -> bool:
-        """Whether somebody cancelled it."""
-        query = b"select is_cancelled from trunq.pipeline_run where run_id = %s and ended_at is null"
+        """Whether somebody cancelled it, or skipped it."""
+        query = b"select is_cancelled from trunq.pipeline_run where run_id = %s"
         with self._client.transaction() as connection:
             row = connection.execute(query, [run.run_id]).fetchone()
         return bool(row and row[0])
 
-    def stage(self, run: Run, parts: list[str], state: dict[str, Any] | None, out: int, bad: int) -> None:
-        """All is staged."""
-        self._call(
+    def stage(self, run: Run, parts: list[str], state: dict[str, Any] | None, out: int, bad: int) -> bool:
+        """All is staged; False: the run is over, and the sink is to take nothing of this attempt."""
+        is_open: bool = self._call(
             "_stage_run",
             attempt=run.attempt,
             parts=parts,
@@ -145,11 +149,20 @@ class Control:
             rows_out=out,
             rows_bad=bad,
         )
+        return is_open
 
-    def finish(self, run: Run, attempt: int) -> dict[str, Any]:
-        """The run ends with the attempt that its sink holds; 0: with none."""
-        finished: dict[str, Any] = self._call("_finish_run", run_id=run.run_id, attempt=attempt)
+    def finish(self, run: Run, number: int, attempt: int) -> dict[str, Any]:
+        """The run ends with the attempt that its sink holds; 0: with none. `is_lost`: the sink holds what
+        this database knows nothing of.
+        """
+        finished: dict[str, Any] = self._call(
+            "_finish_run", run_id=run.run_id, attempt=attempt, number=number, sink_hash=run.sink_hash
+        )
         return finished
+
+    def note_sink(self, run: Run, number: int) -> None:
+        """The sink holds a run that it cannot."""
+        self._call("_note_sink", run_id=run.run_id, number=number)
 
     def quarantine(
         self, run: Run, reasons: list[list[str]], rows: list[Any], part: str | None = None
@@ -176,6 +189,11 @@ class Control:
         )
         return new
 
+    def changed_files(self, pipeline: str, files: list[list[Any]]) -> list[str]:
+        """Of files the paths of those that a run has read as they were."""
+        paths: list[str] = self._call("_find_changed_files", pipeline=pipeline, files=_json(files))
+        return paths
+
     def _call(self, function: str, /, **arguments: Any) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}
         names = ", ".join(f"p_{name} => %({name})s{_CASTS.get(name, '')}" for name in given)
@@ -189,7 +207,9 @@ _CASTS: Final = {
         ("payload", "slice", "state", "state_after", "progress", "reasons", "contents", "ids", "files"),
         "::jsonb",
     ),
-    **dict.fromkeys(("message_id", "done", "run_id", "attempt", "holder", "plan_hash"), "::bigint"),
+    **dict.fromkeys(
+        ("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"
+    ),
     **dict.fromkeys(("rows_in", "rows_out", "rows_bad"), "::bigint"),
     "hold_for": "::interval",
     "parts": "::text[]",

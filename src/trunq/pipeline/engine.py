@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trunq.pipeline.control import Run
-from trunq.pipeline.errors import EngineDied
+from trunq.pipeline.errors import EngineDied, Wait
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.sink import Sink
 from trunq.pipeline.source import Context, Source
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("trunq.pipeline")
 
 _SETTINGS: Final = {"spark.scheduler.mode": "FAIR"}
+_PATIENCE: Final = 2.0
+"""Seconds for which a run waits in place while the session is being warmed."""
+_LATE: Final = 60.0
 _GROUP: Final = (
     "spark.jobGroup.id",
     "spark.job.description",
@@ -60,13 +63,15 @@ class Engine:
         self._master, self._memory = master, memory
         self._starting = threading.Lock()
         self._session: SparkSession | None = None
+        self._warming: threading.Thread | None = None
+        self._is_closed = False
         self._is_own = False
 
     def session(self) -> SparkSession:
         """The session, started at the first call. Raises SparkError where there is no Spark, or no Java."""
         with self._starting:
-            if self._session is not None and self._is_dead():
-                log.warning("the Java process of Spark has ended; a new one is started")
+            if (what := self._ended()) is not None:
+                log.warning("%s has ended; a new one is started", what)
                 self._forget()
             if self._session is None:
                 from trunq import spark  # noqa: PLC0415  # slow to import
@@ -107,9 +112,9 @@ class Engine:
                 return Staging(session, pipeline, run, source, sink, context, check, dsn).stage()
         except Exception as error:
             check()
-            if self._is_dead():
+            if (what := self._ended()) is not None:
                 raise EngineDied(
-                    f"the Java process of Spark ended during run {run.number} of pipeline {run.pipeline};"
+                    f"{what} ended during run {run.number} of pipeline {run.pipeline};"
                     " the next attempt starts another"
                 ) from error
             raise
@@ -131,12 +136,38 @@ class Engine:
                     spark.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def warm(self) -> None:
-        """Start the session, and have it do an empty job in which Python has a part: the first is slow."""
-        spark = self.session()
-        from trunq.pipeline.work.hop import map_batches  # noqa: PLC0415  # needs pyspark
+        """Start the session beside whoever calls, and have it do an empty job in which Python has a part: the
+        first is slow. On a cluster, that job waits until there is an executor.
+        """
+        self._warming = threading.Thread(target=self._warm, name="trunq-warm", daemon=True)
+        self._warming.start()
 
-        one = spark.range(1)
-        map_batches(one, lambda batches: batches, one.schema).collect()
+    def require_warm(self) -> None:
+        """Raise Wait while the session that is being warmed has done nothing yet: a run that had to wait for
+        executors would keep others, which need no Spark, from its slot.
+        """
+        if self._warming is not None:
+            self._warming.join(_PATIENCE)
+            if self._warming.is_alive():
+                raise Wait(_PATIENCE, "Spark starts, or its cluster has no free executor")
+
+    def _warm(self) -> None:
+        late = threading.Timer(
+            _LATE, log.warning, ["Spark has had no free executor for a minute: runs that need it wait"]
+        )
+        late.daemon = True
+        late.start()
+        try:
+            spark = self.session()
+            from trunq.pipeline.work.hop import map_batches  # noqa: PLC0415  # needs pyspark
+
+            one = spark.range(1)
+            map_batches(one, lambda batches: batches, one.schema).collect()
+        except Exception as error:
+            if not self._is_closed:
+                log.error("Spark does not start, so runs that need it will fail: %s", error)
+        finally:
+            late.cancel()
 
     def follow(self, run: Run) -> dict[str, int]:
         """How many tasks the jobs of an attempt have, and how many of them are done; {}: no jobs yet."""
@@ -160,23 +191,42 @@ class Engine:
 
     def close(self) -> None:
         """End the session, if it was started here."""
+        self._is_closed = True
         with self._starting:
-            if self._is_dead():
+            if self._ended() is not None:
                 self._forget()
             session, self._session = self._session, None
         if session is not None and self._is_own:
             session.stop()
 
-    def _is_dead(self) -> bool:
-        gateway: Any = self._session and self._session.sparkContext._gateway
+    def _ended(self) -> str | None:
+        """What has ended of Spark, if anything has."""
+        if self._session is None:
+            return None
+        context: Any = self._session.sparkContext
+        if self._is_dead(context):
+            return "the Java process of Spark"
+        try:
+            # Its master may end an application whose Java process lives on, and so may the driver's own code.
+            is_stopped = context._jsc is None or context._jsc.sc().isStopped()
+        except Exception:
+            is_stopped = self._is_dead(context)
+        return "the application of Spark" if is_stopped else None
+
+    def _is_dead(self, context: Any) -> bool:
+        gateway = context._gateway
         return gateway is not None and gateway.proc.poll() is not None
 
     def _forget(self) -> None:
-        """Let the session go whose Java process is no more: stopping it would ask that process."""
+        """Let go of a session that has ended. One whose Java process is no more cannot be stopped."""
         from pyspark import SparkContext  # noqa: PLC0415  # needs only what the extra spark has
         from pyspark.sql import SparkSession as Session  # noqa: PLC0415
 
-        self._session = None
+        session, self._session = self._session, None
+        if session is not None and not self._is_dead(session.sparkContext):
+            with suppress(Exception):
+                session.stop()
+            return
         with suppress(Exception):
             SparkContext._gateway.shutdown()  # type: ignore[union-attr]
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.api import HttpSink, HttpSource
-from trunq.pipeline.part import VARIABLE, Part, is_expanded
+from trunq.pipeline.part import VARIABLE, Files, Part, is_expanded
 from trunq.pipeline.span import Span
 from trunq.pipeline.trigger import Trigger
 from trunq.pipeline.work.model import Check, DeltaLookup, FileLookup, Lookup, TableLookup
@@ -104,7 +104,7 @@ class FileSource(Part):
     """Files that no run has read yet; those that changed within `settled` are still being written."""
 
     format: Literal["csv", "json", "parquet"]
-    path: str
+    path: Files
     """With * and **, as /data/incoming/**/*.csv."""
     max_files: int | None = Field(None, gt=0)
     settled: Span = Field("2 seconds", validate_default=True)
@@ -112,6 +112,8 @@ class FileSource(Part):
     """Types of columns by name, as in Arrow: {"id": "int64"}; others are found out."""
     delimiter: str = ","
     nulls: list[str] = [""]
+    changed: Literal["read", "refuse"] = "read"
+    """A file that was read and has changed since: it is read again, whole, or no run goes on."""
 
 
 class FunctionSource(Part):

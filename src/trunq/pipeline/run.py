@@ -97,6 +97,7 @@ class Executor:
         if plan.slice is None:
             return None
         if pipeline.needs_spark and not self._is_elsewhere(pipeline):
+            self.engine.require_warm()
             self.engine.check(pipeline)
         after = {} if plan.state is None else {"after": plan.state}
         return self.control.begin(asked, opened, {**plan.slice, **after}) or {}
@@ -104,11 +105,13 @@ class Executor:
     def _take(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
         self.running[asked.message_id] = run
         try:
-            if self.isolation is not None and self._is_elsewhere(pipeline):
+            if self.isolation is not None and self._is_elsewhere(pipeline) and not run.is_cancelled:
                 done = self.isolation.take(run, asked, lost, self.control)
                 if done is not None:
                     return done
                 run.is_cancelled = True
+            if pipeline.needs_spark and not run.is_cancelled:
+                self.engine.require_warm()
             return self._apply(pipeline, run, asked, lost)
         except Exception as error:
             # Others need not wait until our hold is over.
@@ -116,7 +119,8 @@ class Executor:
                 # Given up for another runner, it has not failed.
                 is_over = isinstance(error, RunOver)
                 why = None if is_over else redact(pipeline, f"{type(error).__name__}: {error}")
-                self.control.let_go(run, asked.message_id, why)
+                has_failed = not isinstance(error, Wait)
+                self.control.let_go(run, asked.message_id, why, has_failed=has_failed)
             raise
         finally:
             self.running.pop(asked.message_id, None)
@@ -127,8 +131,11 @@ class Executor:
 
     def _apply(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
         sink = sinks.make(pipeline, self.dsn)
-        source = None if "quarantine" in run.slice else sources.make(pipeline, self.dsn, self.control)
+        # To give a run up, its source is not needed: it may be what is wrong.
+        is_read = "quarantine" not in run.slice and not run.is_cancelled
+        source = sources.make(pipeline, self.dsn, self.control) if is_read else None
         mark = sink.applied(run)
+        self._require_not_behind(pipeline, run, mark)
         if mark is None or mark.number < run.number:
             own = 0
             try:
@@ -139,18 +146,35 @@ class Executor:
                 run.attempt = 0
                 sink.commit(run, [], 0)
             mark = sink.applied(run) or Mark(run.number, own)
+        if mark.number < run.number:
+            # Others gave it up meanwhile, and whoever comes next has the sink note it.
+            raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
         # One who was slow finds that others have ended this run, and taken the next.
-        if mark.number > run.number and self.control.attempt(run) is not None:
+        finished = self.control.finish(run, mark.number, mark.attempt)
+        if finished.get("is_lost"):
             raise InvalidPipeline(
-                f"the sink of pipeline {run.pipeline} holds run {mark.number}, and run {run.number}"
-                f" is the newest that this"
-                " database knows: it was set back",
-                "make the pipeline anew under another name, with a state that fits what is in the sink",
+                f"the sink of pipeline {run.pipeline} holds run {mark.number}"
+                + (", or an attempt at it," if mark.number == run.number else "")
+                + " that this database knows nothing of: it was set back, or another one writes there",
+                f"to go on from the state that this database has: trunq pipeline accept {run.pipeline}; what"
+                f" that run brought comes again then, unless trunq pipeline state {run.pipeline} --set says a"
+                " later place before the next run",
             )
-        finished = self.control.finish(run, mark.attempt)
         if source is not None and not run.backfill and finished["outcome"] == "done":
             source.release(run.slice.get("after", {}))
         return _told(finished)
+
+    def _require_not_behind(self, pipeline: Pipeline, run: Run, mark: Mark | None) -> None:
+        """Refuse a sink that has lost runs. (Directories of Parquet are removed by whoever has read them.)"""
+        if mark is None or run.backfill or pipeline.sink.format == "parquet" or mark.number >= run.marked:
+            return
+        self.control.note_sink(run, mark.number)
+        raise InvalidPipeline(
+            f"the sink of pipeline {run.pipeline} holds run {mark.number}, and has held run {run.marked}: it"
+            " was set back, or is another one",
+            f"to go on without what it lacks: trunq pipeline accept {run.pipeline}; to have it again: trunq"
+            f" pipeline cancel {run.pipeline}, and trunq pipeline state {run.pipeline} --set",
+        )
 
     def _attempt(
         self,
@@ -177,7 +201,8 @@ class Executor:
                 else:
                     staged = flow.stage(sink, flow.rows(source))
                 parts = [*staged.parts, *staged.kept]
-                self.control.stage(run, parts, flow.state_after(), staged.rows, flow.bad)
+                if not self.control.stage(run, parts, flow.state_after(), staged.rows, flow.bad):
+                    raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
                 check()
                 sink.commit(run, staged.parts, staged.rows)
         except BaseException:
@@ -306,6 +331,8 @@ def _run(pipeline: Pipeline, opened: dict[str, Any], told: dict[str, Any]) -> Ru
         told["payload"],
         told["backfill"],
         is_cancelled=told["is_cancelled"],
+        sink_hash=opened["sink_hash"],
+        marked=opened["marked"],
     )
 
 

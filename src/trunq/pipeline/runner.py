@@ -19,10 +19,11 @@ from trunq.connection.address import address
 from trunq.errors import InvalidPipeline, PipelineNotFound, TrunqError
 from trunq.message import Reject
 from trunq.pipeline.control import Asked
-from trunq.pipeline.errors import RunCrashed, RunOver, Wait
+from trunq.pipeline.errors import RunCrashed, RunFailed, RunOver, Wait
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.lookout import Lookout
 from trunq.pipeline.run import Executor
+from trunq.record import MessageState
 from trunq.thread import Thread
 from trunq.worker import Worker
 
@@ -34,6 +35,8 @@ _CRASHES: Final = 3
 """So many processes a run may crash before its message is dead."""
 _TRIES: Final = 3
 """After so many attempts, who waits for a run is told that it failed."""
+_LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at what becomes of the message that somebody waits for."""
 _FOR_RUNS: Final = 0.8
 """This share of the grace, less what it takes to give runs back, is for them to end."""
 _TO_GIVE_BACK: Final = 3.0
@@ -43,12 +46,13 @@ class Runner(Worker):
     """A worker that runs pipelines, `concurrency` at a time, all in one Spark session; and does what triggers
     ask of it. With `until_empty` it does what waits, and leaves triggers alone.
 
-    Where a pipeline needs Spark, the session has done an empty job before the first message is taken. Stopped
-    with a `grace`, runs that do not end in time are given up, and go on elsewhere at once.
+    Where a pipeline needs Spark, the session does an empty job first, and runs that need it are put off until
+    then; others are done meanwhile. Stopped with a `grace`, runs that do not end in time are given up, and go
+    on elsewhere at once.
 
-    `awaited` is the id of a message that somebody waits for: the runner ends when it is done and nothing else
-    is ready (what failed earlier is for later), and when its third attempt fails, or the first for a reason
-    that lies in the pipeline; `failure` is why.
+    `awaited` is the id of a message that somebody waits for: the runner ends when it is done, by whomever,
+    and nothing else is ready (what failed earlier is for later), and when its third attempt fails, or the
+    first for a reason that lies in the pipeline; `failure` is why.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Runner(Worker):
         self.failure: Exception | None = None
         self._awaited = awaited
         self._is_answered = False
+        self._has_ended = threading.Event()
         self._opening = threading.Lock()
         self._executor: Executor | None = None
         self._handling: dict[int, tuple[Message, threading.Event]] = {}
@@ -74,6 +79,7 @@ class Runner(Worker):
 
     async def run_async(self) -> None:
         self._is_stopped = self._gives_up = False
+        self._has_ended.clear()
         try:
             if not self.until_empty:
                 thread = Thread("trunq-warm")
@@ -81,9 +87,12 @@ class Runner(Worker):
                     await thread.run(self._prepare)
                 finally:
                     thread.close()
+            if self._awaited is not None:
+                threading.Thread(target=self._follow, name="trunq awaited", daemon=True).start()
             if not self._is_stopped:
                 await super().run_async()
         finally:
+            self._has_ended.set()
             self._end()
 
     def stop(self) -> None:
@@ -108,15 +117,13 @@ class Runner(Worker):
             # The worker says it, in its way.
             log.debug("no pipelines: %s", error)
             return
+        if self._is_stopped:
+            return
         if any(map(_needs_our_session, definitions)):
             log.info("starting Spark")
-            try:
-                executor.engine.warm()
-            except Exception as error:
-                log.error("Spark does not start, so runs that need it will fail: %s", error)
-        if not self._is_stopped:
-            self._lookout = Lookout(executor.dsn, executor.control)
-            self._lookout.start()
+            executor.engine.warm()
+        self._lookout = Lookout(executor.dsn, executor.control)
+        self._lookout.start()
 
     def _end(self) -> None:
         for timer in self._timers:
@@ -137,8 +144,10 @@ class Runner(Worker):
         try:
             answer = self._execute(message, lost)
         except Exception as error:
-            if isinstance(error, TrunqError):
-                error.says_all = True
+            is_another = self._awaited not in (None, message.id)
+            if isinstance(error, TrunqError) or is_another:
+                # What others' functions do is for who looks after them.
+                error.says_all = True  # type: ignore[attr-defined]
             is_final = isinstance(error, InvalidPipeline) or message.attempt >= _TRIES
             if message.id == self._awaited and is_final:
                 self.failure = error
@@ -150,6 +159,22 @@ class Runner(Worker):
             self._is_answered = True
             self._end_if_done()
         return answer
+
+    def _follow(self) -> None:
+        """Another runner may do what is awaited here."""
+        while not self._has_ended.wait(_LOOK_EVERY):
+            # A database that is away for a moment is the worker's to tell.
+            with suppress(Exception):
+                self._look(self._get().client.show_message(QUEUE, self._awaited or 0))
+
+    def _look(self, rows: list[MessageState]) -> None:
+        row = next(row for row in rows if row.subscription == "default")
+        if row.state not in ("scheduled", "ready", "leased", "retrying"):
+            self._is_answered = True
+            self._end_if_done()
+        elif row.state == "retrying" and sum(bool(each["error"]) for each in row.attempts) >= _TRIES:
+            self.failure = self.failure or RunFailed(str(row.error))
+            self.stop()
 
     def _end_if_done(self) -> None:
         """Whoever waited has the answer, and those that run after it are over too."""

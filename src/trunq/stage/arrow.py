@@ -117,7 +117,9 @@ def json_field(name: str) -> pa.Field:
 
 
 def to_json(value: Any) -> str:
-    """A value as JSON text: times in ISO 8601, bytes in base64, exact numbers as text, NaN as null."""
+    """A value as JSON text: times in ISO 8601, bytes in base64, exact numbers as text; NaN and infinity as
+    the texts that Postgres makes of them.
+    """
     return json.dumps(plain(value), ensure_ascii=False)
 
 
@@ -127,7 +129,7 @@ def plain(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return value if math.isfinite(value) else None
+            return value if math.isfinite(value) else _no_number(value)
         case decimal.Decimal():
             return str(value)
         case dt.datetime() | dt.date() | dt.time():
@@ -140,6 +142,10 @@ def plain(value: Any) -> Any:
             return [plain(each) for each in value]
         case _:
             return str(value)
+
+
+def _no_number(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def json_rows(batch: pa.RecordBatch) -> pa.StringArray:
@@ -163,7 +169,7 @@ def _json_texts(column: pa.Array, field: pa.Field) -> pa.Array:
         return column
     if known == b"numeric" or pa.types.is_decimal(kind):
         texts = column.cast(pa.string())
-        return _where(pc.match_substring_regex(texts, _NUMBER), texts)
+        return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, _quoted(texts))
     return _texts_of_plain(column)
 
 
@@ -172,7 +178,11 @@ def _texts_of_plain(column: pa.Array) -> pa.Array:
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return column.cast(pa.string())
     if kind in (pa.float32(), pa.float64()):
-        return _where(pc.is_finite(column), column.cast(pa.string()))
+        texts = column.cast(pa.string())
+        for found, text in ((pc.is_nan(column), "NaN"), (pc.equal(column, math.inf), "Infinity"),
+                            (pc.equal(column, -math.inf), "-Infinity")):  # fmt: skip
+            texts = pc.if_else(found, f'"{text}"', texts)
+        return texts
     if kind == pa.date32():
         return _quoted(_endless(column, column.cast(pa.string())))
     if pa.types.is_timestamp(kind):
@@ -220,10 +230,6 @@ _ENDS: Final = {
 def _values(column: pa.Array) -> list[Any]:
     values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     return values
-
-
-def _where(holds: pa.Array, texts: pa.Array) -> pa.Array:
-    return pc.if_else(holds, texts, pa.scalar(None, pa.string()))
 
 
 def _quoted(texts: pa.Array) -> pa.Array:

@@ -67,7 +67,7 @@ def append(target: Target, columns: Columns, stage: sql.Identifier, part: str) -
 
 
 def upsert(target: Target, columns: Columns, stage: sql.Identifier, part: str) -> sql.Composed:
-    """One row a key: the newest of those staged, unless a newer one is there."""
+    """One row a key: the newest of those staged, the last of several, unless a newer one is there."""
     names, key, newest = [name for name, _ in columns], target.key, target.newest
     rest = [name for name in names if name not in key]
     order = sql.SQL(", {} desc nulls last").format(_identifier(newest)) if newest else sql.SQL("")
@@ -79,7 +79,8 @@ def upsert(target: Target, columns: Columns, stage: sql.Identifier, part: str) -
             changes += sql.SQL(" where t.{0} is null or t.{0} <= excluded.{0}").format(_identifier(newest))
     return sql.SQL(
         "insert into {table} as t ({names}) select {names} from (select distinct on ({key}) * from"
-        " (select {cast} from {stage} where {part} = any(%(parts)s)) c order by {key}{order}) s"
+        ' (select {cast}, ctid as "trunq row" from {stage} where {part} = any(%(parts)s)) c'
+        ' order by {key}{order}, "trunq row" desc) s'
         " on conflict ({key}) {changes}"
     ).format(
         table=target.written,
@@ -112,8 +113,9 @@ def history(target: Target, columns: Columns, stage: sql.Identifier, part: str) 
     return sql.SQL(
         """with c as (
   select distinct on ({key}, "trunq at") * from (
-    select {begins} as "trunq at", d.* from (select {cast} from {stage} where {part} = any(%(parts)s)) d) e
-  order by {key}, "trunq at"
+    select {begins} as "trunq at", d.* from (
+    select {cast}, ctid as "trunq row" from {stage} where {part} = any(%(parts)s)) d) e
+  order by {key}, "trunq at", "trunq row" desc
 ), n as (
   select c.*, {row_c} as "trunq was", o."trunq last", o."trunq current" from c left join lateral (
     select t.valid_from as "trunq last", {row_t} as "trunq current" from {table} t where {same_key}

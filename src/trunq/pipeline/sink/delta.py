@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.arrow import for_lake
@@ -82,6 +83,12 @@ class DeltaSink:
 
         def fitting() -> Iterator[pa.RecordBatch]:
             for batch in map(for_lake, checked(batches)):
+                if empty := [name for name in self._model.key if batch.column(name).null_count]:
+                    # It would be found in no table, and stand there once more after each run.
+                    self._refuse(
+                        f'"{empty[0]}" is null in a row, and rows are found by it',
+                        "keep such rows out by a check or a function, or take another key",
+                    )
                 yield batch.select([name for name in batch.schema.names if name in there])
 
         with told(self._pipeline.name, self._model.path):
@@ -119,13 +126,7 @@ class DeltaSink:
             actions = added(files)
             if mode != "append":
                 actions += removed(table, None if mode == "replace" else files)
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                partition_by=list(table.metadata().partition_columns),
-                commit_properties=self._properties(run, table),
-            )
+            self._write(run, table, actions)
 
         try:
             is_taken = self._try(run, write)
@@ -168,9 +169,23 @@ class DeltaSink:
                 commit_properties=self._properties(run, table),
             )
             newer = None if newest is None else f't."{newest}" is null or t."{newest}" <= s."{newest}"'
+            read = table.version()
             merging.when_matched_update_all(newer).when_not_matched_insert_all().execute()
+            if table.version() == read:
+                # Nothing was to be written, and deltalake writes no entry then, nor the mark.
+                self._write(run, table, [])
 
         return self._try(run, write)
+
+    def _write(self, run: Run, table: DeltaTable, actions: list[AddAction | RemoveAction]) -> None:
+        """An entry of the log, with the mark. It fails where another attempt's came after we read."""
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            partition_by=list(table.metadata().partition_columns),
+            commit_properties=self._properties(run, table),
+        )
 
     def _try(self, run: Run, write: Callable[[DeltaTable], None]) -> bool:
         """Until an entry of the log is ours, or another attempt's."""

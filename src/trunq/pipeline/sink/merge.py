@@ -16,16 +16,17 @@ from trunq.pipeline.sink.directory import read
 
 
 def one_a_key(files: list[Path], key: list[str], newest: str | None) -> Iterator[pa.RecordBatch]:
-    """The newest row of each key, or the first one."""
+    """The newest row of each key; of several, or without `newest`, the last one."""
     columns = [*key, *([newest] if newest is not None and newest not in key else [])]
     known = pa.concat_tables(parquet.read_table(path, columns=columns, partitioning=None) for path in files)
     numbered = known.append_column("trunq row", pa.array(range(known.num_rows), pa.int64()))
-    ordered = numbered if newest is None else numbered.sort_by([(newest, "descending")])
-    firsts = ordered.group_by(key, use_threads=False).aggregate([("trunq row", "first")])["trunq row_first"]
-    if len(firsts) == known.num_rows:
+    by = [*([(newest, "descending")] if newest is not None else []), ("trunq row", "descending")]
+    grouped = numbered.sort_by(by).group_by(key, use_threads=False)
+    taken = grouped.aggregate([("trunq row", "first")])["trunq row_first"]
+    if len(taken) == known.num_rows:
         yield from read(files)
         return
-    wanted = pc.take(firsts, pc.sort_indices(firsts)).combine_chunks()
+    wanted = pc.take(taken, pc.sort_indices(taken)).combine_chunks()
     start = 0
     for batch in read(files):
         end = start + batch.num_rows

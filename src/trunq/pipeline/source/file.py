@@ -22,12 +22,15 @@ from trunq.pipeline.arrow import unified
 from trunq.pipeline.control import Control
 from trunq.pipeline.model import FileSource as Model
 from trunq.pipeline.model import Pipeline
+from trunq.pipeline.part import directory_of
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.typed import read_types, typed
 
 _ROWS: Final = 20_000
 _SHOWN: Final = 10_000
 """Characters of a line that cannot be read."""
+_UNMATCHED: Final = "unmatched"
+"""In the state: the path that no file matches. list_warnings looks for it."""
 
 File = list[Any]
 """Path, size, time in nanoseconds."""
@@ -44,8 +47,14 @@ class FileSource(Source):
         self._types = read_types(pipeline.name, self._model.types)
 
     def plan(self, state: State) -> Plan:
-        new = self._control.new_files(self._name, self._listed(self._model.path), self._model.max_files)
-        return Plan({"files": new} if new else None, state)
+        listed = self._listed(self._model.path)
+        if not listed and not glob.glob(self._model.path, recursive=True):
+            self._require_directory()
+            return Plan(None, {**state, _UNMATCHED: self._model.path})
+        new = self._control.new_files(self._name, listed, self._model.max_files)
+        if new and self._model.changed == "refuse":
+            self._require_unread(new)
+        return Plan({"files": new} if new else None, {k: v for k, v in state.items() if k != _UNMATCHED})
 
     def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:
         if set(range) != {"path"} or not isinstance(range["path"], str):
@@ -111,6 +120,23 @@ class FileSource(Source):
             # What cannot be read is kept by whoever reads the rows.
             batches = self._reader(path, Context(self._name, 0))
             return next((batch.schema for batch in batches), None)
+
+    def _require_directory(self) -> None:
+        directory = directory_of(self._model.path)
+        if not os.path.isdir(directory):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: there is no directory {directory} on the machine of this runner",
+                "make it, or correct path",
+            )
+
+    def _require_unread(self, files: list[File]) -> None:
+        if changed := self._control.changed_files(self._name, files):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: {changed[0]} was read, has changed since, and would be read again"
+                " whole",
+                'write new rows into new files; changed = "read" reads such files again, for a sink with mode'
+                " upsert",
+            )
 
     def _listed(self, pattern: str) -> list[File]:
         latest = time.time_ns() - int(self._model.settled.total_seconds() * 1e9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,14 +36,18 @@ def typed(
     return pa.table(columns)
 
 
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _column(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     if kind is None:
         return pa.array(values)
     try:
         return pa.array(values, kind)
-    except pa.ArrowTypeError:
-        # JSON has no times: text becomes one.
-        found = pa.array(values)
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        # JSON has no times: text becomes one. Values of several types become of one as text.
+        found = pa.array([value if value is None else _text(value) for value in values], pa.string())
         if not pa.types.is_timestamp(kind):
             return found.cast(kind)
         other = pa.timestamp(kind.unit, None if kind.tz else "UTC")

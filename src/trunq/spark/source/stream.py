@@ -56,6 +56,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queue_id: int | None = None
         self._known: Tick | None = None
         self._target: Tick | None = None
+        self._stood: int | None = None
+        """Where the subscription was after our last commit."""
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """The position of the subscription, which is created if it does not exist."""
@@ -119,7 +121,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Moves the subscription. Spark calls this one batch late, and never for the last: see `finish`."""
-        self._log.advance(self._subscription, int(end["tick"]))
+        mine, stood = int(end["tick"]), self._stood
+        self._stood = self._log.advance(self._subscription, mine)
+        if stood is not None and self._stood > max(mine, stood):
+            raise CheckpointMismatch(
+                f'somebody else reads subscription "{self._subscription}" of queue "{self._options.queue}":'
+                f" it stands at tick {self._stood}, and this query has read up to {mine}",
+                "a query with a checkpointLocation of its own has a subscription of its own: what one has"
+                " read is not kept for another",
+            )
 
     def stop(self) -> None:
         self._database.close()

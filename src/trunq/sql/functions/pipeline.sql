@@ -34,21 +34,36 @@ begin
       perform trunq._fail('TQ031', format('pipeline "%s" reads from a %s: where it is would mean nothing to a %s',
         p_pipeline, v_old.definition->'source'->>'format', p_definition->'source'->>'format'), 'make a pipeline of another name, or drop this one first');
     end if;
-    if exists (select from trunq.pipeline_run r where r.pipeline_id = v_old.pipeline_id and r.ended_at is null) then
-      perform trunq._fail('TQ031', format('pipeline "%s" has an open run, whose slice is of the source and for the sink that it has now', p_pipeline),
-        format('let it end, or select trunq.cancel_pipeline(''%s''), and run it once more', p_pipeline));
+    if trunq._slice_part(p_definition->'source') <> trunq._slice_part(v_old.definition->'source')
+      and exists (select from trunq.pipeline_run r where r.pipeline_id = v_old.pipeline_id and r.ended_at is null)
+    then
+      perform trunq._fail('TQ031', format('pipeline "%s" has an open run, whose slice is of the source that it has now', p_pipeline),
+        format('let it end, or give it up: trunq pipeline cancel %s (select trunq.cancel_pipeline(''%s''))', p_pipeline, p_pipeline));
     end if;
   end if;
   perform trunq._leave_takers(p_pipeline, p_definition->'source');
-  update trunq.pipeline p set definition = p_definition, followers = v_followers where p.pipeline_id = v_old.pipeline_id returning * into v_new;
+  update trunq.pipeline p set definition = p_definition, followers = v_followers,
+    -- What another sink holds, its first run tells.
+    marked = case when p_definition->'sink' = v_old.definition->'sink' then p.marked else 0 end
+  where p.pipeline_id = v_old.pipeline_id returning * into v_new;
   perform trunq._set_trigger(v_new, v_old.definition->'trigger', p_due_times);
   return false;
 end $$;
 comment on function trunq.create_pipeline(text, jsonb, timestamptz[]) is
   'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, computed by whoever calls. It makes the queue "pipelines" where there is none.
 Returns: true when it was made.
-Raises: TQ004, TQ031, also for another source or sink while a run is open, and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
+Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
 Locks: others who make or drop a pipeline; the pipeline.';
+
+create or replace function trunq._slice_part(p_source jsonb) returns jsonb
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  -- A slice of files is a list of them, one of an API has pages that were landed, one of a function is its state.
+  select case when p_source->>'format' in ('csv', 'json', 'parquet', 'python') then jsonb_build_object('format', p_source->>'format')
+    when p_source->>'format' = 'http' then p_source - '{headers,per_second,time_out,types,keep,max_pages,rows}'::text[]
+    when p_source->>'format' = 'history' then p_source - '{payload,max_messages}'::text[]
+    else p_source end
+$$;
+comment on function trunq._slice_part(jsonb) is 'What of a source a slice, once it is fixed, depends on.';
 
 create or replace function trunq.drop_pipeline(p_pipeline text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -176,9 +191,12 @@ begin
   if jsonb_typeof(p_state) is distinct from 'object' then
     perform trunq._fail('TQ031', format('the state of pipeline "%s" is a JSON object, not %s', p_pipeline, left(coalesce(p_state::text, 'null'), 100)), '{} begins at the beginning');
   elsif exists (select from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = 0 and r.ended_at is null) then
-    perform trunq._fail('TQ031', format('pipeline "%s" has an open run, which will set its state', p_pipeline), 'let it end, or cancel it and run the pipeline once more');
+    perform trunq._fail('TQ031', format('pipeline "%s" has an open run, which will set its state', p_pipeline), format('let it end, or give it up: trunq pipeline cancel %s', p_pipeline));
   end if;
-  update trunq.pipeline p set state = p_state where p.pipeline_id = v_pipeline.pipeline_id;
+  update trunq.pipeline p set state = p_state, marked = 0 where p.pipeline_id = v_pipeline.pipeline_id;
+  -- A run that was given up may turn out to be in the sink; where the next one begins is said by now.
+  update trunq.pipeline_attempt a set state_after = null from trunq.pipeline_run r
+  where r.run_id = a.run_id and r.pipeline_id = v_pipeline.pipeline_id and not r.is_settled;
   if p_state = '{}' then
     delete from trunq.pipeline_file f where f.pipeline_id = v_pipeline.pipeline_id;
   end if;
@@ -221,6 +239,9 @@ comment on function trunq._hold_pipeline(text) is
 
 create or replace function trunq._check_definition(p_pipeline text, p_definition jsonb) returns text[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  c_sources constant text[] := '{table,queue,history,csv,json,parquet,http,python}';
+  c_sinks constant text[] := '{table,queue,delta,parquet,http}';
 begin
   if jsonb_typeof(p_definition) is distinct from 'object' then
     perform trunq._fail('TQ031', format('pipeline "%s": a definition is a JSON object, not %s', p_pipeline, left(coalesce(p_definition::text, 'null'), 100)));
@@ -228,6 +249,12 @@ begin
     perform trunq._fail('TQ031', format('pipeline "%s" has no source with a format', p_pipeline), '"source": {"format": "table", ...}');
   elsif jsonb_typeof(p_definition->'sink'->'format') is distinct from 'string' then
     perform trunq._fail('TQ031', format('pipeline "%s" has no sink with a format', p_pipeline), '"sink": {"format": "table", ...}');
+  elsif p_definition->'source'->>'format' <> all(c_sources) then
+    perform trunq._fail('TQ031', format('pipeline "%s": there is no source of the format "%s"', p_pipeline, left(p_definition->'source'->>'format', 100)),
+      format('there are %s', array_to_string(c_sources, ', ')));
+  elsif p_definition->'sink'->>'format' <> all(c_sinks) then
+    perform trunq._fail('TQ031', format('pipeline "%s": there is no sink of the format "%s"', p_pipeline, left(p_definition->'sink'->>'format', 100)),
+      format('there are %s', array_to_string(c_sinks, ', ')));
   elsif p_definition ? 'then' and (jsonb_typeof(p_definition->'then') <> 'array' or jsonb_path_exists(p_definition, '$.then[*] ? (@.type() != "string")')) then
     perform trunq._fail('TQ031', format('pipeline "%s": then is a list of names', p_pipeline));
   end if;

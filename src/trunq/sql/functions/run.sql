@@ -13,6 +13,13 @@
 -- Runs of a pipeline are one after the other: at most one is open. Whoever is at it says so until a time (_hold_run); others wait until then.
 -- That only saves work: nothing depends on it.
 --
+-- A run that is given up while nobody is at it (cancel_pipeline), or for good (skip_pipeline), ends at once. Its sink may hold it all the same,
+-- if somebody was killed after the commit, and somebody frozen may still commit it. So no attempt of it can be staged any more (_stage_run), and
+-- whoever comes next has the sink note that it brings nothing before anything else is planned (settled): if the sink holds it, it is done.
+--
+-- A sink that holds a newer run than this database knows, or an attempt that it does not know, or an older run than it held before: one of
+-- the two was set back. Nothing runs until somebody accepts that (accept_pipeline).
+--
 -- A message that was committed before the slice of a run was fixed asks for nothing that is not in that slice: if it says the same as that
 -- run's, the run is its run too. So what piles up while one runs becomes one.
 
@@ -34,6 +41,12 @@ begin
   if found then
     return jsonb_build_object('action', 'answer', 'run', trunq._tell_run(v_run));
   end if;
+  if not p_backfill then
+    select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and not r.is_settled order by r.number limit 1;
+    if found then
+      return trunq._take_run(v_pipeline, v_run);
+    end if;
+  end if;
   select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = v_backfill and r.ended_at is null;
   if found then
     -- The same message again: whoever had it lost its lease.
@@ -41,7 +54,7 @@ begin
       return jsonb_build_object('action', 'wait', 'seconds', least(30, greatest(1, extract(epoch from v_now - v_run.begun_at) / 10)));
     end if;
     update trunq.pipeline_run r set holder = p_message_id, held_until = v_now + p_hold_for where r.run_id = v_run.run_id returning r.* into v_run;
-    return jsonb_build_object('action', 'take', 'run', trunq._tell_run(v_run), 'state', v_pipeline.state, 'identity', v_pipeline.identity, 'definition', v_pipeline.definition);
+    return trunq._take_run(v_pipeline, v_run);
   end if;
   if v_pipeline.paused_until > v_now then
     return jsonb_build_object('action', 'wait', 'seconds', least(10, greatest(0.1, extract(epoch from v_pipeline.paused_until - v_now))));
@@ -57,10 +70,22 @@ begin
   end if;
   -- Of the source, all that was committed before this is seen by whoever plans after it.
   return jsonb_build_object('action', 'plan', 'snapshot', trunq.snapshot()::text, 'state', v_pipeline.state, 'done', v_pipeline.done,
-    'plan_hash', trunq._hash_plan(v_pipeline), 'identity', v_pipeline.identity, 'definition', v_pipeline.definition);
+    'plan_hash', trunq._hash_plan(v_pipeline)) || trunq._tell_pipeline(v_pipeline);
 end $$;
 comment on function trunq._open_run(text, bigint, jsonb, boolean, interval) is
-  'What whoever has a message that asks for a run is to do: answer (the run is over), take (this run is open), wait (somebody is at it, or the pipeline is paused) or plan a slice. infinity as a pause is 10 seconds here.';
+  'What whoever has a message that asks for a run is to do: answer (the run is over), take (this run is open, or is to be settled), wait (somebody is at it, or the pipeline is paused) or plan a slice. infinity as a pause is 10 seconds here.';
+
+create or replace function trunq._take_run(p_pipeline trunq.pipeline, p_run trunq.pipeline_run) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select jsonb_build_object('action', 'take', 'run', trunq._tell_run(p_run), 'state', p_pipeline.state) || trunq._tell_pipeline(p_pipeline)
+$$;
+comment on function trunq._take_run(trunq.pipeline, trunq.pipeline_run) is 'Has somebody take up a run.';
+
+create or replace function trunq._tell_pipeline(p_pipeline trunq.pipeline) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select jsonb_build_object('identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked)
+$$;
+comment on function trunq._tell_pipeline(trunq.pipeline) is 'What whoever works on a run is to know of its pipeline.';
 
 create or replace function trunq._begin_run(
   p_pipeline text, p_message_id bigint, p_slice jsonb, p_snapshot text, p_done bigint, p_payload jsonb default null, p_backfill boolean default false,
@@ -98,6 +123,12 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._hash_plan(trunq.pipeline) is 'By which state, source and sink are known again, of which a slice was planned: what goes through Python may come back with fewer digits.';
 
+create or replace function trunq._hash_sink(p_pipeline trunq.pipeline) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select hashtextextended(p_pipeline.definition->>'sink', 0)
+$$;
+comment on function trunq._hash_sink(trunq.pipeline) is 'By which the sink is known again that a run was committed to.';
+
 create or replace function trunq._try_run(p_run_id bigint) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -125,16 +156,20 @@ end $$;
 comment on function trunq._hold_run(bigint, bigint, jsonb, interval) is
   'Who is at a run says so, and how far it is. over: the run has ended or another is at it; cancelled: it is to be given up; null: go on.';
 
-create or replace function trunq._let_go(p_run_id bigint, p_holder bigint, p_error text default null) returns void
+create or replace function trunq._let_go(p_run_id bigint, p_holder bigint, p_error text default null, p_has_failed boolean default true) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
-  update trunq.pipeline_run r set held_until = null, holder = null, error = left(p_error, trunq._limit('error_characters'))
-  where r.run_id = p_run_id and r.ended_at is null and r.holder = p_holder
+  update trunq.pipeline_run r set held_until = null, holder = null, error = coalesce(left(p_error, trunq._limit('error_characters')), r.error),
+    failures = r.failures + f.failed, failing_since = case when f.failed = 1 then coalesce(r.failing_since, trunq.clock()) else r.failing_since end
+  from (select (p_error is not null and p_has_failed)::integer as failed) f
+  where r.run_id = p_run_id and (r.holder = p_holder and r.ended_at is null or not r.is_settled)
 $$;
-comment on function trunq._let_go(bigint, bigint, text) is 'Who was at a run is not any more, because of an error: others need not wait.';
+comment on function trunq._let_go(bigint, bigint, text, boolean) is
+  'Who was at a run is not any more: others need not wait. p_error: why; p_has_failed: and that is a failure.';
 
 create or replace function trunq._note_crash(p_pipeline text, p_message_id bigint, p_error text) returns integer
 language sql set search_path = pg_catalog, pg_temp as $$
-  update trunq.pipeline_run r set held_until = null, holder = null, error = left(p_error, trunq._limit('error_characters')), crashes = r.crashes + 1
+  update trunq.pipeline_run r set held_until = null, holder = null, error = left(p_error, trunq._limit('error_characters')), crashes = r.crashes + 1,
+    failures = r.failures + 1, failing_since = coalesce(r.failing_since, trunq.clock())
   from trunq.pipeline p
   where p.name = p_pipeline and r.pipeline_id = p.pipeline_id and r.ended_at is null and r.holder = p_message_id
   returning r.crashes
@@ -145,16 +180,27 @@ Returns: how often that has happened to the run; null when it was not at one.';
 
 create or replace function trunq._stage_run(
   p_attempt bigint, p_parts text[], p_rows_in bigint, p_rows_out bigint, p_rows_bad bigint, p_state_after jsonb default null
-) returns void
-language sql set search_path = pg_catalog, pg_temp as $$
+) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
   -- The sink, which may be elsewhere, is not to know of an attempt that a crash took from here.
-  select set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') = 'off';
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'local', true);
+  end if;
+  -- Whoever ends the run waits for us, or we for them: after its end, nobody has anything to commit that was not staged before.
+  perform from trunq.pipeline_run r join trunq.pipeline_attempt a on a.run_id = r.run_id where a.attempt = p_attempt and r.ended_at is null for share of r;
+  if not found then
+    return false;
+  end if;
   update trunq.pipeline_attempt a set parts = p_parts, state_after = p_state_after, rows_in = p_rows_in, rows_out = p_rows_out, rows_bad = p_rows_bad
-  where a.attempt = p_attempt
-$$;
-comment on function trunq._stage_run(bigint, text[], bigint, bigint, bigint, jsonb) is 'All rows of an attempt are staged: what the run becomes if the sink takes it.';
+  where a.attempt = p_attempt;
+  return found;
+end $$;
+comment on function trunq._stage_run(bigint, text[], bigint, bigint, bigint, jsonb) is
+  'All rows of an attempt are staged: what the run becomes if the sink takes it.
+Returns: false when the run is over, and the sink is to take nothing of this attempt.';
 
-create or replace function trunq._finish_run(p_run_id bigint, p_attempt bigint) returns jsonb
+create or replace function trunq._finish_run(p_run_id bigint, p_attempt bigint, p_number bigint default null, p_sink_hash bigint default null) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline;
@@ -163,25 +209,25 @@ declare
 begin
   select p.* into v_pipeline from trunq.pipeline p join trunq.pipeline_run r on r.pipeline_id = p.pipeline_id where r.run_id = p_run_id for no key update of p;
   select r.* into v_run from trunq.pipeline_run r where r.run_id = p_run_id;
-  if not found or v_run.ended_at is not null then
+  if not found or v_run.ended_at is not null and v_run.is_settled then
     return trunq._tell_run(v_run);
   end if;
   if p_attempt <> 0 then
     select a.* into v_attempt from trunq.pipeline_attempt a where a.attempt = p_attempt and a.run_id = p_run_id and a.parts is not null;
-    if not found then
-      perform trunq._fail('TQ031', format('the sink of pipeline "%s" holds an attempt at run %s that this database knows nothing of', v_pipeline.name, v_run.number),
-        'this database was set back, or another has the same pipeline: make the pipeline anew, with a state that fits what is in the sink');
-    end if;
   end if;
-  update trunq.pipeline_run r set ended_at = trunq.clock(), outcome = case when p_attempt = 0 then 'cancelled' else 'done' end, attempt = nullif(p_attempt, 0),
-    rows_in = v_attempt.rows_in, rows_out = v_attempt.rows_out, rows_bad = v_attempt.rows_bad, holder = null, held_until = null,
-    error = case when p_attempt = 0 then r.error end
+  if p_number <> v_run.number or p_attempt <> 0 and v_attempt.attempt is null then
+    return trunq._note_sink(p_run_id, coalesce(p_number, v_run.number));
+  end if;
+  update trunq.pipeline_run r set ended_at = coalesce(r.ended_at, trunq.clock()), outcome = case when p_attempt <> 0 then 'done' else coalesce(r.outcome, 'cancelled') end,
+    attempt = nullif(p_attempt, 0), rows_in = v_attempt.rows_in, rows_out = v_attempt.rows_out, rows_bad = v_attempt.rows_bad, holder = null, held_until = null,
+    error = case when p_attempt = 0 then r.error end, is_settled = true, sink_number = null
   where r.run_id = p_run_id returning r.* into v_run;
   delete from trunq.quarantine q using trunq.pipeline_attempt a
   where a.run_id = p_run_id and q.attempt = a.attempt and (q.attempt <> p_attempt or q.part is not null and q.part <> all(a.parts));
   delete from trunq.pipeline_attempt a where a.run_id = p_run_id and a.attempt <> p_attempt;
   if v_run.backfill = 0 then
-    update trunq.pipeline p set done = v_run.number, state = coalesce(v_attempt.state_after, p.state), asked = array_remove(p.asked, v_run.message_id)
+    update trunq.pipeline p set done = v_run.number, state = coalesce(v_attempt.state_after, p.state), asked = array_remove(p.asked, v_run.message_id),
+      marked = case when p_sink_hash = trunq._hash_sink(p) then v_run.number else p.marked end
     where p.pipeline_id = v_pipeline.pipeline_id;
     if v_pipeline.definition->'trigger' ? 'continuous' then
       perform trunq._call_runners();
@@ -194,8 +240,15 @@ begin
     and r.run_id <= (select o.run_id from trunq.pipeline_run o where o.pipeline_id = v_pipeline.pipeline_id order by o.run_id desc offset 1000 limit 1);
   return trunq._tell_run(v_run);
 end $$;
-comment on function trunq._finish_run(bigint, bigint) is
-  'Ends a run as its sink says: with the attempt that it holds, or (0) with none, since the run was cancelled. State, counts and quarantine are that attempt''s; pipelines that run after it get their message. A run that has ended stays as it is.';
+comment on function trunq._finish_run(bigint, bigint, bigint, bigint) is
+  'Ends, or settles, a run as its sink says: with the attempt that it holds, or (0) with none, since the run was given up. State, counts and quarantine are that attempt''s; pipelines that run after it get their message. A run that has ended stays as it is. p_number: the run that the sink holds; p_sink_hash: which sink that is.
+Returns: the run; with "is_lost" when the sink holds another run, or an attempt, that this database knows nothing of: that is noted, and nothing ends.';
+
+create or replace function trunq._note_sink(p_run_id bigint, p_number bigint) returns jsonb
+language sql set search_path = pg_catalog, pg_temp as $$
+  update trunq.pipeline_run r set sink_number = p_number where r.run_id = p_run_id returning trunq._tell_run(r) || '{"is_lost": true}'
+$$;
+comment on function trunq._note_sink(bigint, bigint) is 'Notes which run the sink of a run holds, where it is not one that it can: the sink, or this database, was set back.';
 
 create or replace function trunq._settle_run(p_pipeline trunq.pipeline, p_run trunq.pipeline_run) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -205,9 +258,7 @@ begin
   end if;
   update trunq.quarantine q set run_id = p_run.run_id where q.attempt = p_run.attempt;
   if p_run.backfill = 0 and p_run.slice ? 'files' then
-    insert into trunq.pipeline_file (pipeline_id, path, size, modified_at, number)
-    select p_pipeline.pipeline_id, f->>0, (f->>1)::bigint, (f->>2)::bigint, p_run.number from jsonb_array_elements(p_run.slice->'files') f
-    on conflict do nothing;
+    perform trunq._note_files(p_run);
   end if;
   if p_run.backfill = 0 then
     perform trunq.publish('pipelines', null, f, p_headers => jsonb_build_object('chain', p_run.chain, 'by', p_pipeline.name))
@@ -215,6 +266,14 @@ begin
   end if;
 end $$;
 comment on function trunq._settle_run(trunq.pipeline, trunq.pipeline_run) is 'What follows from a run that its sink has taken.';
+
+create or replace function trunq._note_files(p_run trunq.pipeline_run) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  insert into trunq.pipeline_file (pipeline_id, path, size, modified_at, number)
+  select p_run.pipeline_id, f->>0, (f->>1)::bigint, (f->>2)::bigint, p_run.number from jsonb_array_elements(p_run.slice->'files') f
+  on conflict do nothing
+$$;
+comment on function trunq._note_files(trunq.pipeline_run) is 'No further run reads the files of this one.';
 
 create or replace function trunq._find_new_files(p_pipeline text, p_files jsonb, p_limit integer default null) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -227,6 +286,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._find_new_files(text, jsonb, integer) is 'Of files (path, size, time in nanoseconds) those that no run of the pipeline has read.';
 
+create or replace function trunq._find_changed_files(p_pipeline text, p_files jsonb) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(jsonb_agg(f->>0 order by at), '[]') from jsonb_array_elements(p_files) with ordinality g(f, at)
+  where exists (select from trunq.pipeline_file k join trunq.pipeline p on p.pipeline_id = k.pipeline_id where p.name = p_pipeline and k.path = f->>0)
+$$;
+comment on function trunq._find_changed_files(text, jsonb) is 'Of files that no run of the pipeline has read, the paths of those that one has read as they were before.';
+
 create or replace function trunq._tell_run(p_run trunq.pipeline_run) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select jsonb_build_object('run_id', p_run.run_id, 'number', p_run.number, 'backfill', p_run.backfill, 'message_id', p_run.message_id, 'chain', p_run.chain,
@@ -238,20 +304,115 @@ comment on function trunq._tell_run(trunq.pipeline_run) is 'A run as an object, 
 create or replace function trunq.cancel_pipeline(p_pipeline text, p_backfill bigint default 0) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_pipeline trunq.pipeline := trunq._find_pipeline(p_pipeline);
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+  v_run trunq.pipeline_run;
 begin
   -- It would ask for the same again at once.
   if p_backfill = 0 and v_pipeline.definition->'trigger' ? 'continuous' and (v_pipeline.paused_until > trunq.clock()) is not true then
     perform trunq.pause_pipeline(p_pipeline);
   end if;
-  update trunq.pipeline_run r set is_cancelled = true where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = p_backfill and r.ended_at is null;
-  return found;
+  update trunq.pipeline_run r set is_cancelled = true where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = p_backfill and r.ended_at is null
+  returning r.* into v_run;
+  if not found then
+    return false;
+  elsif (v_run.held_until > trunq.clock()) is not true then
+    perform trunq._give_up_run(v_run, 'cancelled');
+  end if;
+  return true;
 end $$;
 comment on function trunq.cancel_pipeline(text, bigint) is
-  'Cancels the open run of a pipeline, or of a backfill of it: whoever is at it, or comes next, has its sink note that this run brings nothing. The state stays: the next run reads from there. What is in the sink already is not taken back: such a run ends as done. A continuous pipeline is paused as well, until it is resumed.
+  'Cancels the open run of a pipeline, or of a backfill of it: it brings nothing, the state stays, and the next run reads from there. One that nobody is at ends at once; who is at one hears of it and ends it, or, if that one died, it is cancelled again after 30 seconds. What is in the sink already is not taken back: such a run ends as done, as soon as somebody looks. A continuous pipeline is paused as well, until it is resumed.
 Returns: false when no run is open.
 Raises: TQ030.
-Locks: the run.';
+Locks: the pipeline, the run.';
+
+create or replace function trunq.skip_pipeline(p_pipeline text) returns jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+  v_run trunq.pipeline_run;
+begin
+  select r.* into v_run from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.backfill = 0 and r.ended_at is null for no key update;
+  if not found then
+    return null;
+  elsif not v_run.slice ? 'after' then
+    perform trunq._fail('TQ031', format('run %s of pipeline "%s" has read nothing that says where the next one begins', v_run.number, p_pipeline),
+      format('trunq pipeline cancel %s gives it up, and the next run begins where it began; trunq pipeline state %s --set says another place', p_pipeline, p_pipeline));
+  end if;
+  update trunq.pipeline p set state = v_run.slice->'after' where p.pipeline_id = v_pipeline.pipeline_id;
+  update trunq.pipeline_attempt a set state_after = null where a.run_id = v_run.run_id;
+  if v_run.slice ? 'files' then
+    perform trunq._note_files(v_run);
+  end if;
+  perform trunq._give_up_run(v_run, 'skipped');
+  return jsonb_build_object('number', v_run.number, 'slice', v_run.slice - 'after', 'before', v_pipeline.state, 'after', v_run.slice->'after');
+end $$;
+comment on function trunq.skip_pipeline(text) is
+  'Gives up the open run of a pipeline with its rows: it ends at once as skipped, and the next run begins behind its slice, so nothing of that arrives, ever. Who is at it hears of it. If its sink has taken it already, it ends as done.
+Returns: the number of the run and its slice, which says what is left out: files, or what the source has between the states before and after; null when no run is open. list_runs shows it later.
+Raises: TQ030; TQ031 where only the end of a run tells what it has read (http, python, rows of the quarantine).
+Locks: the pipeline, the run.';
+
+create or replace function trunq._give_up_run(p_run trunq.pipeline_run, p_outcome text) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  update trunq.pipeline_run r set ended_at = trunq.clock(), outcome = p_outcome, is_cancelled = true, holder = null, held_until = null,
+    -- A backfill is a series of its own: nothing comes after it that could have its rows again.
+    is_settled = r.backfill <> 0, failures = 0, failing_since = null
+  where r.run_id = p_run.run_id;
+  update trunq.pipeline p set done = p_run.number, asked = array_remove(p.asked, p_run.message_id) where p.pipeline_id = p_run.pipeline_id and p_run.backfill = 0;
+  select trunq._call_runners();
+$$;
+comment on function trunq._give_up_run(trunq.pipeline_run, text) is 'Ends a run here; its sink is asked by whoever comes next.';
+
+create or replace function trunq.accept_pipeline(p_pipeline text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
+  v_run trunq.pipeline_run;
+begin
+  select r.* into v_run from trunq.pipeline_run r
+  where r.pipeline_id = v_pipeline.pipeline_id and r.sink_number is not null and (r.ended_at is null or not r.is_settled) order by r.run_id limit 1 for no key update;
+  if not found then
+    return null;
+  end if;
+  if v_run.backfill <> 0 or v_run.sink_number < v_run.number then
+    update trunq.pipeline_run r set sink_number = null, ended_at = coalesce(r.ended_at, case when r.backfill <> 0 then trunq.clock() end),
+      outcome = coalesce(r.outcome, case when r.backfill <> 0 then 'cancelled' end) where r.run_id = v_run.run_id;
+  else
+    -- The sink takes no run of a number that it has passed: this one cannot be in it any more.
+    perform trunq._give_up_run(v_run, coalesce(v_run.outcome, 'cancelled'));
+    update trunq.pipeline_run r set is_settled = true, sink_number = null where r.run_id = v_run.run_id;
+  end if;
+  update trunq.pipeline p set done = case when v_run.backfill = 0 then greatest(p.done, v_run.sink_number) else p.done end, marked = 0
+  where p.pipeline_id = v_pipeline.pipeline_id;
+  return v_run.sink_number;
+end $$;
+comment on function trunq.accept_pipeline(text) is
+  'Goes on with a pipeline whose sink holds another run than this database knows, because one of the two was set back (a failover, a backup), as a runner has found: from the state that this database has, or that you have set before. What the sink has of runs that are lost here comes again, twice where the sink appends; what the sink has lost does not come again by itself.
+Returns: the run that the sink holds; null when there is nothing to accept.
+Raises: TQ030.
+Locks: the pipeline, the run.';
+
+create or replace function trunq._warn_pipelines(p_queue text) returns table (queue text, subscription text, warning text, hint text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- How often stands in the hint: the leader logs the same words once.
+  select 'pipelines', null::text, format('run %s of pipeline "%s" fails since %s: %s', r.number, p.name, date_trunc('second', r.failing_since), split_part(r.error, E'\n', 1)),
+    format('it failed %s times. ', r.failures) || case when r.sink_number is not null then format('To go on all the same: trunq pipeline accept %s', p.name)
+      when r.ended_at is not null then format('it is given up, and its sink is to note that. With another sink: trunq pipeline create FILE')
+      else format('After a mistake in its file: trunq pipeline create FILE; to give it up: trunq pipeline cancel %s%s', p.name,
+        case when r.backfill <> 0 then format(' --backfill %s', r.backfill)
+          when r.slice ? 'after' then format('; with its rows: trunq pipeline skip %s', p.name) else '' end) end
+  from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
+  where (r.ended_at is null or not r.is_settled) and (r.failures >= 3 or r.sink_number is not null and r.failures > 0) and coalesce(p_queue, 'pipelines') = 'pipelines'
+  union all
+  select 'pipelines', null, format('pipeline "%s" has found no file that matches %s', p.name, p.state->>'unmatched'),
+    'is that path right, as a runner sees it? With another one: trunq pipeline create FILE'
+  from trunq.pipeline p
+  where p.state ? 'unmatched' and p.definition->'source'->>'path' is not null and coalesce(p_queue, 'pipelines') = 'pipelines'
+    and not exists (select from trunq.pipeline_file f where f.pipeline_id = p.pipeline_id)
+  order by 3
+$$;
+comment on function trunq._warn_pipelines(text) is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds a run that it cannot; and files that never came.';
 
 create or replace function trunq.list_runs(p_pipeline text default null, p_chain uuid default null, p_limit integer default 100)
 returns table (

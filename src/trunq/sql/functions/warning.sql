@@ -35,9 +35,10 @@ begin
   return query select * from trunq._warn_takers(p_queue);
   return query select * from trunq._warn_space(p_queue);
   return query select * from trunq._warn_movers(p_queue);
+  return query select * from trunq._warn_pipelines(p_queue);
 end $$;
 comment on function trunq.list_warnings(text) is
-  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, and history that waits for its taker for longer than the retention. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
+  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found no file yet, and history that waits for its taker for longer than the retention. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 Returns: one row a warning, with the way out; subscription null: it is about the queue.
 Raises: TQ001.';
 
