@@ -107,6 +107,8 @@ ANSWERS = [
     ("extend", "given up", "InvalidArgument: a handler with process=True has no connection for extend"),
     ("die", "given up", "ended by itself, with status 7"),
     ("crash", "given up", "was killed by SIGSEGV"),
+    ("recurse", "given up", "RecursionError: maximum recursion depth exceeded"),
+    ("recurse because of", "given up", "LookupError: deep\n  {file}:"),
     ("nothing", "ack", None),
 ]
 

@@ -40,6 +40,19 @@ worker.run()
 say("over")
 """
 
+STUCK = """
+import os, sys, time
+from trunq.worker import Worker
+worker = Worker("q", dsn=sys.argv[1], lead=False, grace=1.0)
+
+@worker.handler("work")
+async def handle(message):
+    os.write(1, b"started" + os.linesep.encode())
+    time.sleep(3600)
+
+worker.run()
+"""
+
 Program = Callable[[], subprocess.Popen[str]]
 
 
@@ -107,6 +120,26 @@ def test_the_second_signal_ends_it_at_once(queue: Queue, program: Program) -> No
     assert "over" not in output
     # Left to be reaped.
     assert queue.states() == {"leased": 1}
+
+
+def test_the_grace_is_kept_though_a_handler_blocks_the_event_loop(queue: Queue, tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    queue.publish()
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "stuck.py"), queue.dsn],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        wait_until(lambda: process.stdout is not None and process.stdout.readline().startswith("started"))
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 70, output
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def test_stop_gives_back_and_finishes(queue: Queue) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import psycopg
 from psycopg import AsyncConnection
 
+from trunq import signals
 from trunq._async.connection import check_schema
 from trunq._async.execute import execute, value
 from trunq.call import Call
@@ -185,9 +186,12 @@ class Run:
         log.info("stopping%s", still, extra={"running": running})
         if grace is not None:
             loop = asyncio.get_running_loop()
-            self._ends_at = monotonic() + grace
-            loop.call_later(grace * _FOR_HANDLERS, self._give_up)
-            loop.call_later(grace * _FOR_ANSWERS, self._overdue.set)
+            # A handler that blocks this loop may have kept us from hearing of it.
+            now = monotonic()
+            since = now - (signals.heard_at or now)
+            self._ends_at = now - since + grace
+            loop.call_later(max(0.0, grace * _FOR_HANDLERS - since), self._give_up)
+            loop.call_later(max(0.0, grace * _FOR_ANSWERS - since), self._overdue.set)
         self._fetcher.stop()
 
     def _give_up(self) -> None:
