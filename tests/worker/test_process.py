@@ -57,7 +57,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 async def drained(worker: Worker) -> None:
     """Run a worker until nothing is left; its processes take their time to start."""
-    worker.until_empty = True
+    worker.until_idle = True
     async with asyncio.timeout(LONG):
         await worker.run_async()
 

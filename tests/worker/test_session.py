@@ -28,7 +28,9 @@ LEAVE = (
 LOOK = """select
   (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid() and objid = 7),
   (select count(*) from pg_listening_channels()), to_regclass('pg_temp.scrap')::text,
-  current_setting('statement_timeout'), session_user = current_setting('session_authorization') and session_user <> 'session_of_a_handler', coalesce(current_setting('trunq.tenant', true), ''),
+  current_setting('statement_timeout'), session_user = current_setting('session_authorization')
+    and session_user <> 'session_of_a_handler',
+  coalesce(current_setting('trunq.tenant', true), ''),
   (select count(*) from pg_cursors where name = 'held'), pg_backend_pid()"""
 CLEAN = (0, 0, None, "0", True, "", 0)
 
@@ -44,7 +46,10 @@ async def test_what_a_handler_leaves_in_its_session_the_next_does_not_find(
     queue.policy(max_attempts=1)
     found: list[Any] = []
     worker = queue.worker(concurrency=1)
-    statements = [*LEAVE, "insert into late values (1), (1)" if outcome == "failed at the commit" else "select"]
+    statements = [
+        *LEAVE,
+        "insert into late values (1), (1)" if outcome == "failed at the commit" else "select",
+    ]
     answer = Retry(after=0) if outcome == "retried" else None
 
     async def leave(message: Message, connection: psycopg.AsyncConnection[Any]) -> Any:
@@ -126,10 +131,9 @@ async def test_an_ack_that_finds_no_room_is_no_attempt_of_its_message(
         "select array_agg(inhrelid::regclass::text) from pg_inherits"
         " where inhparent = 'trunq_data.q_receipt'::regclass"
     ).fetchone() or ([],)
+    refuse = "create trigger refuse before insert on {} for each row execute function refuse()"
     for segment in segments:
-        queue.connection.execute(
-            f"create trigger refuse before insert on {segment} for each row execute function refuse()".encode()
-        )
+        queue.connection.execute(refuse.format(segment).encode())
     queue.policy(max_attempts=1)
     runs: list[int] = []
 
@@ -154,7 +158,7 @@ async def test_an_ack_that_finds_no_room_is_no_attempt_of_its_message(
     assert queue.message(id).state == "done"
     assert runs == [1, 1]
     assert queue.connection.execute("select count(*) from effect").fetchone() == (1,)
-    assert "the database has no room for its ack: could not extend file" in caplog.text
+    assert "its ack finds no room in the database: could not extend file" in caplog.text
     assert worker.statistics.failed == 0
 
 
@@ -170,7 +174,9 @@ async def test_a_result_that_is_too_large_fails_its_message_before_it_is_sent(qu
     await drain(worker)
     (attempt,) = queue.message(large).attempts
     text = said(attempt["error"])
-    assert text.startswith("ValueError: the handler returned a result of 17,000,002 bytes, at most 16,777,216")
+    assert text.startswith(
+        "ValueError: the handler returned a result of 17,000,002 bytes, at most 16,777,216"
+    )
     assert queue.message(fits).state == "done"
 
 
@@ -191,7 +197,9 @@ worker.run()
 def test_a_statement_of_a_handler_ends_soon_after_its_worker_has_died(queue: Queue, tmp_path: Path) -> None:
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     queue.publish()
-    process = subprocess.Popen([sys.executable, str(tmp_path / "sleeper.py"), queue.dsn], env=dict(os.environ))
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "sleeper.py"), queue.dsn], env=dict(os.environ)
+    )
 
     def sleeping() -> bool:
         row = queue.connection.execute(

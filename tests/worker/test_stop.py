@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving import PATIENCE, Queue, drain, running
-from trunq.message import Message
+from trunq.message import Message, Retry
 from waiting import async_wait_until, wait_until
 
 PROGRAM = """
@@ -199,7 +200,7 @@ async def test_cancelling_ends_it_at_once_and_leaves_no_task_behind(queue: Queue
     assert queue.states() == {"leased": 3}
 
 
-async def test_until_empty_waits_for_what_is_delayed_and_held_by_others(queue: Queue) -> None:
+async def test_until_idle_waits_for_what_is_delayed_and_held_by_others(queue: Queue) -> None:
     queue.connection.execute("select trunq.publish('q', p_kind => 'work', p_delay => '0.2 s')")
     queue.publish()
     slow = queue.worker(concurrency=1, prefetch=0, name="slow")
@@ -210,7 +211,7 @@ async def test_until_empty_waits_for_what_is_delayed_and_held_by_others(queue: Q
         entered.set()
         await go.wait()
 
-    worker = queue.worker(until_empty=True, lead=True)
+    worker = queue.worker(until_idle=True, lead=True)
 
     @worker.handler("work")
     async def handle(message: Message) -> None: ...
@@ -226,13 +227,52 @@ async def test_until_empty_waits_for_what_is_delayed_and_held_by_others(queue: Q
     assert queue.states() == {"done": 2}
 
 
-async def test_until_empty_ends_at_once_when_there_is_nothing(queue: Queue) -> None:
-    worker = queue.worker()
+async def test_until_empty_leaves_what_is_delayed_and_waits_for_what_others_hold(queue: Queue) -> None:
+    queue.connection.execute("select trunq.publish('q', p_kind => 'work', p_delay => '1 hour')")
+    queue.connection.execute("select trunq.publish('q', p_kind => 'letter', p_delay => '1 hour')")
+    queue.publish()
+    slow = queue.worker(concurrency=1, prefetch=0, name="slow")
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @slow.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    worker = queue.worker(until_empty=True)
+    tries: list[int] = []
+
+    @worker.handler("work")
+    async def handle(message: Message) -> Any:
+        tries.append(message.attempt)
+        return Retry(after=3600)
+
+    async with running(slow):
+        await entered.wait()
+        queue.publish()
+        task = asyncio.create_task(worker.run_async())
+        await async_wait_until(lambda: worker.statistics.retried == 1)
+        looks = worker.statistics.looks
+        await async_wait_until(lambda: worker.statistics.looks >= looks + 3)
+        assert not task.done()
+        go.set()
+        async with asyncio.timeout(PATIENCE):
+            await task
+    assert tries == [1]
+    assert queue.states() == {"done": 1, "retrying": 1, "scheduled": 2}
+    # A message that is due in an hour waits for its time, and not for a handler.
+    assert worker.statistics.unhandled == 0
+
+
+@pytest.mark.parametrize("until", ["until_empty", "until_idle"])
+async def test_there_is_nothing_and_they_end_at_once(queue: Queue, until: str) -> None:
+    worker = queue.worker(**{until: True})
 
     @worker.handler("work")
     async def handle(message: Message) -> None: ...
 
-    await drain(worker)
+    async with asyncio.timeout(PATIENCE):
+        await worker.run_async()
     assert worker.statistics.leased == 0
 
 

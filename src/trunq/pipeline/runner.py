@@ -59,7 +59,7 @@ class Runner(Worker):
         until_empty: bool = False,
         awaited: int | None = None,
     ) -> None:
-        super().__init__(QUEUE, dsn=dsn, concurrency=concurrency, prefetch=0, until_empty=until_empty)
+        super().__init__(QUEUE, dsn=dsn, concurrency=concurrency, prefetch=0, until_idle=until_empty)
         self.failure: Exception | None = None
         self._awaited = awaited
         self._is_answered = False
@@ -75,7 +75,7 @@ class Runner(Worker):
     async def run_async(self) -> None:
         self._is_stopped = self._gives_up = False
         try:
-            if not self.until_empty:
+            if not self.until_idle:
                 thread = Thread("trunq-warm")
                 try:
                     await thread.run(self._prepare)

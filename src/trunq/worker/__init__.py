@@ -81,13 +81,14 @@ class Worker:
     keeps it from standing for election as leader. With `ranks` it calls the functions among them by which
     lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in random
     order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
-    nothing of its subscription is waiting, running or delayed any more, except for want of a handler. A
-    message whose kind has no handler waits for a worker that has one, which counts no attempt; with
-    `unknown_kinds="reject"` it is dead. `engine` is SQLAlchemy's, sync or async, or a sessionmaker: a handler
-    with a parameter `session` gets a session of it, in a transaction. A payload that does not fit the type a
-    handler is annotated with is rejected; `on_invalid` is "retry", or a function of the message and
-    pydantic's error, which gives the answer. Handlers with `process=True` share `process_pool` processes, or
-    as many as `concurrency` says. Times are seconds or timedelta.
+    nothing of its subscription can be leased and nothing is held, by whatever worker; what is delayed, a
+    retry too, is left for later. With `until_idle`, it waits for that as well: nothing is delayed either,
+    except for want of a handler. A message whose kind has no handler waits for a worker that has one, which
+    counts no attempt; with `unknown_kinds="reject"` it is dead. `engine` is SQLAlchemy's, sync or async, or a
+    sessionmaker: a handler with a parameter `session` gets a session of it, in a transaction. A payload that
+    does not fit the type a handler is annotated with is rejected; `on_invalid` is "retry", or a function of
+    the message and pydantic's error, which gives the answer. Handlers with `process=True` share
+    `process_pool` processes, or as many as `concurrency` says. Times are seconds or timedelta.
     """
 
     _process_start: str | None = None
@@ -109,6 +110,7 @@ class Worker:
         notify: bool | None = None,
         lead: bool = True,
         until_empty: bool = False,
+        until_idle: bool = False,
         unknown_kinds: UnknownKinds = "wait",
         ranks: Ranks | None = None,
         shuffle: bool = False,
@@ -130,6 +132,7 @@ class Worker:
         self.notify = notify
         self.lead = lead
         self.until_empty = until_empty
+        self.until_idle = until_idle
         self.unknown_kinds = unknown_kinds
         self.ranks = ranks
         self.shuffle = shuffle
@@ -443,6 +446,7 @@ class Worker:
             notify=self.notify,
             lead=self.lead,
             until_empty=self.until_empty,
+            until_idle=self.until_idle,
             unknown_kinds=self.unknown_kinds,
             ranks=self.ranks,
             shuffle=self.shuffle,

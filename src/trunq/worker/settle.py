@@ -74,7 +74,8 @@ def try_later(entries: Sequence[Entry], error: Exception, outbox: Outbox) -> Non
     """
     for lease, message in entries:
         log.error(
-            "message %s of %s is rolled back and runs again in %g s: the database has no room for its ack: %s",
+            "message %s of %s is rolled back and runs again in %g s:"
+            " its ack finds no room in the database: %s",
             message.id,
             message.queue,
             _UNTIL_ROOM,

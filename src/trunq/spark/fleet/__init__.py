@@ -44,7 +44,8 @@ log = logging.getLogger("trunq.worker")
 OPTIONS: Final = frozenset(
     (
         *("queues", "subscription", "dsn", "name", "concurrency", "prefetch", "max_connections", "notify"),
-        *("poll", "lease_time", "reserve", "grace", "lead", "until_empty", "unknown_kinds", "shuffle"),
+        *("poll", "lease_time", "reserve", "grace", "lead", "until_empty", "until_idle"),
+        *("unknown_kinds", "shuffle"),
     )
 )
 """Attributes of a Worker that may be given for all of them."""
