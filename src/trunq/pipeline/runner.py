@@ -24,6 +24,7 @@ from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.lookout import Lookout
 from trunq.pipeline.run import Executor
 from trunq.thread import Thread
+from trunq.wire.scalar import seconds
 from trunq.worker import Worker
 
 log = logging.getLogger("trunq.pipeline")
@@ -90,7 +91,7 @@ class Runner(Worker):
         """As of any worker; no more runs are asked for, and those that outlast the grace are given up."""
         self._is_stopped = True
         super().stop()
-        grace = self.grace.total_seconds() if isinstance(self.grace, timedelta) else self.grace
+        grace = seconds("grace", self.grace)
         if grace is not None and not self._timers:
             at = max(grace * _FOR_RUNS / 2, grace * _FOR_RUNS - _TO_GIVE_BACK)
             hard = (at + grace * _FOR_RUNS) / 2
