@@ -71,6 +71,19 @@ def fail(message: Message) -> Any:
     return DEEDS[message.payload](message)
 
 
+def recurse() -> None:
+    """For ever."""
+    recurse()
+
+
+def recurse_because_of() -> None:
+    """For ever, as the cause of another error."""
+    try:
+        recurse()
+    except RecursionError as error:
+        raise LookupError("deep") from error
+
+
 def throw(error: BaseException) -> Any:
     raise error
 
@@ -116,6 +129,8 @@ DEEDS: dict[str, Callable[[Message], Any]] = {
     "extend": lambda message: message.extend_sync(60),
     "die": lambda _: os._exit(7),
     "crash": lambda _: ctypes.string_at(0),
+    "recurse": lambda _: recurse(),
+    "recurse because of": lambda _: recurse_because_of(),
     "nothing": lambda _: None,
 }
 

@@ -121,7 +121,7 @@ def said(error: str) -> str:
 
 async def drain(worker: Worker) -> None:
     """Run a worker until nothing is left."""
-    worker.until_empty = True
+    worker.until_idle = True
     async with asyncio.timeout(PATIENCE):
         await worker.run_async()
 

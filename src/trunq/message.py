@@ -313,11 +313,11 @@ class Message(Generic[Payload]):
 class Retry(Exception):
     """A handler's answer, returned or raised: again, later.
 
-    `after` (seconds or timedelta) stands in for the policy's delay, `error` says why. Raised `from` another
-    exception, it is that one's text unless given.
+    `after` (seconds, timedelta or text) stands in for the policy's delay, `error` says why. Raised `from`
+    another exception, it is that one's text unless given.
     """
 
-    after: timedelta | float | None = None
+    after: Interval | None = None
     error: str | None = None
 
     def __post_init__(self) -> None:
@@ -360,7 +360,9 @@ class Reject(Exception):
 def _lease_time(value: Interval) -> float:
     given = interval("lease_time", value)
     if given is None or given <= timedelta(0):
-        raise InvalidArgument(f"lease_time must be positive, not {value}", "give seconds, or a timedelta")
+        raise InvalidArgument(
+            f"lease_time must be positive, not {value}", "give seconds, a timedelta or text"
+        )
     return given.total_seconds()
 
 

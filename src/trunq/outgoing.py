@@ -11,7 +11,7 @@ from typing import Any
 from trunq.errors import InvalidArgument
 from trunq.payload import PayloadType, Unfit, require_plain
 from trunq.wire.json import RawJson, headers_text, json_bytes
-from trunq.wire.scalar import Interval, Label, interval, label
+from trunq.wire.scalar import Interval, Label, interval, label, seconds
 
 Injector = Callable[[str, dict[str, Any]], Mapping[str, Any]]
 """Called with the queue and the headers so far, it returns headers."""
@@ -102,7 +102,9 @@ class Outgoing:
 
 
 def with_awaited(options: Mapping[str, Any] | None, awaited: bool | Interval) -> Mapping[str, Any] | None:
-    """The options of a message whose result somebody awaits, or not."""
+    """The options of a message whose result somebody awaits, or not; a time-out in seconds."""
+    if isinstance(options, Mapping) and isinstance(options.get("time_out"), str | timedelta):
+        options = {**options, "time_out": seconds("time_out", options["time_out"])}
     if awaited is False or awaited is None:
         return options
     kept = True if awaited is True else interval("awaited", awaited)

@@ -9,9 +9,12 @@ import contextlib
 import importlib.util
 import logging
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
+from time import monotonic
+from types import FrameType
 from typing import Any, Final
 
 log = logging.getLogger("trunq")
@@ -23,6 +26,9 @@ END: Final = b"e"
 orders: int | None = None
 """The pipe by which a supervisor says so. Its end, when the supervisor is killed, means stop."""
 
+heard_at: float | None = None
+"""When, by the clock of `monotonic`, this process was told to stop; the event loop may hear of it later."""
+
 _STUBBORN: Final = 2.0
 """Seconds in which what is cancelled should end."""
 
@@ -31,7 +37,8 @@ def run_with_signals(
     main: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], grace: float | None = None
 ) -> None:
     """Run `main` to its end. The first SIGTERM or SIGINT calls `stop`, the second cancels `main` and exits
-    with 128 + its number. `grace` seconds after the first the process ends, with status 70, whatever runs.
+    with 128 + its number. `grace` seconds after the first the process ends, with status 70, whatever runs,
+    also while something keeps the event loop from hearing of it.
     What a supervisor says (`orders`) is as good as a signal.
     """
     loop_factory = None
@@ -40,6 +47,8 @@ def run_with_signals(
 
         loop_factory = uvloop.new_event_loop
     signals: list[signal.Signals] = []
+    global heard_at  # noqa: PLW0603  # of an earlier run in this process
+    heard_at = None
 
     async def run() -> None:
         task = asyncio.current_task()
@@ -53,7 +62,7 @@ def run_with_signals(
                 task.cancel()
 
         try:
-            with _listening(hear, signals):
+            with _listening(hear, signals, start_watchdog):
                 await main()
         finally:
             await _end_without({each for each in asyncio.all_tasks() if each is not task})
@@ -66,8 +75,12 @@ def run_with_signals(
 
 
 @contextlib.contextmanager
-def _listening(hear: Callable[[signal.Signals], None], heard: Collection[signal.Signals]) -> Iterator[None]:
-    """Hear signals, and a supervisor. Whoever signals both means it once, whichever comes first."""
+def _listening(
+    hear: Callable[[signal.Signals], None], heard: Collection[signal.Signals], first: Callable[[], None]
+) -> Iterator[None]:
+    """Hear signals, and a supervisor. Whoever signals both means it once, whichever comes first. `first` is
+    called at once, in whatever thread, also while the event loop is blocked.
+    """
     loop = asyncio.get_running_loop()
     is_echo = False
 
@@ -82,6 +95,7 @@ def _listening(hear: Callable[[signal.Signals], None], heard: Collection[signal.
         # Not in a thread, not on Windows.
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(number, signalled, number)
+            _call_first(number, first)
     pipe = orders
     if pipe is None:
         yield
@@ -99,6 +113,7 @@ def _listening(hear: Callable[[signal.Signals], None], heard: Collection[signal.
             hear(signal.SIGTERM)
 
     loop.add_reader(pipe, follow)
+    threading.Thread(target=_await_word, args=(pipe, first), daemon=True).start()
     try:
         yield
     finally:
@@ -109,15 +124,46 @@ def _listening(hear: Callable[[signal.Signals], None], heard: Collection[signal.
 def _watchdog(grace: float | None) -> Iterator[Callable[[], None]]:
     """Gives what starts it; it ends the process when `grace` seconds after that this is not over."""
     if grace is None:
-        yield lambda: None
+        yield _note
         return
     # A thread: what refuses to end may well be what the event loop runs.
     timer = threading.Timer(grace, _end_now, [grace])
     timer.daemon = True
+
+    def start() -> None:
+        if heard_at is None:
+            _note()
+            timer.start()
+
     try:
-        yield timer.start
+        yield start
     finally:
         timer.cancel()
+
+
+def _note() -> None:
+    global heard_at  # noqa: PLW0603  # one process, told once
+    heard_at = heard_at or monotonic()
+
+
+def _call_first(number: signal.Signals, first: Callable[[], None]) -> None:
+    """Call `first` between two steps of the interpreter, where the event loop's own handler does nothing."""
+    after = signal.getsignal(number)
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        first()
+        if callable(after):
+            after(signum, frame)
+
+    signal.signal(number, handle)
+    # As event loops have it: system calls go on.
+    signal.siginterrupt(number, False)
+
+
+def _await_word(pipe: int, first: Callable[[], None]) -> None:
+    """Call `first` when a supervisor says something, and leave that to the event loop to read."""
+    select.select([pipe], [], [])
+    first()
 
 
 async def _end_without(tasks: set[asyncio.Task[Any]]) -> None:

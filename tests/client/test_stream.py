@@ -335,3 +335,51 @@ def test_a_reader_that_works_long_in_its_transaction_keeps_rotation_from_nothing
                 connection.execute("create table effect ()")
             break
         assert other.execute("select to_regclass('effect')").fetchone() == (None,)
+
+
+async def test_a_batch_that_is_read_while_a_copy_is_open_on_its_connection_is_refused_with_the_way_out(
+    client: AsyncClient, connection: psycopg.Connection[Any]
+) -> None:
+    ids = await client.publish_many("sales", [1, 2, 3])
+    async for batch in client.stream("sales", "ledger", "me"):
+        with pytest.raises(
+            InvalidArgument, match="a COPY is open on the connection of this batch"
+        ) as refused:
+            async with batch.transaction() as ours, ours.cursor().copy("copy effect from stdin") as copy:
+                async for message in batch:
+                    await copy.write_row((message.id,))
+        assert refused.value.hint is not None
+        assert "messages = list(batch)" in refused.value.hint
+        break
+    async for batch in client.stream("sales", "ledger", "me"):
+        async with batch.transaction() as ours:
+            messages = [message async for message in batch]
+            async with ours.cursor().copy("copy effect from stdin") as copy:
+                for message in messages:
+                    await copy.write_row((message.id,))
+        break
+    assert effects(connection) == ids
+
+
+def test_the_same_in_a_thread(
+    database: str, client: AsyncClient, connection: psycopg.Connection[Any]
+) -> None:
+    with Client(database) as ours:
+        ids = ours.publish_many("sales", [1, 2, 3])
+        for batch in ours.stream("sales", "ledger", "me"):
+            with (
+                pytest.raises(InvalidArgument, match="a COPY is open on the connection of this batch"),
+                batch.transaction() as own,
+                own.cursor().copy("copy effect from stdin") as copy,
+            ):
+                for message in batch:
+                    copy.write_row((message.id,))
+            break
+        for batch in ours.stream("sales", "ledger", "me"):
+            with batch.transaction() as own:
+                messages = list(batch)
+                with own.cursor().copy("copy effect from stdin") as copy:
+                    for message in messages:
+                        copy.write_row((message.id,))
+            break
+    assert effects(connection) == ids

@@ -364,7 +364,7 @@ def test_what_cannot_be_a_batch_handler_is_refused() -> None:
     with pytest.raises(TypeError, match=r"@worker.batch\('kind'\) registers one that takes a list"):
         worker.handler("a")(takes_orders)
     with pytest.raises(TypeError, match="name the kind"):
-        worker.batch()
+        worker.batch(Order)
     with pytest.raises(InvalidArgument, match="size is a whole number, 1 or more, not 0"):
         worker.batch("a", size=0)
     with pytest.raises(ValueError, match="wait is a time, 0 or more, not -1"):

@@ -324,7 +324,10 @@ def test_an_impossible_limit_or_policy_is_refused_when_registered(given: Any, se
         ({"concurrency": True}, "concurrency is a whole number, 1 or more, not bool"),
         ({"concurrency": 2.0}, "concurrency is a whole number, 1 or more, not float"),
         ({"max_attempts": "3"}, "max_attempts is a whole number"),
-        ({"backoff_base": "1 s"}, "backoff_base is a timedelta or a number of seconds, not str"),
+        (
+            {"backoff_base": [1]},
+            "backoff_base is a timedelta, a number of seconds or text such as .*, not list",
+        ),
         ({"jitter": "a bit"}, "jitter is a number from 0 to 1, not str"),
     ],
 )

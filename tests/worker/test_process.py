@@ -57,7 +57,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 async def drained(worker: Worker) -> None:
     """Run a worker until nothing is left; its processes take their time to start."""
-    worker.until_empty = True
+    worker.until_idle = True
     async with asyncio.timeout(LONG):
         await worker.run_async()
 
@@ -99,7 +99,7 @@ ANSWERS = [
     ("return what is no JSON", "failed", "TypeError: the handler returned what JSON cannot hold"),
     ("retry", "failed", None),
     ("retry because of", "failed", "LookupError: not yet\nreference "),
-    ("reject", "rejected", "bad"),
+    ("rejected", "rejected", "bad"),
     ("raise an answer of its own", "rejected", "declined 7\nreference "),
     ("return an answer of its own", "rejected", "declined 7\nreference "),
     ("lose a connection", "failed", "ConnectionResetError: by peer\n  {file}:"),
@@ -107,6 +107,8 @@ ANSWERS = [
     ("extend", "failed", "InvalidArgument: a handler with process=True has no connection for extend"),
     ("die", "failed", "ended by itself, with status 7"),
     ("crash", "failed", "was killed by SIGSEGV"),
+    ("recurse", "failed", "RecursionError: maximum recursion depth exceeded"),
+    ("recurse because of", "failed", "LookupError: deep\n  {file}:"),
     ("nothing", "ack", None),
 ]
 

@@ -128,7 +128,32 @@ def test_a_kind_has_one_handler() -> None:
         worker.handler("b")(sync)
 
 
-@pytest.mark.parametrize("kinds", [(), (plain,)])
-def test_a_handler_without_a_kind_is_refused(kinds: Any) -> None:
-    with pytest.raises(TypeError, match="name the kind"):
+def test_a_bare_handler_is_that_of_all_kinds_that_have_none() -> None:
+    worker, other = Worker("q"), Worker("q")
+
+    @worker.handler("a")
+    def handle(message: Message) -> str:
+        return "its own"
+
+    @worker.handler
+    def handle_others(message: Message) -> str | None:
+        return message.kind
+
+    @other.handler(concurrency=2)
+    def handle_all(message: Message) -> str:
+        return "any"
+
+    assert worker.kinds == ["*", "a"]
+    assert worker.handle_now(kind="a") == "its own"
+    assert worker.handle_now(kind="b") == "b"
+    assert worker.handle_now() is None
+    assert handle_others.__name__ == "handle_others"
+    assert other.handle_now(kind="b") == handle_all(Message.__new__(Message)) == "any"
+    with pytest.raises(ValueError, match=r"kind '\*' has a handler already: .*handle_others"):
+        worker.handler(plain)
+
+
+@pytest.mark.parametrize("kinds", [(plain, "a"), (Message,), (1.5,)])
+def test_what_is_no_kind_is_refused(kinds: Any) -> None:
+    with pytest.raises(TypeError, match=r"name the kind: .*@worker.handler alone is for all others"):
         Worker("q").handler(*kinds)

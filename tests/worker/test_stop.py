@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving import PATIENCE, Queue, drain, running
-from trunq.message import Message
+from trunq.message import Message, Retry
 from waiting import async_wait_until, wait_until
 
 PROGRAM = """
@@ -38,6 +39,19 @@ def handle(message):
 
 worker.run()
 say("over")
+"""
+
+STUCK = """
+import os, sys, time
+from trunq.worker import Worker
+worker = Worker("q", dsn=sys.argv[1], lead=False, grace=1.0)
+
+@worker.handler("work")
+async def handle(message):
+    os.write(1, b"started" + os.linesep.encode())
+    time.sleep(3600)
+
+worker.run()
 """
 
 Program = Callable[[], subprocess.Popen[str]]
@@ -109,6 +123,26 @@ def test_the_second_signal_ends_it_at_once(queue: Queue, program: Program) -> No
     assert queue.states() == {"leased": 1}
 
 
+def test_the_grace_is_kept_though_a_handler_blocks_the_event_loop(queue: Queue, tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    queue.publish()
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "stuck.py"), queue.dsn],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        wait_until(lambda: process.stdout is not None and process.stdout.readline().startswith("started"))
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 70, output
+    finally:
+        process.kill()
+        process.wait()
+
+
 async def test_stop_gives_back_and_finishes(queue: Queue) -> None:
     ids = queue.publish(count=10)
     worker = queue.worker(concurrency=1, prefetch=4)
@@ -166,7 +200,7 @@ async def test_cancelling_ends_it_at_once_and_leaves_no_task_behind(queue: Queue
     assert queue.states() == {"leased": 3}
 
 
-async def test_until_empty_waits_for_what_is_delayed_and_held_by_others(queue: Queue) -> None:
+async def test_until_idle_waits_for_what_is_delayed_and_held_by_others(queue: Queue) -> None:
     queue.connection.execute("select trunq.publish('q', p_kind => 'work', p_delay => '0.2 s')")
     queue.publish()
     slow = queue.worker(concurrency=1, prefetch=0, name="slow")
@@ -177,7 +211,7 @@ async def test_until_empty_waits_for_what_is_delayed_and_held_by_others(queue: Q
         entered.set()
         await go.wait()
 
-    worker = queue.worker(until_empty=True, lead=True)
+    worker = queue.worker(until_idle=True, lead=True)
 
     @worker.handler("work")
     async def handle(message: Message) -> None: ...
@@ -193,13 +227,52 @@ async def test_until_empty_waits_for_what_is_delayed_and_held_by_others(queue: Q
     assert queue.states() == {"done": 2}
 
 
-async def test_until_empty_ends_at_once_when_there_is_nothing(queue: Queue) -> None:
-    worker = queue.worker()
+async def test_until_empty_leaves_what_is_delayed_and_waits_for_what_others_hold(queue: Queue) -> None:
+    queue.connection.execute("select trunq.publish('q', p_kind => 'work', p_delay => '1 hour')")
+    queue.connection.execute("select trunq.publish('q', p_kind => 'letter', p_delay => '1 hour')")
+    queue.publish()
+    slow = queue.worker(concurrency=1, prefetch=0, name="slow")
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @slow.handler("work")
+    async def wait(message: Message) -> None:
+        entered.set()
+        await go.wait()
+
+    worker = queue.worker(until_empty=True)
+    tries: list[int] = []
+
+    @worker.handler("work")
+    async def handle(message: Message) -> Any:
+        tries.append(message.attempt)
+        return Retry(after=3600)
+
+    async with running(slow):
+        await entered.wait()
+        queue.publish()
+        task = asyncio.create_task(worker.run_async())
+        await async_wait_until(lambda: worker.statistics.retried == 1)
+        looks = worker.statistics.looks
+        await async_wait_until(lambda: worker.statistics.looks >= looks + 3)
+        assert not task.done()
+        go.set()
+        async with asyncio.timeout(PATIENCE):
+            await task
+    assert tries == [1]
+    assert queue.states() == {"done": 1, "retrying": 1, "scheduled": 2}
+    # A message that is due in an hour waits for its time, and not for a handler.
+    assert worker.statistics.unhandled == 0
+
+
+@pytest.mark.parametrize("until", ["until_empty", "until_idle"])
+async def test_there_is_nothing_and_they_end_at_once(queue: Queue, until: str) -> None:
+    worker = queue.worker(**{until: True})
 
     @worker.handler("work")
     async def handle(message: Message) -> None: ...
 
-    await drain(worker)
+    async with asyncio.timeout(PATIENCE):
+        await worker.run_async()
     assert worker.statistics.leased == 0
 
 

@@ -144,7 +144,7 @@ async def test_until_empty_ends_when_an_earlier_worker_put_the_rest_off(queue: Q
     assert (later.statistics.put_off, later.statistics.unhandled) == (0, 2)
 
 
-async def test_until_empty_waits_for_what_was_put_off_and_has_a_handler_now_and_says_so(
+async def test_until_idle_waits_for_what_was_put_off_and_has_a_handler_now_and_says_so(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trunq.worker")
@@ -161,11 +161,11 @@ async def test_until_empty_waits_for_what_was_put_off_and_has_a_handler_now_and_
     assert said == ["waits until what is delayed is due: 1 of q"]
 
 
-async def test_until_empty_waits_for_what_is_delayed_beside_what_has_no_handler(queue: Queue) -> None:
+async def test_until_idle_waits_for_what_is_delayed_beside_what_has_no_handler(queue: Queue) -> None:
     queue.publish("letter")
     queue.connection.execute("select trunq.publish('q', p_kind => 'parcel', p_delay => '1 hour')")
     worker = of_parcels(queue)
-    worker.until_empty = True
+    worker.until_idle = True
     async with running(worker) as (task,):
         await async_wait_until(lambda: worker.statistics.put_off == 1)
         looks = worker.statistics.looks
@@ -174,6 +174,17 @@ async def test_until_empty_waits_for_what_is_delayed_beside_what_has_no_handler(
         queue.connection.execute("delete from trunq.delayed where kind = 'parcel'")
         async with asyncio.timeout(PATIENCE):
             await task
+    assert worker.statistics.unhandled == 1
+
+
+async def test_until_empty_tells_what_has_no_handler_beside_what_is_delayed(queue: Queue) -> None:
+    queue.publish("letter")
+    queue.connection.execute("select trunq.publish('q', p_kind => 'parcel', p_delay => '1 hour')")
+    worker = of_parcels(queue)
+    worker.until_empty = True
+    async with asyncio.timeout(PATIENCE):
+        await worker.run_async()
+    assert queue.states() == {"retrying": 1, "scheduled": 1}
     assert worker.statistics.unhandled == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from typing import Any, Final
 
 from psycopg import AsyncConnection, IsolationLevel
@@ -20,16 +21,26 @@ stay away nearly as long again as the server did.
 """
 
 
-async def open_pool(conninfo: str, name: str, max_size: int, patience: float) -> AsyncPool:
-    """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server."""
+async def open_pool(
+    conninfo: str,
+    name: str,
+    max_size: int,
+    patience: float,
+    kind: type[AsyncConnection[Any]] = AsyncWatched,
+    prepare: Callable[[Any], Any] | None = None,
+) -> AsyncPool:
+    """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server.
+
+    They are of a `kind`, and `prepare` makes each fit, where `configure` is not enough.
+    """
     pool = AsyncOwnPool(
         conninfo,
-        connection_class=AsyncWatched,
+        connection_class=kind,
         kwargs={"autocommit": True},
         min_size=1,
         max_size=max_size,
         timeout=patience,
-        configure=configure,
+        configure=prepare or configure,
         check=_check_alive,
         reconnect_timeout=_TRIES,
         reconnect_failed=_try_again,

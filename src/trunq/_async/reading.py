@@ -20,6 +20,7 @@ from trunq._async.group import AsyncGroups
 from trunq._async.stream import AsyncStreams
 from trunq._async.wake import AsyncWake
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
+from trunq.connection.turn import AsyncTurn
 from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
@@ -211,6 +212,8 @@ class AsyncOpenBatch:
         after_txid = after_id = None
         self.message_count = 0
         while True:
+            if self._connection is not None:
+                await AsyncTurn(self._connection).come()
             page = await self._client.read_batch(
                 self.batch.queue,
                 self.batch.subscription,

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import psycopg
 from psycopg import Connection, IsolationLevel
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import ConnectionPool, PoolClosed
 
 from trunq import install
@@ -262,11 +262,17 @@ class _Own:
 
 def require_open(connection: Connection[Any]) -> None:
     """Refuse to end a block as if its transaction could still be committed."""
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise TransactionEnded(
+            "a pipeline in the transaction is still open, so nothing of it can be committed",
+            "leave the block `with connection.pipeline()` first",
+        )
     if ended := _ENDED.get(connection.info.transaction_status):
         raise TransactionEnded(f"the transaction ended before its block did: {ended}")
 
 
 _ENDED: Final = {
+    TransactionStatus.ACTIVE: "a COPY or another statement in it is still open",
     TransactionStatus.IDLE: "a statement in it was commit or rollback, and what came after was not in it",
     TransactionStatus.INERROR: "a statement in it failed, so nothing of it can be committed",
     TransactionStatus.UNKNOWN: "its connection is closed",

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from typing import Any, Final
 
 from psycopg import Connection, IsolationLevel
@@ -22,16 +23,26 @@ stay away nearly as long again as the server did.
 """
 
 
-def open_pool(conninfo: str, name: str, max_size: int, patience: float) -> Pool:
-    """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server."""
+def open_pool(
+    conninfo: str,
+    name: str,
+    max_size: int,
+    patience: float,
+    kind: type[Connection[Any]] = Watched,
+    prepare: Callable[[Any], Any] | None = None,
+) -> Pool:
+    """A pool of connections in autocommit and READ COMMITTED, back within seconds of its server.
+
+    They are of a `kind`, and `prepare` makes each fit, where `configure` is not enough.
+    """
     pool = OwnPool(
         conninfo,
-        connection_class=Watched,
+        connection_class=kind,
         kwargs={"autocommit": True},
         min_size=1,
         max_size=max_size,
         timeout=patience,
-        configure=configure,
+        configure=prepare or configure,
         check=_check_alive,
         reconnect_timeout=_TRIES,
         reconnect_failed=_try_again,

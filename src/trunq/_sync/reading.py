@@ -22,6 +22,7 @@ from trunq._sync.group import Groups
 from trunq._sync.stream import Streams
 from trunq._sync.wake import Wake
 from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
+from trunq.connection.turn import Turn
 from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
@@ -211,6 +212,8 @@ class OpenBatch:
         after_txid = after_id = None
         self.message_count = 0
         while True:
+            if self._connection is not None:
+                Turn(self._connection).come()
             page = self._client.read_batch(
                 self.batch.queue,
                 self.batch.subscription,

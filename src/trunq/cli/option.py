@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from trunq.cli import completion
 from trunq.cli.spread import spread
+from trunq.wire import span
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -89,31 +89,15 @@ Subscription = Annotated[
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
 
-UNITS = {
-    "ms": 0.001,
-    "s": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86_400.0,
-    "day": 86_400.0,
-    "days": 86_400.0,
-}
-INTERVAL = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
-
 
 def interval(value: str) -> timedelta:
     """Read an interval: 250ms, 30s, 5m, 2h, 1d, several in a row (1h 30m), or plain seconds."""
-    total, rest = 0.0, value.lower()
-    while rest:
-        match = INTERVAL.match(rest)
-        if match is None or match[2] not in {*UNITS, ""} or (match[2] == "" and rest != value.lower()):
-            raise typer.BadParameter(f"{value!r} is not an interval; write it like 30s, 5m, 2h or 1d.")
-        total += float(match[1]) * UNITS.get(match[2], 1.0)
-        rest = rest[match.end() :]
     if not value.strip():
         raise typer.BadParameter("An interval is missing; write it like 30s, 5m, 2h or 1d.")
-    return timedelta(seconds=total)
+    try:
+        return span.read(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not an interval; write it like 30s, 5m, 2h or 1d.") from None
 
 
 class Rate(NamedTuple):

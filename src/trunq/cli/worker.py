@@ -35,8 +35,10 @@ EXAMPLES = (
     "trunq worker shop:worker --grace 25s",
     "# Another queue with the same handlers",
     "trunq worker shop:worker --queue orders_eu --subscription audit",
-    "# As a batch job; status 3: some died, or have no handler",
+    "# As a batch job, retries left for the next one; status 3: some died, or have no handler",
     "trunq worker shop:worker --until-empty",
+    "# The same, and it waits for retries and delays",
+    "trunq worker shop:worker --until-idle",
     "# On a Spark cluster, a worker for each core of its executors",
     "trunq worker shop:worker --spark spark://host:7077",
     "# For a collector of logs",
@@ -93,7 +95,18 @@ def worker(
         ),
     ] = None,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", metavar=option.FLAG, help="End when nothing is left to do.")
+        bool,
+        typer.Option(
+            "--until-empty",
+            metavar=option.FLAG,
+            help="End when nothing waits or runs; what is delayed is left for later.",
+        ),
+    ] = False,
+    until_idle: Annotated[
+        bool,
+        typer.Option(
+            "--until-idle", metavar=option.FLAG, help="End when nothing waits, runs or is delayed any more."
+        ),
     ] = False,
     poll: Annotated[
         timedelta | None,
@@ -174,7 +187,7 @@ def worker(
     code. With --processes it runs several and only watches over them; each prints its own --json.
 
     It says what did not succeed, a line each: attempt, kind, time of the next try, error. With --until-empty
-    it ends with status 3 when messages died, or wait for want of a handler.
+    or --until-idle it ends with status 3 when messages died, or wait for want of a handler.
     """
     found = load(app)
     given = {
@@ -194,6 +207,7 @@ def worker(
         if value is not None:
             setattr(found, attribute, value)
     found.until_empty = found.until_empty or until_empty
+    found.until_idle = found.until_idle or until_idle
     log_to_stderr(log_level, log_format, is_verbose=verbose)
     if on_spark.spark is not None:
         if processes is not None:
@@ -216,9 +230,9 @@ def _spread(
     """Run the workers on executors."""
     if options.pop("ranks") is not None:
         raise Mistake("Lanes are ranked by one process: say --ranks to trunq leader.")
-    is_batch = found.until_empty
+    until = {"until_empty": found.until_empty, "until_idle": found.until_idle}
     options["grace"] = found.grace
-    done = run_on_spark(app, on_spark, {**options, "until_empty": is_batch}, found.dsn, database)
+    done = run_on_spark(app, on_spark, {**options, **until}, found.dsn, database)
     if json:
         write_json(done)
     found.statistics.dead, found.statistics.unhandled = done["dead"], done["unhandled"]
@@ -228,7 +242,7 @@ def _spread(
 def _supervise(found: Worker, arguments: list[str], processes: int, database: option.Database) -> None:
     # An embedded database is to be there for all of them.
     ours = nullcontext() if found.dsn is not None and not database.is_given else address(database)
-    done = (0, UNFINISHED) if found.until_empty else ()
+    done = (0, UNFINISHED) if _is_batch(found) else ()
     supervisor = Supervisor(arguments, found.name or own_name(), processes, done)
     with ours:
         statuses: list[int] = []
@@ -251,9 +265,13 @@ def _run(found: Worker, app: str, json: bool) -> None:
     _end(found)
 
 
+def _is_batch(found: Worker) -> bool:
+    return found.until_empty or found.until_idle
+
+
 def _end(found: Worker) -> None:
     statistics = found.statistics
-    if found.until_empty and statistics.dead + statistics.unhandled > 0:
+    if _is_batch(found) and statistics.dead + statistics.unhandled > 0:
         _tell_unfinished(found)
         raise typer.Exit(UNFINISHED)
 

@@ -25,6 +25,7 @@ from trunq.pipeline.lookout import Lookout
 from trunq.pipeline.run import Executor
 from trunq.record import MessageState
 from trunq.thread import Thread
+from trunq.wire.scalar import seconds
 from trunq.worker import Worker
 
 log = logging.getLogger("trunq.pipeline")
@@ -63,7 +64,7 @@ class Runner(Worker):
         until_empty: bool = False,
         awaited: int | None = None,
     ) -> None:
-        super().__init__(QUEUE, dsn=dsn, concurrency=concurrency, prefetch=0, until_empty=until_empty)
+        super().__init__(QUEUE, dsn=dsn, concurrency=concurrency, prefetch=0, until_idle=until_empty)
         self.failure: Exception | None = None
         self._awaited = awaited
         self._is_answered = False
@@ -81,7 +82,7 @@ class Runner(Worker):
         self._is_stopped = self._gives_up = False
         self._has_ended.clear()
         try:
-            if not self.until_empty:
+            if not self.until_idle:
                 thread = Thread("trunq-warm")
                 try:
                     await thread.run(self._prepare)
@@ -99,7 +100,7 @@ class Runner(Worker):
         """As of any worker; no more runs are asked for, and those that outlast the grace are given up."""
         self._is_stopped = True
         super().stop()
-        grace = self.grace.total_seconds() if isinstance(self.grace, timedelta) else self.grace
+        grace = seconds("grace", self.grace)
         if grace is not None and not self._timers:
             at = max(grace * _FOR_RUNS / 2, grace * _FOR_RUNS - _TO_GIVE_BACK)
             hard = (at + grace * _FOR_RUNS) / 2

@@ -16,9 +16,10 @@ from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader
 
 from trunq.errors import InvalidArgument
+from trunq.wire import span
 
-Interval = timedelta | float
-"""A length of time: a timedelta, or seconds."""
+Interval = timedelta | float | str
+"""A length of time: a timedelta, seconds, or text that says it as Postgres would read it: "10 minutes"."""
 
 Backoff = Literal["constant", "linear", "exponential"]
 """How the delay before an attempt grows with their number."""
@@ -45,15 +46,29 @@ def ids_told(payload: str) -> set[int]:
 
 
 def interval(name: str, value: Interval | None) -> timedelta | None:
-    """A length of time given as a timedelta or in seconds."""
+    """A length of time given as a timedelta, in seconds, or as text."""
     if value is None or isinstance(value, timedelta):
         return value
+    if isinstance(value, str):
+        try:
+            return span.read(value)
+        except ValueError:
+            raise InvalidArgument(f"{name} is no length of time: {value!r}", span.HOW) from None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is a timedelta or a number of seconds, not {type(value).__name__}")
+        raise TypeError(
+            f"{name} is a timedelta, a number of seconds or text such as '10 minutes',"
+            f" not {type(value).__name__}"
+        )
     try:
         return timedelta(seconds=value)
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(f"{name} is not a length of time: {value} seconds") from error
+
+
+def seconds(name: str, value: Interval | None) -> float | None:
+    """The same in seconds."""
+    length = interval(name, value)
+    return None if length is None else length.total_seconds()
 
 
 def moment(name: str, value: datetime | None) -> datetime | None:

@@ -37,34 +37,33 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, overload
 
 from trunq.bridge.transaction import Library
 from trunq.connection.address import address
 from trunq.errors import InvalidArgument, translated
-from trunq.message import Message
 from trunq.rank import Ranks
 from trunq.schedule import Missed, Overlap, Schedule
 from trunq.signals import run_with_signals
 from trunq.wire.name import own_name
-from trunq.wire.scalar import Backoff, Label, label
-from trunq.worker import child, now
+from trunq.wire.scalar import Backoff, Interval, Label, label, seconds
+from trunq.worker import child
 from trunq.worker.batched import Batching
 from trunq.worker.incoming import Incoming, OnInvalid
 from trunq.worker.lease import Statistics
+from trunq.worker.now import Now
 from trunq.worker.policy import policy, require_names, require_whole
 from trunq.worker.process import Processes
-from trunq.worker.registry import Function, Handler, Registry
+from trunq.worker.registry import DEFAULT_KIND, Function, Handler, Registry
 from trunq.worker.run import Options, Run, UnknownKinds
 
 __all__ = ["Statistics", "UnknownKinds", "Worker"]
 
-Seconds = float | timedelta
 
-
-class Worker:
+class Worker(Now):
     """Serves one queue, or several in turn, with handlers by kind.
 
     `dsn` is the database; when not given, that of the settings (TRUNQ_DSN, trunq.toml). `name` is for a
@@ -77,17 +76,19 @@ class Worker:
     that reserve, instead of extensions for as long as it runs. `grace` is the time from a stop to the end:
     handlers that take longer fail (when not given, they are waited for). `max_connections` bounds the
     connections to the database; when not given, each handler in a transaction can have one, besides one each
-    for leases, answers and the bell and three for the leader; the log says at the start how many that is.
-    `lead=False` keeps it from standing for election as leader. With `ranks` it calls the functions among them
-    by which lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in
-    random order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
-    nothing of its subscription is waiting, running or delayed any more, except for want of a handler. A
-    message whose kind has no handler waits for a worker that has one, which counts no attempt; with
-    `unknown_kinds="reject"` it is dead. `engine` is SQLAlchemy's, sync or async, or a sessionmaker: a handler
-    with a parameter `session` gets a session of it, in a transaction. A payload that does not fit the type a
-    handler is annotated with is rejected; `on_invalid` is "retry", or a function of the message and
-    pydantic's error, which gives the answer. Handlers with `process=True` share `process_pool` processes, or
-    as many as `concurrency` says. Times are seconds or timedelta.
+    for leases, answers and the bell and three for the leader; the log says at the start how many that is. `lead=False`
+    keeps it from standing for election as leader. With `ranks` it calls the functions among them by which
+    lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in random
+    order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
+    nothing of its subscription can be leased and nothing is held, by whatever worker; what is delayed, a
+    retry too, is left for later. With `until_idle`, it waits for that as well: nothing is delayed either,
+    except for want of a handler. A message whose kind has no handler waits for a worker that has one, which
+    counts no attempt; with `unknown_kinds="reject"` it is dead. `engine` is SQLAlchemy's, sync or async, or a
+    sessionmaker: a handler with a parameter `session` gets a session of it, in a transaction. A payload that
+    does not fit the type a handler is annotated with is rejected; `on_invalid` is "retry", or a function of
+    the message and pydantic's error, which gives the answer. Handlers with `process=True` share
+    `process_pool` processes, or as many as `concurrency` says. Times are seconds, timedelta or text
+    ("10 minutes").
     """
 
     _process_start: str | None = None
@@ -101,14 +102,15 @@ class Worker:
         name: str | None = None,
         concurrency: int = 10,
         prefetch: int | None = None,
-        poll: Seconds | None = None,
-        lease_time: Seconds | None = None,
-        reserve: Seconds | None = None,
-        grace: Seconds | None = None,
+        poll: Interval | None = None,
+        lease_time: Interval | None = None,
+        reserve: Interval | None = None,
+        grace: Interval | None = None,
         max_connections: int | None = None,
         notify: bool | None = None,
         lead: bool = True,
         until_empty: bool = False,
+        until_idle: bool = False,
         unknown_kinds: UnknownKinds = "wait",
         ranks: Ranks | None = None,
         shuffle: bool = False,
@@ -131,6 +133,7 @@ class Worker:
         self.notify = notify
         self.lead = lead
         self.until_empty = until_empty
+        self.until_idle = until_idle
         self.unknown_kinds = unknown_kinds
         self.ranks = ranks
         self.shuffle = shuffle
@@ -142,20 +145,41 @@ class Worker:
         self._run: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @overload
+    def handler(self, function: Function, /) -> Function: ...
+
+    @overload
     def handler(
         self,
         *kinds: Label,
         transaction: bool | None = None,
         process: bool = False,
-        time_out: Seconds | None = None,
+        time_out: Interval | None = None,
         concurrency: int | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        backoff_base: Seconds | None = None,
-        backoff_cap: Seconds | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
         jitter: float | None = None,
-    ) -> Callable[[Function], Function]:
-        """Register a function for one or several kinds; `*` for all that have none of their own.
+    ) -> Callable[[Function], Function]: ...
+
+    def handler(
+        self,
+        *kinds: Any,
+        transaction: bool | None = None,
+        process: bool = False,
+        time_out: Interval | None = None,
+        concurrency: int | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+    ) -> Any:
+        """Register a function for kinds; for `*`, or none at all, it has all that have none of their own.
+
+            @worker.handler                    messages that no other handler is for
+            @worker.handler("placed", "paid")  messages of two kinds
 
         It is called with the message. A first parameter annotated as a pydantic model or a dataclass gets
         the payload as that, one annotated `Message[Order]` the message with such a payload. A second
@@ -190,21 +214,40 @@ class Worker:
 
         return self._register(kinds, inspect)
 
+    @overload
+    def batch(self, function: Function, /) -> Function: ...
+
+    @overload
     def batch(
         self,
         *kinds: Label,
         size: int = 100,
-        wait: Seconds = 0.05,
+        wait: Interval = 0.05,
         transaction: bool | None = None,
-        time_out: Seconds | None = None,
+        time_out: Interval | None = None,
         concurrency: int | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        backoff_base: Seconds | None = None,
-        backoff_cap: Seconds | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
         jitter: float | None = None,
-    ) -> Callable[[Function], Function]:
-        """Register a function that handles several messages at once, of one kind or several.
+    ) -> Callable[[Function], Function]: ...
+
+    def batch(
+        self,
+        *kinds: Any,
+        size: int = 100,
+        wait: Interval = 0.05,
+        transaction: bool | None = None,
+        time_out: Interval | None = None,
+        concurrency: int | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_base: Interval | None = None,
+        backoff_cap: Interval | None = None,
+        jitter: float | None = None,
+    ) -> Any:
+        """Register a function that handles several messages at once, of kinds as for `handler`.
 
         It is called with a list: of messages, or as its annotation says (`list[Order]`,
         `list[Message[Order]]`; a payload that does not fit is left out and rejected). It returns a list of
@@ -227,12 +270,10 @@ class Worker:
 
         return self._register(kinds, inspect)
 
-    def _register(
-        self, kinds: tuple[Label, ...], inspect: Callable[[Callable[..., Any]], Handler]
-    ) -> Callable[[Function], Function]:
-        names = [_kind(kind) for kind in kinds]
-        if not names:
-            raise TypeError(_NAME_THE_KIND)
+    def _register(self, kinds: tuple[Any, ...], inspect: Callable[[Callable[..., Any]], Handler]) -> Any:
+        if len(kinds) == 1 and callable(kinds[0]) and not isinstance(kinds[0], type | Enum):
+            return self._register((), inspect)(kinds[0])
+        names = [_kind(kind) for kind in kinds] or [DEFAULT_KIND]
 
         def register(function: Function) -> Function:
             handler = inspect(function)
@@ -249,11 +290,11 @@ class Worker:
         payload: Any = None,
         cron: str | None = None,
         zone: str | None = None,
-        every: Seconds | None = None,
+        every: Interval | None = None,
         start_at: datetime | None = None,
         missed: Missed | None = None,
         overlap: Overlap | None = None,
-        max_age: Seconds | None = None,
+        max_age: Interval | None = None,
         transaction: bool | None = None,
     ) -> Callable[[Function], Function]:
         """Register a function as the handler of a schedule: its name is the kind of the messages.
@@ -333,80 +374,9 @@ class Worker:
         if self._run is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._run.stop)
 
-    def handle_now(
-        self,
-        payload: Any = None,
-        *,
-        kind: Label | None = None,
-        key: Label | None = None,
-        headers: Any = None,
-        body: bytes | None = None,
-        attempt: int | None = None,
-        max_attempts: int | None = None,
-        connection: Any = None,
-    ) -> Any:
-        """Have the handler of this kind handle a message here and now, without a database: for tests.
-
-        `payload` and the rest are as `publish` takes them, or `payload` is a Message. Returns what a worker
-        would answer: the result of an ack (None when the handler returns none), a Retry or a Reject. What
-        else the handler raises is raised. A handler in a transaction gets `connection`, whose transaction is
-        rolled back unless the answer is an ack; anything may stand in for one.
-        """
-        published = now.Published(payload, kind, key, headers, body, attempt, max_attempts)
-        return now.handle_sync(self._registry, self._message(published), connection)
-
-    async def handle_now_async(
-        self,
-        payload: Any = None,
-        *,
-        kind: Label | None = None,
-        key: Label | None = None,
-        headers: Any = None,
-        body: bytes | None = None,
-        attempt: int | None = None,
-        max_attempts: int | None = None,
-        connection: Any = None,
-    ) -> Any:
-        """`handle_now` in the event loop you have; sync handlers run in a thread."""
-        published = now.Published(payload, kind, key, headers, body, attempt, max_attempts)
-        return await now.handle(self._registry, self._message(published), connection)
-
-    def handle_batch_now(
-        self,
-        payloads: Sequence[Any],
-        *,
-        kind: Label | None = None,
-        headers: Any = None,
-        connection: Any = None,
-    ) -> list[Any]:
-        """`handle_now` for a batch handler and several messages, whatever its `size`: payloads, or Messages.
-        Returns the outcome of each.
-        """
-        messages = [
-            self._message(now.published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)
-        ]
-        return now.handle_batch_sync(self._registry, messages, connection)
-
-    async def handle_batch_now_async(
-        self,
-        payloads: Sequence[Any],
-        *,
-        kind: Label | None = None,
-        headers: Any = None,
-        connection: Any = None,
-    ) -> list[Any]:
-        """`handle_batch_now` in the event loop you have."""
-        messages = [
-            self._message(now.published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)
-        ]
-        return await now.handle_batch(self._registry, messages, connection)
-
     def _prepared(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What is called for a handler."""
         return function
-
-    def _message(self, published: now.Published) -> Message:
-        return published.message(self.queues[0] if self.queues else "", self.subscription)
 
     def _options(self) -> Options:
         if not self.queues:
@@ -444,6 +414,7 @@ class Worker:
             notify=self.notify,
             lead=self.lead,
             until_empty=self.until_empty,
+            until_idle=self.until_idle,
             unknown_kinds=self.unknown_kinds,
             ranks=self.ranks,
             shuffle=self.shuffle,
@@ -461,7 +432,7 @@ def _library(engine: Any) -> Library | None:
     return Sessions(engine)
 
 
-_NAME_THE_KIND: Final = "name the kind: @worker.handler('kind'), or '*' for all others"
+_NAME_THE_KIND: Final = "name the kind: @worker.handler('kind'); @worker.handler alone is for all others"
 
 
 def _kind(kind: Label) -> str:
@@ -480,17 +451,15 @@ def _places(concurrency: int | None) -> int | None:
     return concurrency
 
 
-def _wait(value: Seconds) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not 0 <= seconds < math.inf:
+def _wait(value: Interval) -> float:
+    length = seconds("wait", value)
+    if length is None or not 0 <= length < math.inf:
         raise ValueError(f"wait is a time, 0 or more, not {value}")
-    return seconds
+    return length
 
 
-def _seconds(value: Seconds | None, what: str) -> float | None:
-    if value is None:
-        return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not seconds > 0:
+def _seconds(value: Interval | None, what: str) -> float | None:
+    length = seconds(what, value)
+    if length is not None and not length > 0:
         raise ValueError(f"{what} must be positive, not {value}")
-    return seconds
+    return length

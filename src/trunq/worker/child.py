@@ -31,7 +31,7 @@ from tblib import pickling_support
 
 from trunq.errors import InvalidArgument
 from trunq.message import Message, Reject, Retry, Runner
-from trunq.worker.result import encode, raised_answer, text_of
+from trunq.worker.result import encode, raised_answer, shortened, text_of, with_causes
 
 LENGTH: Final = struct.Struct("!Q")
 """What stands before each thing that is sent: its size in bytes."""
@@ -229,10 +229,13 @@ def _tell_answer(channel: _Channel, answer: Retry | Reject) -> None:
 def _tell(channel: _Channel, error: BaseException) -> None:
     """Send what was raised, with its traceback; and in case it cannot be sent, or read, its text."""
     kind, said = type(error).__name__, text_of(error)
-    told = HandlerFailed(f"{kind}: {said}" if said else kind).with_traceback(_ours_left_out(error))
+    trace = shortened(_ours_left_out(error))
+    told = HandlerFailed(f"{kind}: {said}" if said else kind).with_traceback(trace)
     raw = None
     if isinstance(error, Exception):
-        error.__traceback__ = _ours_left_out(error)
+        error.__traceback__ = trace
+        for cause in with_causes(error)[1:]:
+            cause.__traceback__ = shortened(cause.__traceback__)
         raw = _copied(error)
         if raw is None:
             # It may be its cause that cannot be.

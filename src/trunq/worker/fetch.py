@@ -53,7 +53,7 @@ twice as large as the last, up to this, to get past what cannot start.
 LOST_CHECK: Final = 30.0
 """A subscription that lost messages is asked so often whether somebody accepted that."""
 EMPTY_CHECK: Final = 0.1
-"""Serving until empty: look so often while the rest is leased to others, or delayed."""
+"""Serving until empty, or idle: look so often while the rest is leased to others, or delayed."""
 
 
 class Ahead:

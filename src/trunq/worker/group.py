@@ -15,6 +15,7 @@ from trunq._async.execute import send
 from trunq.call import Call
 from trunq.message import Retry
 from trunq.record import Extension, Fate
+from trunq.wire import scalar
 from trunq.wire.array import (
     bigint_array,
     encoded_jsonb_array,
@@ -195,8 +196,7 @@ def extension_of(lease: Lease) -> Group:
 
 def seconds(answer: Retry) -> float | None:
     """The delay that a handler asks for; None: as the policy says."""
-    delay = answer.after
-    return delay if delay is None or isinstance(delay, int | float) else delay.total_seconds()
+    return scalar.seconds("after", answer.after)
 
 
 def clean(text: str | None) -> str | None:

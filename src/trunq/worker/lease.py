@@ -214,7 +214,7 @@ class Statistics:
     answer counted. `dead` are those of the failed, retried and rejected that the database gave up,
     `cancelled` those that somebody cancelled. `looks`
     are calls of `lease`, `empty_looks` those in vain. `unhandled` waited for want of a handler when
-    `until_empty` ended the worker.
+    `until_empty` or `until_idle` ended the worker.
     """
 
     leased: int = 0

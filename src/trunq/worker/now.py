@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -239,3 +239,78 @@ def _kept(handler: Handler, result: Any) -> Any:
 
 def _decoded(raw: bytes | None) -> Any:
     return None if raw is None else json.loads(raw)
+
+
+class Now:
+    """What a worker does without a database."""
+
+    queues: tuple[str, ...]
+    subscription: str
+    _registry: Registry
+
+    def handle_now(
+        self,
+        payload: Any = None,
+        *,
+        kind: Label | None = None,
+        key: Label | None = None,
+        headers: Any = None,
+        body: bytes | None = None,
+        attempt: int | None = None,
+        max_attempts: int | None = None,
+        connection: Any = None,
+    ) -> Any:
+        """Have the handler of this kind handle a message here and now, without a database: for tests.
+
+        `payload` and the rest are as `publish` takes them, or `payload` is a Message. Returns what a worker
+        would answer: the result of an ack (None when the handler returns none), a Retry or a Reject. What
+        else the handler raises is raised. A handler in a transaction gets `connection`, whose transaction is
+        rolled back unless the answer is an ack; anything may stand in for one.
+        """
+        published = Published(payload, kind, key, headers, body, attempt, max_attempts)
+        return handle_sync(self._registry, self._message(published), connection)
+
+    async def handle_now_async(
+        self,
+        payload: Any = None,
+        *,
+        kind: Label | None = None,
+        key: Label | None = None,
+        headers: Any = None,
+        body: bytes | None = None,
+        attempt: int | None = None,
+        max_attempts: int | None = None,
+        connection: Any = None,
+    ) -> Any:
+        """`handle_now` in the event loop you have; sync handlers run in a thread."""
+        published = Published(payload, kind, key, headers, body, attempt, max_attempts)
+        return await handle(self._registry, self._message(published), connection)
+
+    def handle_batch_now(
+        self,
+        payloads: Sequence[Any],
+        *,
+        kind: Label | None = None,
+        headers: Any = None,
+        connection: Any = None,
+    ) -> list[Any]:
+        """`handle_now` for a batch handler and several messages, whatever its `size`: payloads, or Messages.
+        Returns the outcome of each.
+        """
+        messages = [self._message(published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)]
+        return handle_batch_sync(self._registry, messages, connection)
+
+    async def handle_batch_now_async(
+        self,
+        payloads: Sequence[Any],
+        *,
+        kind: Label | None = None,
+        headers: Any = None,
+        connection: Any = None,
+    ) -> list[Any]:
+        """`handle_batch_now` in the event loop you have."""
+        messages = [self._message(published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)]
+        return await handle_batch(self._registry, messages, connection)
+
+    def _message(self, published: Published) -> Message:
+        return published.message(self.queues[0] if self.queues else "", self.subscription)

@@ -35,6 +35,8 @@ _TRIES: Final = 3
 """Processes that may die before the handler is called."""
 _BURIAL: Final = 2.0
 """Seconds in which what was killed should be gone."""
+_LAST_BREATH: Final = 1.0
+"""Seconds for one that hung up to end."""
 _LOOK: Final = 0.005
 
 
@@ -173,9 +175,10 @@ class Processes:
         return Setup(_program(handlers), _level(), self._start, handlers)
 
     async def _end_of(self, process: _Process) -> str:
-        """How one that hung up has ended."""
+        """How one that hung up has ended: by itself, if it is given the moment that takes."""
+        await _gone([process], _LAST_BREATH)
         process.kill()
-        await _gone([process])
+        await _buried([process])
         self._all.discard(process)
         return process.status
 
@@ -190,7 +193,7 @@ class Processes:
         self._idle.clear()
         for process in everyone:
             process.kill()
-        await _gone(everyone)
+        await _buried(everyone)
 
 
 class _Process:
@@ -344,13 +347,18 @@ def _error(raw: bytes | None, told: bytes) -> BaseException:
     return pickle.loads(told)  # type: ignore[no-any-return]  # noqa: S301
 
 
-async def _gone(processes: Iterable[_Process]) -> None:
-    """Wait until they are no more; those that nothing can kill are left."""
+async def _gone(processes: Iterable[_Process], within: float = _BURIAL) -> list[_Process]:
+    """Wait until they are no more. Returns those that still are."""
     left = [process for process in processes if not process.has_ended]
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_BURIAL):
+        async with asyncio.timeout(within):
             while left:
                 await asyncio.sleep(_LOOK)
                 left = [process for process in left if not process.has_ended]
-    if left:
+    return left
+
+
+async def _buried(processes: Iterable[_Process]) -> None:
+    """Wait until those that were killed are no more; what nothing can kill is left."""
+    if left := await _gone(processes):
         log.error("cannot be killed: %s", ", ".join(f"process {process.pid}" for process in left))

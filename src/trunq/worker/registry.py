@@ -162,7 +162,7 @@ class Registry:
     def add(self, kind: str, handler: Handler) -> None:
         """Register `handler` for `kind`. Raises ValueError for a second."""
         if not kind:
-            raise ValueError("a handler needs a kind; '*' stands for all others")
+            raise ValueError("a handler needs a kind, or none at all: @worker.handler is for all others")
         if kind in self.handlers:
             raise ValueError(f"kind {kind!r} has a handler already: {self.handlers[kind].name}")
         self.handlers[kind] = handler

@@ -10,6 +10,8 @@ from trunq.errors import InvalidArgument
 from trunq.message import Reject, Retry
 from trunq.wire.json import json_bytes
 
+LARGEST: Final = 16_777_216
+"""Bytes of a result, as of a payload."""
 _TAIL: Final = 2
 _LONGEST: Final = 2000
 _LINE: Final = 300
@@ -21,14 +23,22 @@ _CAUSES: Final = 5
 
 
 def encode(result: Any) -> bytes | None:
-    """A result as JSON; None stays none. Raises TypeError, with advice, for what JSON cannot say."""
+    """A result as JSON; None stays none. Raises TypeError, with advice, for what JSON cannot say, and
+    ValueError for one that is too large: while it is sent, no other answer is.
+    """
     try:
-        return json_bytes("result", result)
+        encoded = json_bytes("result", result)
     except InvalidArgument as error:
         raise TypeError(
             f"the handler returned what JSON cannot hold ({error.message});"
             " return JSON, None, Retry or Reject"
         ) from error
+    if encoded is not None and len(encoded) > LARGEST:
+        raise ValueError(
+            f"the handler returned a result of {len(encoded):,} bytes, at most {LARGEST:,} are kept;"
+            " store it elsewhere and return where it is"
+        )
+    return encoded
 
 
 def describe(error: BaseException) -> str:
@@ -62,10 +72,7 @@ def users_frames(error: BaseException) -> TracebackType | None:
         if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS:
             frames.append(trace)
         trace = trace.tb_next
-    shown: TracebackType | None = None
-    for each in reversed(frames):
-        shown = TracebackType(shown, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return shown or error.__traceback__
+    return _chained(frames) or error.__traceback__
 
 
 def last_line_of(error: BaseException) -> tuple[str, int]:
@@ -101,7 +108,7 @@ def cut(text: str, longest: int = _LONGEST) -> str:
 def is_short(error: BaseException) -> bool:
     """Whether an error and its causes may be logged with all they say."""
     try:
-        return all(len(str(each)) <= _LONGEST for each in _with_causes(error))
+        return all(len(str(each)) <= _LONGEST for each in with_causes(error))
     except Exception:
         return False
 
@@ -109,13 +116,34 @@ def is_short(error: BaseException) -> bool:
 def traceback_of(error: BaseException) -> str:
     """The traceback of an error that says too much, as text, with that of its causes."""
     parts = []
-    for each in _with_causes(error):
+    for each in with_causes(error):
         frames = "".join(traceback.format_tb(users_frames(each))[-_FRAMES:])
         parts.append(f"Traceback (most recent call last):\n{frames}{type(each).__name__}: {text_of(each)}")
     return "\n\n".join(reversed(parts))
 
 
-def _with_causes(error: BaseException) -> list[BaseException]:
+def shortened(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without its middle, which is the same line again and again where it is deep: pickle fails
+    at one of 300 frames.
+    """
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    if len(frames) > 2 * _FRAMES:
+        frames = frames[:_FRAMES] + frames[-_FRAMES:]
+    return _chained(frames)
+
+
+def _chained(frames: list[TracebackType]) -> TracebackType | None:
+    shown: TracebackType | None = None
+    for each in reversed(frames):
+        shown = TracebackType(shown, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return shown
+
+
+def with_causes(error: BaseException) -> list[BaseException]:
+    """An error and what led to it, a few at most."""
     found: list[BaseException] = []
     seen: BaseException | None = error
     while seen is not None and len(found) < _CAUSES:

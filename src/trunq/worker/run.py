@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import psycopg
 from psycopg import AsyncConnection
 
+from trunq import signals
 from trunq._async.connection import check_schema
 from trunq._async.execute import execute, value
 from trunq.call import Call
@@ -84,6 +85,7 @@ class Options:
     notify: bool | None
     lead: bool
     until_empty: bool
+    until_idle: bool
     unknown_kinds: UnknownKinds
     ranks: Ranks | None
     shuffle: bool
@@ -168,7 +170,7 @@ class Run:
             prefetch=options.prefetch,
             shuffle=options.shuffle,
             poll=options.poll,
-            is_empty=self._is_empty if options.until_empty else None,
+            is_empty=self._is_empty if options.until_empty or options.until_idle else None,
         )
         self._heartbeat = Heartbeat(
             self._sources, self._slots, self._backlog, self._fetcher.ahead, statistics
@@ -177,7 +179,7 @@ class Run:
         self._attends = True
         self._overdue = asyncio.Event()
         self._waits_for: set[str] = set()
-        """Queues of which it was said, serving until empty, that only what is delayed is left."""
+        """Queues of which it was said, serving until idle, that only what is delayed is left."""
         self._ends_at: float | None = None
 
     def stop(self) -> None:
@@ -191,10 +193,13 @@ class Run:
         log.info("stopping%s", still, extra={"running": running})
         if grace is not None:
             loop = asyncio.get_running_loop()
-            self._ends_at = monotonic() + grace
-            loop.call_later(min(grace * _FOR_LEASE, _STUBBORN), self._lease_no_longer)
-            loop.call_later(grace * _FOR_HANDLERS, self._give_up)
-            loop.call_later(grace * _FOR_ANSWERS, self._overdue.set)
+            # A handler that blocks this loop may have kept us from hearing of it.
+            now = monotonic()
+            since = now - (signals.heard_at or now)
+            self._ends_at = now - since + grace
+            loop.call_later(max(0.0, min(grace * _FOR_LEASE, _STUBBORN) - since), self._lease_no_longer)
+            loop.call_later(max(0.0, grace * _FOR_HANDLERS - since), self._give_up)
+            loop.call_later(max(0.0, grace * _FOR_ANSWERS - since), self._overdue.set)
         self._fetcher.stop()
 
     def _lease_no_longer(self) -> None:
@@ -457,18 +462,21 @@ class Run:
     async def _left(
         self, connection: AsyncConnection[Any], source: Source, ready: int, leased: int, delayed: int
     ) -> int:
-        """What is left to do: not what waits for a worker that has a handler for it."""
+        """What is left to do: not what waits for a worker that has a handler for it, and what is delayed only
+        for who serves until idle.
+        """
         if ready + leased > 0 or delayed == 0:
             return ready + leased
-        if self._registry.default is None:
-            arguments = {**source.names, "kinds": text_array("kinds", self._registry.kinds)}
-            if not await value(connection, Call("_has_delayed", arguments)):
-                self._statistics.unhandled += delayed
-                return 0
-        if source.queue not in self._waits_for:
-            self._waits_for.add(source.queue)
-            log.info("waits until what is delayed is due: %s of %s", f"{delayed:,}", source.queue)
-        return delayed
+        arguments = {**source.names, "kinds": text_array("kinds", self._registry.kinds)}
+        is_any = self._registry.default is not None
+        if self._options.until_idle and (is_any or await value(connection, Call("_has_delayed", arguments))):
+            if source.queue not in self._waits_for:
+                self._waits_for.add(source.queue)
+                log.info("waits until what is delayed is due: %s of %s", f"{delayed:,}", source.queue)
+            return delayed
+        if not is_any:
+            self._statistics.unhandled += await value(connection, Call("_count_unhandled", arguments))
+        return 0
 
 
 def _cut_off(running: int) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from trunq.message import Message, Reject, Retry
 from trunq.worker.answer import Outbox
 from trunq.worker.batch import Batch, failed
 from trunq.worker.lease import Lease
+from trunq.worker.limit import Entry
+from trunq.worker.outcome import Subject
 from trunq.worker.result import raised_answer
 from trunq.worker.transaction import Committed
 
 log = logging.getLogger("trunq.worker")
+
+_UNTIL_ROOM: Final = 5.0
+"""Seconds after which a message whose ack found no room in the database runs again."""
 
 Answer = Callable[[Lease, Message, float, Any], None]
 
@@ -61,3 +66,23 @@ def give_back(batch: Batch, outbox: Outbox) -> None:
             outbox.forget(lease)
         else:
             outbox.release(lease, [message.id])
+
+
+def try_later(entries: Sequence[Entry], error: Exception, outbox: Outbox) -> None:
+    """The database had no room for the ack in a handler's transaction: the messages did not fail, and go
+    back for a while, which is no attempt.
+    """
+    for lease, message in entries:
+        log.error(
+            "message %s of %s is rolled back and runs again in %g s:"
+            " its ack finds no room in the database: %s",
+            message.id,
+            message.queue,
+            _UNTIL_ROOM,
+            error,
+            extra=Subject.of(message).about,
+        )
+        if lease.is_lost:
+            outbox.forget(lease)
+        else:
+            outbox.release(lease, [message.id], _UNTIL_ROOM)

@@ -30,8 +30,8 @@ from trunq.worker.process import NotReady
 from trunq.worker.registry import Handler, Registry
 from trunq.worker.report import Reports
 from trunq.worker.result import describe, encode, raised_answer
-from trunq.worker.settle import give_back, settle
-from trunq.worker.transaction import AckRefused, Committed, Transactions
+from trunq.worker.settle import give_back, settle, try_later
+from trunq.worker.transaction import AckRefused, Committed, NoRoom, Transactions
 
 log = logging.getLogger("trunq.worker")
 
@@ -424,6 +424,9 @@ class Slot:
             self._outbox.ack(lease, message.id, took, encode(result), self._registry.policy(message.kind))
 
     def _fail_batch(self, batch: Batch, took: float, error: BaseException) -> None:
+        if not self._is_aborted and isinstance(error, NoRoom):
+            try_later(batch.entries, error, self._outbox)
+            return
         if not self._is_aborted and (batch.is_lost or isinstance(error, AckRefused)):
             give_back(batch, self._outbox)
             return
@@ -444,6 +447,9 @@ class Slot:
                 extra=Subject.of(message).about,
             )
             self._outbox.forget(lease)
+            return
+        if isinstance(error, NoRoom):
+            try_later([(lease, message)], error, self._outbox)
             return
         policy = self._registry.policy(message.kind)
         if message.is_cancelled and not isinstance(error, Reject):

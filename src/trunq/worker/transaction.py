@@ -36,6 +36,7 @@ from trunq.bridge import Rows
 from trunq.bridge.transaction import AsyncTransaction, Library, Transaction
 from trunq.call import Call
 from trunq.connection.address import complete
+from trunq.connection.backoff import first_line
 from trunq.connection.silence import lend, lent
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
@@ -45,12 +46,15 @@ from trunq.worker.group import Group, ack_of_one
 from trunq.worker.lease import Lease
 from trunq.worker.registry import Handler
 from trunq.worker.result import encode
+from trunq.worker.session import AsyncSession, Session, configure, configure_sync, has_pipeline, renew
 
 log = logging.getLogger("trunq.worker")
 
 _PATIENCE: Final = 10.0
 """Seconds to wait for a connection before asking whether the lease is still ours."""
 
+_NO_ROOM: Final = "53"
+"""The class of SQLSTATEs that say so: the disk is full, there is no memory."""
 _MET: Final = {"40001", "40P01"}
 """Serialization failures and deadlocks: SQLSTATEs of transactions that met another."""
 _TRIES: Final = 20
@@ -71,6 +75,11 @@ class _RollBack(Exception):
 
 class AckRefused(Exception):
     """The ack in a handler's transaction was refused: the message is no longer ours; all is rolled back."""
+
+
+class NoRoom(Exception):
+    """The database had no room for the ack in a handler's transaction: all is rolled back, and it is nobody's
+    fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ class Transactions:
                 execute = await transaction.settle()
                 rows: list[Rows] = []
                 for group in groups:
-                    with _refusal():
+                    with _refusal(handler):
                         _require_fresh(await execute(group.call), lease, group)
                     if group.question is not None:
                         rows.append(await execute(group.question))
@@ -164,7 +173,7 @@ class Transactions:
                 execute = transaction.settle()
                 rows: list[Rows] = []
                 for group in groups:
-                    with _refusal():
+                    with _refusal(handler):
                         _require_fresh(execute(group.call), lease, group)
                     if group.question is not None:
                         rows.append(execute(group.question))
@@ -220,9 +229,12 @@ class Transactions:
             except PoolTimeout:
                 # The database is away. The message has not failed: it has not begun.
                 _require_held(lease)
+        renew(connection)
         try:
             yield connection
         finally:
+            if has_pipeline(connection):
+                await connection.close()
             await pool.putconn(connection)
 
     @contextmanager
@@ -234,22 +246,27 @@ class Transactions:
                 connection = pool.getconn(timeout=_PATIENCE)
             except PoolTimeout:
                 _require_held(lease)
+        renew(connection)
         try:
             yield connection
         finally:
+            if has_pipeline(connection):
+                connection.close()
             pool.putconn(connection)
 
     async def _open(self) -> AsyncPool:
         async with self._opening:
             if self._pool is None:
-                self._pool = await open_pool(self._conninfo, "trunq worker", self._max_connections, _PATIENCE)
+                self._pool = await open_pool(
+                    self._conninfo, "trunq worker", self._max_connections, _PATIENCE, AsyncSession, configure
+                )
             return self._pool
 
     def _open_sync(self) -> Pool:
         with self._sync_opening:
             if self._sync_pool is None:
                 self._sync_pool = open_sync_pool(
-                    self._conninfo, "trunq worker", self._max_connections, _PATIENCE
+                    self._conninfo, "trunq worker", self._max_connections, _PATIENCE, Session, configure_sync
                 )
             return self._sync_pool
 
@@ -332,13 +349,15 @@ def _require_fresh(answered: Rows, lease: Held, group: Group) -> None:
 
 
 @contextmanager
-def _refusal() -> Iterator[None]:
+def _refusal(handler: Handler) -> Iterator[None]:
     """A LeaseLost in here is about the message being handled, not about one the handler itself dealt with."""
     try:
         yield
     except LeaseLost as error:
         raise AckRefused(error.message) from error
-    except psycopg.Error as error:
-        if isinstance(lost := translate(error), LeaseLost):
+    except Exception as error:
+        if (_sqlstate(handler, error) or "").startswith(_NO_ROOM):
+            raise NoRoom(first_line(error)) from error
+        if isinstance(error, psycopg.Error) and isinstance(lost := translate(error), LeaseLost):
             raise AckRefused(lost.message) from error
         raise

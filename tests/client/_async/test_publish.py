@@ -351,8 +351,12 @@ async def test_wrong_arguments_are_refused_before_the_database_is_asked() -> Non
             await client.publish(name, 1)
     with pytest.raises(TypeError, match="the name of a queue is a str, not int"):
         await client.publish(1, 1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="delay is a timedelta or a number of seconds"):
-        await client.publish("orders", 1, delay="soon")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="delay is a timedelta, a number of seconds or text"):
+        await client.publish("orders", 1, delay=b"1 s")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="delay is no length of time: 'soon'") as refused:
+        await client.publish("orders", 1, delay="soon")
+    assert refused.value.hint is not None
+    assert 'write it as "10 minutes"' in refused.value.hint
     with pytest.raises(InvalidArgument, match="due_at has no time zone"):
         await client.publish("orders", 1, due_at=datetime(2026, 1, 1))
     with pytest.raises(InvalidArgument, match="kind has a NUL character"):

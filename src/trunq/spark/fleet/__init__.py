@@ -17,7 +17,6 @@ import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +32,7 @@ from trunq.spark.fleet.ship import ship
 from trunq.spark.launch.cluster import is_local
 from trunq.spark.launch.session import register
 from trunq.spark.launch.session import session as new_session
+from trunq.wire.scalar import seconds
 from trunq.worker import Statistics
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ log = logging.getLogger("trunq.worker")
 OPTIONS: Final = frozenset(
     (
         *("queues", "subscription", "dsn", "name", "concurrency", "prefetch", "max_connections", "notify"),
-        *("poll", "lease_time", "reserve", "grace", "lead", "until_empty", "unknown_kinds", "shuffle"),
+        *("poll", "lease_time", "reserve", "grace", "lead", "until_empty", "until_idle"),
+        *("unknown_kinds", "shuffle"),
     )
 )
 """Attributes of a Worker that may be given for all of them."""
@@ -77,7 +78,7 @@ class Spread:
         self.tasks = tasks
         """How many there are to be at a time."""
         self._context = context
-        self._grace = _seconds(options.get("grace"))
+        self._grace = seconds("grace", options.get("grace"))
         self._exchange = Exchange(bind, host, int(str(conf.get(PORT, "0"))), self._fail)
         level = logging.INFO if log.isEnabledFor(logging.DEBUG) else logging.WARNING
         has_address = options.pop("dsn", None) is not None
@@ -225,10 +226,6 @@ def spread(
     started = Spread(context, app, wanted, {k: v for k, v in options.items() if v is not None})
     log.info("starts %s workers of %s on %s", wanted, app, context.master, extra={"workers": wanted})
     return started
-
-
-def _seconds(time: float | timedelta | None) -> float | None:
-    return time.total_seconds() if isinstance(time, timedelta) else time
 
 
 def _cores(context: SparkContext) -> int:

@@ -104,6 +104,21 @@ begin
 end $$;
 comment on function trunq._has_delayed(text, text, text[]) is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds.';
 
+create or replace function trunq._count_unhandled(p_queue text, p_subscription text, p_kinds text[]) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+begin
+  if trunq._goes_through(p_queue, '_count_unhandled') then
+    return trunq._pass(p_queue, '_count_unhandled', 'p_subscription', p_subscription, 'p_kinds', p_kinds::text)::bigint;
+  end if;
+  return (
+    select count(*) from trunq.delayed d
+    where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
+      and d.errors -> -1 ? 'times' and (d.kind = any (p_kinds)) is not true);
+end $$;
+comment on function trunq._count_unhandled(text, text, text[]) is 'How many delayed messages of a subscription wait for a worker that has a handler, but not for one that has one for these kinds.';
+
 create or replace function trunq._promote_apart(
   p_queue trunq.queue, p_statement text, p_from timestamptz, p_from_id bigint, p_now timestamptz, p_max integer,
   out count integer, out last timestamptz, out last_id bigint

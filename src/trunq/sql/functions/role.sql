@@ -238,7 +238,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     when p_function in ('pause_queue', 'resume_queue', 'pause_subscription', 'resume_subscription', 'subscribe', 'set_publishing', 'close_queue',
       'open_queue', 'cancel', 'delete', 'list_deletions', 'requeue', 'purge', 'set_lanes', 'set_lane', 'pause_lane', 'resume_lane', 'accept_loss', 'pause_ticks', 'resume_ticks') then '{administer}'
     when p_function in ('seek', 'copy_position', 'stop_mover', 'leave_group') then '{work,administer}'
-    when p_function in ('read_batch', 'advance', 'fail_batch', 'retry_batch', 'join_group', 'list_fates', 'retry_after', 'reclaim', '_batch_query', '_has_delayed', '_attend_queue', '_leave_queue',
+    when p_function in ('read_batch', 'advance', 'fail_batch', 'retry_batch', 'join_group', 'list_fates', 'retry_after', 'reclaim', '_batch_query', '_has_delayed', '_count_unhandled', '_attend_queue', '_leave_queue',
       'show_checkpoint', 'start_mover', 'begin_move', 'finish_move', 'fail_move', 'end_mover', '_mover_stops') then '{work}'
     when p_function in ('_set_memo', '_get_memo', '_delete_memo', '_list_memos') then '{work,administer}'
     else '{}' end

@@ -22,7 +22,8 @@ class Command(BaseCommand):
         parser.add_argument("worker", metavar="MODULE:NAME", help="where it is, such as shop.tasks:worker")
         parser.add_argument("--concurrency", type=int, help="how many handlers run at a time")
         parser.add_argument("--name", help="a name only one process has at a time")
-        parser.add_argument("--until-empty", action="store_true", help="end when nothing is left to do")
+        parser.add_argument("--until-empty", action="store_true", help="end when nothing waits or runs")
+        parser.add_argument("--until-idle", action="store_true", help="and nothing is delayed")
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run it."""
@@ -35,6 +36,7 @@ class Command(BaseCommand):
             logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
             logging.getLogger("trunq").setLevel(logging.INFO)
         found.until_empty = found.until_empty or options["until_empty"]
+        found.until_idle = found.until_idle or options["until_idle"]
         try:
             found.run()
         except ValueError as error:

@@ -1,0 +1,114 @@
+"""Sessions of handlers in a transaction: what one handler leaves in its session, the next must not find.
+
+Locks, channels, settings, roles, temporary tables and cursors outlive a transaction, also one that is rolled
+back. They are cleaned away in the round trip of the commit or the rollback, each time: what costs is a look
+whether something is there (settings would be a look at all of them), and cleaning nothing is cheaper, 16 µs.
+Prepared statements stay: they are ours, and dear.
+
+A statement ends when its worker has died: the server looks each 2 s whether somebody still waits for it.
+Behind a connection pooler nothing of this is done, as the next statement may meet another session.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, IsolationLevel, generators
+from psycopg.abc import PQGen
+from psycopg.pq import ExecStatus, Format, PipelineStatus
+from psycopg.rows import tuple_row
+
+from trunq.connection.session import PROBE, adapt, is_pooled
+from trunq.connection.silence import AsyncWatched, Watched
+
+_CLEAN: Final = (
+    b"select pg_catalog.pg_advisory_unlock_all(); close all; unlisten *; discard temp;"
+    # A role that the address or the database gives comes back by the second.
+    b" set session authorization default; reset role; reset all"
+)
+_ENDS: Final = {b"COMMIT", b"ROLLBACK"}
+_WATCH: Final = b"set client_connection_check_interval = '2s'"
+
+
+class _Cleaned:
+    """A connection whose session is clean after each transaction."""
+
+    cleaning = b""
+    """What cleans it, as the server is told; empty: nothing does."""
+
+    def _exec_command(self, command: Any, result_format: Format = Format.TEXT) -> PQGen[Any]:
+        if command not in _ENDS or not self.cleaning or has_pipeline(self):  # type: ignore[arg-type]
+            return (yield from super()._exec_command(command, result_format))  # type: ignore[misc]
+        return (yield from _end(self, command, self.cleaning))  # type: ignore[arg-type]
+
+
+class AsyncSession(_Cleaned, AsyncWatched):
+    """One for async handlers."""
+
+
+class Session(_Cleaned, Watched):
+    """One for sync handlers."""
+
+
+def _end(connection: AsyncSession | Session, command: bytes, cleaning: bytes) -> PQGen[Any]:
+    """End the transaction, and clean the session by the same message to the server."""
+    connection._check_connection_ok()
+    results = yield from _executed(connection, command + b"; " + cleaning)
+    if results[0].status == ExecStatus.FATAL_ERROR:
+        # The transaction is rolled back, and what came behind was not executed.
+        yield from _executed(connection, cleaning)
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result, encoding=connection.info.encoding)
+    return results[0]
+
+
+def _executed(connection: AsyncSession | Session, commands: bytes) -> PQGen[list[Any]]:
+    connection.pgconn.send_query(commands)
+    results = yield from generators.execute(connection.pgconn)
+    return list(results)
+
+
+async def configure(connection: AsyncSession) -> None:
+    """Make a new connection fit for handlers."""
+    probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
+    statements = [statement.as_bytes(connection) for statement in adapt(connection, probed)]
+    for statement in statements:
+        await connection.execute(statement)
+    if not is_pooled(connection, probed):
+        try:
+            await connection.execute(_WATCH)
+            statements.append(_WATCH)
+        except psycopg.errors.InvalidParameterValue:
+            # The server's system cannot look.
+            pass
+        connection.cleaning = b"; ".join([_CLEAN, *statements])
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+def configure_sync(connection: Session) -> None:
+    """The same for sync handlers."""
+    probed = connection.execute(PROBE).fetchone() or (0, "")
+    statements = [statement.as_bytes(connection) for statement in adapt(connection, probed)]
+    for statement in statements:
+        connection.execute(statement)
+    if not is_pooled(connection, probed):
+        try:
+            connection.execute(_WATCH)
+            statements.append(_WATCH)
+        except psycopg.errors.InvalidParameterValue:
+            pass
+        connection.cleaning = b"; ".join([_CLEAN, *statements])
+    connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+def renew(connection: AsyncConnection[Any] | Connection[Any]) -> None:
+    """Make a connection what each handler gets, whatever the one before made of it."""
+    connection.row_factory = tuple_row
+    connection.cursor_factory = AsyncCursor if isinstance(connection, AsyncConnection) else Cursor
+
+
+def has_pipeline(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
+    """Whether a pipeline on it is open: what is executed waits for its end."""
+    return connection.pgconn.pipeline_status != PipelineStatus.OFF
