@@ -21,11 +21,13 @@ as $$
 declare
   c_lanes constant integer := 25;      -- lanes among which a lease is divided
   c_favour constant integer := 8;      -- each so manieth lease goes to the oldest turn
+  c_bury constant integer := 100;      -- messages that a step buries at least, if there are so many
   v_sub trunq.subscription; v_policy trunq.lane_policy; c trunq_data._lanespecimen_lease; v_found record;
   v_now timestamptz := trunq.clock(); v_expires_at timestamptz; v_started timestamptz := clock_timestamp();
   v_current pg_snapshot; v_xmax_before xid8;
   v_is_watched boolean; v_more boolean; v_is_changed boolean := false;
   v_late xid8[]; v_new integer[]; v_round integer; v_take integer; v_count integer; v_expired bigint[]; v_buried integer := 0;
+  v_most integer; v_live integer; v_at integer; v_sum integer; v_is_deep boolean := false;
   v_classes integer[]; v_heads bigint[]; v_turns trunq_data._lanespecimen_turn[]; v_shares integer[]; v_limits integer[];
   v_weight bigint; v_floor xid8; v_segments smallint[];
   v_all boolean; v_own integer; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
@@ -176,9 +178,12 @@ begin
     end if;
     -- 3. Turns in their order, each a share.
     v_round := 0;
-    -- In order each lane gives one message.
-    v_take := case when v_sub.in_order then p_max_messages else least(2 * p_max_messages, 4 * c_lanes) end + 20;
     while v_round < 20 loop
+      -- Among those that are buried, it hands out no more than it was asked for (v_live), and looks at more.
+      v_most := case when v_buried = 0 then p_max_messages else greatest(p_max_messages, c_bury) end;
+      v_live := p_max_messages;
+      -- In order each lane gives one message.
+      v_take := case when v_sub.in_order then v_most else least(2 * v_most, 4 * c_lanes) end + 20;
       -- The best class first; each eighth lease the one that has waited longest.
       v_classes := c.classes; v_heads := c.heads;
       if cardinality(c.classes) > 1 then
@@ -236,7 +241,7 @@ begin
               least(t.burst, coalesce((t.turn).tokens, t.burst) + t.rate * greatest(0, extract(epoch from v_now - coalesce((t.turn).tokens_at, v_now)))) end tokens
           from turn t left join still o on o.at = t.at),
         weighed as (
-          select ceil(p_max_messages::numeric / greatest(1, sum(k.weight))) quantum from kept k
+          select ceil(v_most::numeric / greatest(1, sum(k.weight))) quantum from kept k
           where k.is_newest and k.at <= c_lanes
             and (k.turn).class = (select (f.turn).class from kept f where f.is_newest order by f.at limit 1))
         select array_agg(((k.turn).seq, (k.turn).subscription_id, (k.turn).segment, (k.turn).priority, (k.turn).class, (k.turn).left_over, (k.turn).state,
@@ -245,13 +250,23 @@ begin
               when k.tokens < 1 then v_now + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05 /*or each token has a turn*/)) end,
             k.tokens, (k.turn).tokens_at, (k.turn).lo, (k.turn).hi, k.leases, k.ids, (k.turn).again_txids, (k.turn).again_ids)::trunq_data._lanespecimen_turn order by k.at),
           array_agg(case when not k.is_newest then -1 when k.paused_until > v_now then 0 else
-            greatest(0, least(w.quantum * k.weight, coalesce(k.max_running - coalesce(cardinality(k.leases), 0), p_max_messages),
-              coalesce(floor(k.tokens)::integer, p_max_messages), p_max_messages)) end::integer order by k.at),
+            greatest(0, least(w.quantum * k.weight, coalesce(k.max_running - coalesce(cardinality(k.leases), 0), v_most),
+              coalesce(floor(k.tokens)::integer, v_most), v_most)) end::integer order by k.at),
           array_agg(k.max_running order by k.at)
         into v_turns, v_shares, v_limits from kept k cross join weighed w;
+        if v_buried > 0 then
+          -- What is buried takes no place in its lane. By turns, all are looked at, and one is gone through beyond its share.
+          select min(u.at), count(*), sum(u.share) into v_at, v_count, v_sum from unnest(v_shares) with ordinality u(share, at) where u.share > 0;
+          v_is_deep := not v_is_deep or v_count = 1;
+          if v_is_deep and v_sum < v_most
+              and coalesce(cardinality((v_turns[v_at]).again_ids), 0) = 0 then
+            v_live := least(v_live, v_shares[v_at]);
+            v_turns := v_turns[1:v_at]; v_limits := v_limits[1:v_at]; v_shares := v_shares[1:v_at - 1] || v_most;
+          end if;
+        end if;
       else
         -- Rounded up: a lesser class gets something only when this one has no more.
-        v_shares := array_fill(ceil(p_max_messages::numeric / v_weight)::integer, array[cardinality(v_turns)]);
+        v_shares := array_fill(ceil(v_most::numeric / v_weight)::integer, array[cardinality(v_turns)]);
         v_limits := null;
       end if;
       v_segments := array(
@@ -311,20 +326,24 @@ begin
                order by g.txid, g.id limit s.n)) m
             limit s.n) m
           where s.n > 0
-          limit p_max_messages),
+          limit v_most),
         numbered as materialized (
           select f.*, row_number() over rest number, sum(trunq._bytes(f.kind, f.key, f.payload, f.body, f.headers)) over rest bytes
           from found f window rest as (rows unbounded preceding)),
         -- Cut by bytes, and before a suspect, which is leased alone, before anything is recorded.
         cut as materialized (
-          select t.n, least(case when t.suspect_at = 1 then 1 else t.suspect_at - 1 end, greatest(t.fits, 1), t.n) size, t.suspect_at = 1 is_suspect
+          select t.n, least(case when t.suspect_at = 1 then 1 else t.suspect_at - 1 end, greatest(t.fits, 1), t.n, case when v_buried > 0 then (
+              select x.number from numbered x
+              where ((x.options->>'expires_at')::timestamptz <= v_now or v_sub.has_cancelled and trunq._is_cancelled(v_sub.subscription_id, x.id)/*replace
+                or x.unique_key is not null and trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is not null*/) is not true
+              order by x.number offset v_live - 1 limit 1) end) size, t.suspect_at = 1 is_suspect
           from (
             select count(*) n, count(*) filter (where n.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/)) fits,
               min(n.number) filter (where n.expiries > 1) suspect_at from numbered n) t),
         batch as not materialized (select n.* from numbered n where n.number <= (select u.size from cut u)),
         last_turn as materialized (
           -- Of a lease that is full: turns behind it keep their place.
-          select case when u.size < u.n or u.n >= p_max_messages then (select b.turn from batch b where b.number = u.size) end at from cut u),
+          select case when u.size < u.n or u.n >= v_most then (select b.turn from batch b where b.number = u.size) end at from cut u),
         given as materialized (
           select b.turn, count(*)::integer n, array_agg(b.id) ids, array_agg(b.txid) txids, bool_or(b.is_next) is_next, bool_or(b.is_again) is_again from batch b group by b.turn),
         taken as materialized (

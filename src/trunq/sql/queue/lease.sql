@@ -24,6 +24,7 @@ as $$
 #variable_conflict use_column
 declare
   c_walk constant integer := trunq._limit('walk_rows');
+  c_bury constant integer := 100;     -- messages that a step buries at least, if there are so many
   v_sub record; v_row record;
   v_lo pg_snapshot; v_hi pg_snapshot; v_last_txid xid8; v_last_id bigint;
   v_late xid8[]; v_from_txid xid8; v_from_id bigint;
@@ -32,7 +33,7 @@ declare
   v_opened boolean := false; v_walked integer := 0; v_moved boolean := false; v_count integer;
   v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
   v_all boolean; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
-  v_expired bigint[]; v_cancelled bigint[]; v_buried integer := 0;
+  v_expired bigint[]; v_cancelled bigint[]; v_buried integer := 0; v_most integer;
   v_tokens double precision; v_tokens_at timestamptz; v_open bigint[]; v_is_lost boolean;/*replace
   v_by bigint; v_replaced integer;*/
 begin
@@ -93,7 +94,9 @@ begin
       v_late := '{}'; v_from_txid := v_last_txid; v_from_id := v_last_id;
     end if;
     v_count := 0;
-    if p_max_messages = 1 and v_late = '{}' then
+    -- Among those that are buried, one hands out no more than it was asked for, and looks at more.
+    v_most := case when v_buried = 0 then p_max_messages else greatest(p_max_messages, c_bury) end;
+    if v_most = 1 and v_late = '{}' then
       -- The same as 2 below, for one message: Postgres then prepares a third of the plan nodes.
       select w.* into v_row from (
         select g.* from trunq_log._specimen g
@@ -167,8 +170,8 @@ begin
              where g.txid = late.txid and g.id > case when late.txid = v_last_txid then v_last_id else 0 end
                and (g.subscription_id = v_sub.subscription_id or g.subscription_id is null
                  and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, g.kind, g.key, g.headers)))
-             order by g.id limit p_max_messages) m
-           limit p_max_messages)
+             order by g.id limit v_most) m
+           limit v_most)
           union all
           -- 2. The range. One row comparison is one start key; the walk ends after c_walk index rows, for this reader or not.
           (select w.id, w.txid, w.attempt, w.kind, w.key, w.payload, w.body, w.headers, w.priority, w.created_at, w.expiries, w.options/*unique , w.unique_key, w.unique_turn, w.unique_until*/
@@ -178,7 +181,7 @@ begin
              order by g.txid, g.id limit c_walk) w
            where pg_visible_in_snapshot(w.txid, v_hi) and (w.subscription_id = v_sub.subscription_id or w.subscription_id is null
              and (v_all or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, w.kind, w.key, w.headers)))
-           limit p_max_messages)
+           limit v_most)
           union all
           -- 3. Where the walk ended, if it did: attempt 0 marks it. Reached only when 1 and 2 did not fill the lease. Before that row:
           -- one of this reader may have the same place as another's (functions/place.sql), and come behind it.
@@ -186,7 +189,7 @@ begin
            from trunq_log._specimen g
            where g.txid < pg_snapshot_xmax(v_hi) and (g.txid, g.id) > (v_from_txid, v_from_id)
            order by g.txid, g.id offset c_walk - 1 limit 1)
-          limit p_max_messages
+          limit v_most
         ),
         total as (
           select array_agg(b.id) ids, array_agg(b.txid) txids, count(*)::integer n, coalesce(min(b.attempt), 1) = 0 ended,
@@ -200,7 +203,12 @@ begin
           select t.*, case when t.expiries > 1 then array_position(array(select b.expiries > 1 from batch b), true) end suspect_at from total t
         ),
         taken as materialized (
-          select t.ids, t.txids, t.ended, t.n, case when t.optioned > 0 then (select array_agg(b.id) from batch b where b.options->>'awaited' is not null) end awaited, /*unique t.keyed, t.frees, */nullif(t.suspect_at = 1, false) is_suspect, least(t.suspect_at - (t.suspect_at > 1)::integer, case
+          select t.ids, t.txids, t.ended, t.n, case when t.optioned > 0 then (select array_agg(b.id) from batch b where b.options->>'awaited' is not null) end awaited, /*unique t.keyed, t.frees, */nullif(t.suspect_at = 1, false) is_suspect, least(t.suspect_at - (t.suspect_at > 1)::integer, case when v_most > p_max_messages then (
+              -- Behind the last that it may hand out.
+              select x.at from (select b.*, row_number() over ()::integer at from batch b) x
+              where ((x.options->>'expires_at')::timestamptz <= v_now or v_sub.has_cancelled and trunq._is_cancelled(v_sub.subscription_id, x.id)/*replace
+                or x.unique_key is not null and trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is not null*/) is not true
+              order by x.at offset p_max_messages - 1 limit 1) end, case
             when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
             else greatest(1, (
               select count(*)::integer from (
@@ -213,9 +221,9 @@ begin
           insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
             min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
           select v_lease_id, v_sub.subscription_id, v_token, p_worker, v_lo, v_hi,
-            case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then pg_snapshot_xmax(v_hi)
+            case when t.size = t.n - t.ended::integer and not t.ended and t.n < v_most then pg_snapshot_xmax(v_hi)
               when t.size = t.n - t.ended::integer then t.txids[t.n] else t.txids[t.size] end,
-            case when t.size = t.n - t.ended::integer and not t.ended and t.n < p_max_messages then 0
+            case when t.size = t.n - t.ended::integer and not t.ended and t.n < v_most then 0
               when t.size = t.n - t.ended::integer then greatest(t.ids[t.n], case when t.txids[t.size] = t.txids[t.n] then t.ids[t.size] end)
               else t.ids[t.size] end,
             t.txids[1]::text::bigint, t.txids[t.size]::text::bigint, t.size,
@@ -239,7 +247,7 @@ begin
           and (not v_sub.has_cancelled or trunq._note_cancelled(v_sub.subscription_id, b.id))/*replace
           and (n.by is null or trunq._note_replaced(b.id, n.by))*/;
       get diagnostics v_count = row_count;
-      if v_count < p_max_messages and (current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
+      if (v_count < p_max_messages or v_buried > 0) and (current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
           or current_setting('trunq.replaced', true) <> ''*/) then
         v_expired := trunq._noted('trunq.expired');
         v_cancelled := trunq._noted('trunq.cancelled');
