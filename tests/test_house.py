@@ -118,7 +118,7 @@ def test_every_function_is_a_method_with_its_parameters_and_the_reverse(
     for function in functions:
         method = methods[function[0]]
         parameters = inspect.signature(method).parameters
-        of_python = {"self", "connection", *SHORT.get(function[0], ())}
+        of_python = {"self", "connection", "habits", *SHORT.get(function[0], ())}
         taken = [f"p_{name.rstrip('_')}" for name in parameters if name not in of_python]
         assert taken == names(function, "i"), function[0]
         assert parameters["connection"].kind is inspect.Parameter.KEYWORD_ONLY, function[0]

@@ -8,7 +8,7 @@ import pytest
 
 from shelling import Shell
 from trunq.cli.command import app
-from trunq.cli.option import ORDER
+from trunq.cli.option import ORDER, PANELS
 
 PLUG_INS = {"demo"}
 """Commands of packages beside the library."""
@@ -58,6 +58,15 @@ def registered() -> list[list[str]]:
 def test_all_commands_are_there_and_no_others() -> None:
     assert sorted(registered()) == sorted(COMMANDS)
     assert {command[0] for command in COMMANDS} - PLUG_INS == set(ORDER)
+
+
+def test_the_commands_stand_under_headings_in_the_order_of_use(shell: Shell) -> None:
+    said = shell("--help").out
+    assert [heading for heading in PANELS if f"{heading} ─" in said] == list(PANELS)
+    for (heading, names), following in zip(PANELS.items(), [*list(PANELS)[1:], "Examples"], strict=True):
+        part = said.partition(f"{heading} ─")[2].partition(following)[0]
+        firsts = [line.split()[1] for line in part.splitlines() if line.startswith("│ ") and line[2] != " "]
+        assert tuple(firsts) == names
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -98,14 +98,16 @@ def test_a_lane_is_set_and_as_the_others_again(trunq: Shell, client: Client) -> 
 
 
 def test_a_policy_says_the_order_and_what_each_lane_may(trunq: Shell, client: Client) -> None:
-    said = trunq("lane", "policy", "work", "priority", "--max-running", "1", "--rate", "600/1m").said
+    said = trunq(
+        "lane", "policy", "work", "default", "priority", "--max-running", "1", "--rate", "600/1m"
+    ).said
     assert "Subscription default of work serves its lanes by the policy priority." in said
     for priority in (9, 1, 1):
         client.publish("work", priority, priority=priority)
     (row,) = (row for row in client.list_lanes("work") if row.priority == 1)
     assert (row.max_running, row.rate) == (1, 10)
     assert [message.payload for message in client.lease("work", "default", "me", 1)] == [1]
-    told = trunq("lane", "policy", "work", "fair", "--json").json
+    told = trunq("lane", "policy", "work", "default", "fair", "--json").json
     assert (told["policy"], told["max_running"], told["rate"]) == ("fair", None, None)
     assert lane(client, "work", priority=1).max_running is None
 
@@ -138,9 +140,9 @@ def test_what_cannot_be_is_refused(trunq: Shell, client: Client, arguments: list
 
 def test_lanes_are_ranked_by_a_function_and_it_is_shown_who_ranks(trunq: Shell, client: Client) -> None:
     assert "No function ranks lanes." in trunq("lane", "rankings").said
-    assert trunq("lane", "policy", "mail", "ranked").status == 1
-    assert trunq("lane", "policy", "mail", "fair", "--function", "by_need").status == 1
-    said = trunq("lane", "policy", "mail", "ranked", "--function", "by_need").said
+    assert trunq("lane", "policy", "mail", "default", "ranked").status == 1
+    assert trunq("lane", "policy", "mail", "default", "fair", "--function", "by_need").status == 1
+    said = trunq("lane", "policy", "mail", "default", "ranked", "--function", "by_need").said
     assert "trunq lane rankings mail" in said
     (row,) = trunq("lane", "rankings", "mail", "--json").json
     assert (row["function"], row["ranker"], row["error"]) == ("by_need", None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,6 +50,8 @@ from trunq.explanation import explain_connection
         (["publish", "mail", "1", "--priority", "1"], "it has no priorities. Publish with priority 0"),
         (["schedule", "create", "s", "mail"], "Give --cron or --every."),
         (["subscription", "set", "mail", "default", "--max-running", "1001"], "max_running of subscription"),
+        (["queue", "list", "--dsn", "mysql://u:secret@h/db"], "begins with mysql:// is not one of Postgres"),
+        (["lane", "policy", "mail", "mail"], "trunq lane policy mail mail fair (or priority, ranked)"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(
@@ -72,6 +75,10 @@ def test_a_mistake_is_told_in_a_sentence(
         (["message", "list", "mail", "--state", "lost"], "lost"),
         (["message", "show", "mail", "first"], "valid integer"),
         (["statsu"], "Did you mean 'status'"),
+        (["version"], "No such command 'version'. Write: trunq --version"),
+        (["enqueue", "mail"], "No such command 'enqueue'. Write: trunq publish QUEUE PAYLOAD"),
+        (["--json", "queue", "list"], "--json goes behind the command: trunq queue list --json"),
+        (["--embedded"], "--embedded goes behind the command: trunq COMMAND --embedded"),
     ],
 )
 def test_what_cannot_be_read_has_status_2(shell: Shell, arguments: list[str], sentence: str) -> None:
@@ -79,6 +86,32 @@ def test_what_cannot_be_read_has_status_2(shell: Shell, arguments: list[str], se
     assert done.status == 2
     assert sentence in done.said
     assert "Traceback" not in done.err
+
+
+def test_the_word_that_an_error_names_is_the_right_one(shell: Shell, client: Client, database: str) -> None:
+    """Each is followed, with what stands for an address put in its place."""
+    client.create_queue("mail", lanes="key")
+    ways = [
+        (["--dsn", database, "queue", "list"], "behind the command: "),
+        ([f"--dsn={database}", "queue", "list"], "behind the command: "),
+        (["lane", "policy", "mail", "fair", "--dsn", database], "which policy: "),
+        (["subscription", "set", "mail", "default", "--policy", "fair"], "where lanes are: "),
+        (["version"], "Write: "),
+        (["queue", "list", "--dsn", database.replace("postgresql://", "postgresql+psycopg://")], "psycopg: "),
+    ]
+    for arguments, before in ways:
+        done = shell(*arguments)
+        assert done.status in (1, 2), arguments
+        said = done.said.partition(before)[2].rstrip(" ╯╰─.")
+        if said.startswith("postgresql://"):
+            assert "postgresql+psycopg:// is for SQLAlchemy" in done.said
+            assert shell("queue", "list", "--dsn", database).status == 0
+            continue
+        words = [database if word == "DSN" else word for word in shlex.split(said)][1:]
+        if words[0] != "--version" and "--dsn" not in words:
+            words += ["--dsn", database]
+        assert shell(*words).status == 0, words
+        assert "secret" not in done.said
 
 
 def test_a_line_that_is_not_json_publishes_nothing(trunq: Shell, client: Client) -> None:

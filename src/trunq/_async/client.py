@@ -41,6 +41,7 @@ from trunq._async.tenant import AsyncTenants
 from trunq._async.tick import AsyncTicks
 from trunq._async.unique import AsyncUniqueKeys
 from trunq._async.webhook import AsyncWebhooks
+from trunq.wire.habit import ClientHabits
 
 
 class AsyncClient(
@@ -83,6 +84,7 @@ class AsyncClient(
     AsyncStatistics,
     AsyncRotation,
     AsyncLeading,
+    ClientHabits,
 ):
     """Everything trunq does.
 

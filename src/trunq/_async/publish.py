@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, Never
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCopy, AsyncCursor, sql
@@ -22,6 +22,7 @@ from trunq.connection.given import AsyncGiven, require_connection
 from trunq.errors import InvalidArgument
 from trunq.outgoing import Injector, Outgoing, with_awaited
 from trunq.wire.copy import COLUMNS, NO_REST, PART, Columns, line, rest
+from trunq.wire.habit import refuse_arguments
 from trunq.wire.json import headers_text, json_text
 from trunq.wire.name import check_name
 from trunq.wire.scalar import Interval, Label, content, interval, moment
@@ -58,6 +59,7 @@ class AsyncPublishing(AsyncAccess):
         max_age: Interval | None = None,
         awaited: bool | Interval = False,
         connection: AsyncGiven | None = None,
+        **habits: Never,
     ) -> int:
         """Publish a message and return its id, which it keeps through every retry.
 
@@ -69,6 +71,8 @@ class AsyncPublishing(AsyncAccess):
         16 MB, InvalidArgument for a message with nothing in it. Of a message that is `awaited`, `result`
         waits for the final answer, which is kept for an hour, or for as long as `awaited` says.
         """
+        if habits:
+            refuse_arguments("publish", habits)
         if payload is None and kind is None and key is None and headers is None and body is None:
             raise InvalidArgument(
                 "this message has neither a payload nor a kind", "give publish what a handler is to be told"
@@ -110,6 +114,7 @@ class AsyncPublishing(AsyncAccess):
         kind: Label | None = None,
         key: Label | None = None,
         connection: AsyncGiven | None = None,
+        **habits: Never,
     ) -> list[int]:
         """Publish many messages at once and return their ids, in the order given.
 
@@ -120,6 +125,8 @@ class AsyncPublishing(AsyncAccess):
         `priorities` are for a queue with lanes by priority. `options`, `max_age` and `awaited` are for all of
         them.
         """
+        if habits:
+            refuse_arguments("publish_many", habits)
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
         payloads = list(payloads or [])

@@ -43,6 +43,7 @@ from trunq._sync.tenant import Tenants
 from trunq._sync.tick import Ticks
 from trunq._sync.unique import UniqueKeys
 from trunq._sync.webhook import Webhooks
+from trunq.wire.habit import ClientHabits
 
 
 class Client(
@@ -85,6 +86,7 @@ class Client(
     Statistics,
     Rotation,
     Leading,
+    ClientHabits,
 ):
     """Everything trunq does.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, Never
 
 import psycopg
 from psycopg import Connection, Copy, Cursor, sql
@@ -24,6 +24,7 @@ from trunq.connection.given import Given, require_connection
 from trunq.errors import InvalidArgument
 from trunq.outgoing import Injector, Outgoing, with_awaited
 from trunq.wire.copy import COLUMNS, NO_REST, PART, Columns, line, rest
+from trunq.wire.habit import refuse_arguments
 from trunq.wire.json import headers_text, json_text
 from trunq.wire.name import check_name
 from trunq.wire.scalar import Interval, Label, content, interval, moment
@@ -60,6 +61,7 @@ class Publishing(Access):
         max_age: Interval | None = None,
         awaited: bool | Interval = False,
         connection: Given | None = None,
+        **habits: Never,
     ) -> int:
         """Publish a message and return its id, which it keeps through every retry.
 
@@ -71,6 +73,8 @@ class Publishing(Access):
         16 MB, InvalidArgument for a message with nothing in it. Of a message that is `awaited`, `result`
         waits for the final answer, which is kept for an hour, or for as long as `awaited` says.
         """
+        if habits:
+            refuse_arguments("publish", habits)
         if payload is None and kind is None and key is None and headers is None and body is None:
             raise InvalidArgument(
                 "this message has neither a payload nor a kind", "give publish what a handler is to be told"
@@ -112,6 +116,7 @@ class Publishing(Access):
         kind: Label | None = None,
         key: Label | None = None,
         connection: Given | None = None,
+        **habits: Never,
     ) -> list[int]:
         """Publish many messages at once and return their ids, in the order given.
 
@@ -122,6 +127,8 @@ class Publishing(Access):
         `priorities` are for a queue with lanes by priority. `options`, `max_age` and `awaited` are for all of
         them.
         """
+        if habits:
+            refuse_arguments("publish_many", habits)
         if isinstance(payloads, Mapping | str | bytes):
             raise TypeError(f"payloads is a list of payloads, not one {type(payloads).__name__}")
         payloads = list(payloads or [])

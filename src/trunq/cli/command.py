@@ -90,7 +90,7 @@ for name, function, examples in (
     ("status", status.status, status.EXAMPLES),
     ("statistics", statistics.statistics, statistics.EXAMPLES),
 ):
-    option.verb(app, name, *examples)(function)
+    option.verb(app, name, *examples, panel=option.panel(name))(function)
 for name, noun in (
     ("db", db.app),
     ("queue", queue.app),
@@ -110,6 +110,6 @@ for name, noun in (
     ("memo", memo.app),
     ("role", role.app),
 ):
-    app.add_typer(noun, name=name)
+    app.add_typer(noun, name=name, rich_help_panel=option.panel(name))
 for plug_in in entry_points(group="trunq.commands"):
     plug_in.load()(app)

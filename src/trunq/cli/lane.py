@@ -14,12 +14,13 @@ from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, say, write_json, write_rows
 from trunq.cli.pause import Pause, how_long, with_words
+from trunq.cli.subscription import Name
 
 app = option.noun(
     "Lanes of a queue that was made with them: list, set, pause, resume, policy, rankings.",
     "trunq queue create mail --lanes key",
     "trunq lane list mail",
-    "trunq lane policy mail fair --max-running 4",
+    "trunq lane policy mail default fair --max-running 4",
     "trunq lane pause mail 'large tenant' --for 1h",
 )
 
@@ -235,23 +236,23 @@ def resume_lane(
     app,
     "policy",
     "# Each lane in turn, and no more than 4 messages of one at once",
-    "trunq lane policy mail fair --max-running 4",
+    "trunq lane policy mail default fair --max-running 4",
     "# The smallest priority first",
-    "trunq lane policy work priority",
+    "trunq lane policy work default priority",
     "# By a function of yours, which some process has: trunq leader shop:ranks",
-    "trunq lane policy mail ranked --function by_need",
+    "trunq lane policy mail default ranked --function by_need",
 )
 def policy(
     queue: option.Queue,
+    subscription: Name,
     policy: Annotated[
-        Literal["fair", "priority", "ranked"],
+        Literal["fair", "priority", "ranked"] | None,
         typer.Argument(
             metavar="POLICY",
             help="fair: a share of each lane in turn; priority: the smallest priority first; "
             "ranked: by a function of yours.",
         ),
-    ],
-    subscription: option.Subscription = "default",
+    ] = None,
     function: Annotated[
         str | None,
         typer.Option(
@@ -270,6 +271,10 @@ def policy(
     A limit that you leave out is none, also when there was one. Every eighth lease goes to the lane that
     has waited longest, so none waits for ever. `trunq lane set` gives one lane limits of its own.
     """
+    if policy is None:
+        is_policy = subscription in ("fair", "priority", "ranked")
+        said = f"default {subscription}" if is_policy else f"{subscription} fair (or priority, ranked)"
+        raise Mistake(f"Say which subscription, and which policy: trunq lane policy {queue} {said}")
     if (policy == "ranked") != (function is not None):
         raise Mistake(
             "The policy ranked goes by a function of yours, and no other does: --function names it."
@@ -300,7 +305,8 @@ def rankings(
     """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_rankings(queue)]
-    nothing = "No function ranks lanes. To have one do so: trunq lane policy QUEUE ranked --function NAME"
+    way = "trunq lane policy QUEUE SUBSCRIPTION ranked --function NAME"
+    nothing = f"No function ranks lanes. To have one do so: {way}"
     shown = found if json or csv else [{**row, "ranker": row["ranker"] or "nobody"} for row in found]
     write_rows(shown, RANKING_COLUMNS, json, nothing, csv)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -169,6 +170,18 @@ class Command(_Help, TyperCommand):
     """A command."""
 
 
+_BEHIND = ("--dsn", "--embedded", "--directory", "--json")
+_WORDS = {
+    "version": "trunq --version",
+    **dict.fromkeys(("enqueue", "push", "send"), "trunq publish QUEUE PAYLOAD"),
+    **dict.fromkeys(("job", "jobs", "task", "tasks"), "trunq message list QUEUE"),
+    **dict.fromkeys(("run", "consume", "start"), "trunq worker MODULE:APP"),
+    **dict.fromkeys(("retry", "requeue"), "trunq dead requeue QUEUE"),
+    **dict.fromkeys(("init", "install", "migrate"), "trunq db install"),
+    **dict.fromkeys(("queues", "ls"), "trunq queue list"),
+}
+
+
 class Group(_Help, TyperGroup):
     """A noun with its verbs, or the app with all of them."""
 
@@ -178,30 +191,40 @@ class Group(_Help, TyperGroup):
                 option.metavar = FLAG
         super().format_help(ctx, formatter)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.parent is None and args and (flag := args[0].partition("=")[0]) in _BEHIND:
+            # Not repeated with its value, which may have a password.
+            takes_value = flag in ("--dsn", "--directory")
+            rest = args[2 if takes_value and "=" not in args[0] else 1 :]
+            value = f" {flag[2:].upper()}" if takes_value else ""
+            ctx.fail(f"{flag} goes behind the command: trunq {shlex.join(rest) or 'COMMAND'} {flag}{value}")
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if ctx.parent is None and args[0] in _WORDS and args[0] not in self.commands:
+            ctx.fail(f"No such command '{args[0]}'. Write: {_WORDS[args[0]]}")
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         # Typer would put nouns after commands; ORDER is the order of use. Commands of plug-ins come first.
         return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else -1)
 
 
-ORDER = (
-    *("db", "queue", "publish", "worker", "leader", "status", "statistics"),
-    *(
-        "subscription",
-        "stream",
-        "group",
-        "lane",
-        "schedule",
-        "pipeline",
-        "webhook",
-        "capture",
-        "message",
-        "dead",
-        "archive",
-        "taker",
-        "memo",
-        "role",
-    ),
-)
+PANELS = {
+    "Begin, publish, work, watch": ("db", "queue", "publish", "worker", "leader", "status", "statistics"),
+    "Who reads, and in which order": ("subscription", "stream", "group", "lane"),
+    "Where messages come from and go": ("schedule", "pipeline", "webhook", "capture"),
+    "Messages, one by one or all": ("message", "dead", "archive", "taker", "memo"),
+    "Rights": ("role",),
+}
+"""The commands in the order of use, under the headings of `trunq --help`."""
+
+ORDER = tuple(name for names in PANELS.values() for name in names)
+
+
+def panel(command: str) -> str:
+    """Under which heading a command stands."""
+    return next(heading for heading, names in PANELS.items() if command in names)
 
 
 def noun(help: str, *lines: str) -> typer.Typer:
@@ -209,11 +232,13 @@ def noun(help: str, *lines: str) -> typer.Typer:
     return typer.Typer(cls=Group, no_args_is_help=True, help=help, epilog=examples(*lines))
 
 
-def verb(app: typer.Typer, name: str, *lines: str) -> Callable[[Function], Function]:
+def verb(
+    app: typer.Typer, name: str, *lines: str, panel: str | None = None
+) -> Callable[[Function], Function]:
     """Register a function as a command, with examples."""
 
     def register(function: Function) -> Function:
-        app.command(name, cls=Command, epilog=examples(*lines))(spread(function))
+        app.command(name, cls=Command, epilog=examples(*lines), rich_help_panel=panel)(spread(function))
         return function
 
     return register

@@ -109,6 +109,7 @@ def set_subscription(
     policy: Policy,
     filter: Filter,
     limits: Limits,
+    lanes: Annotated[str | None, typer.Option("--policy", hidden=True)] = None,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
@@ -117,6 +118,11 @@ def set_subscription(
     Without any option it shows it. It holds for the next lease and the next failure of each message. A new
     filter counts for what is read from then on: what it passed over before does not come back.
     """
+    if lanes is not None:
+        raise Mistake(
+            "The policy by which lanes are served is set where lanes are: "
+            f"trunq lane policy {queue} {subscription} {lanes}"
+        )
     changes = policy.given() | filter.given()
     with client(database) as trunq:
         there = _there(trunq, queue, subscription)

@@ -48,6 +48,7 @@ from trunq.errors import InvalidArgument, translated
 from trunq.rank import Ranks
 from trunq.schedule import Missed, Overlap, Schedule
 from trunq.signals import run_with_signals
+from trunq.wire.habit import WorkerHabits, mark
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Backoff, Interval, Label, label, seconds
 from trunq.worker import child
@@ -63,7 +64,7 @@ from trunq.worker.run import Options, Run, UnknownKinds
 __all__ = ["Statistics", "UnknownKinds", "Worker"]
 
 
-class Worker(Now):
+class Worker(Now, WorkerHabits):
     """Serves one queue, or several in turn, with handlers by kind.
 
     `dsn` is the database; when not given, that of the settings (TRUNQ_DSN, trunq.toml). `name` is for a
@@ -279,6 +280,7 @@ class Worker(Now):
             handler = inspect(function)
             for kind in names:
                 self._registry.add(kind, handler)
+            mark(function, names[0])
             return function
 
         return register
