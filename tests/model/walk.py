@@ -12,6 +12,7 @@ import psycopg
 
 from calling import Lease, call, move_clock, new_names
 from engine import Engine
+from model.leftover import left_of
 from model.matrix import MAX_ATTEMPTS, Fate, Reader
 from trunq import history
 
@@ -132,15 +133,12 @@ class Walk:
             options["options"] = {"awaited": True}
         if delay or max_age:
             options |= {"delay": delay, "max_age": max_age}
-        unique_key = None
+        is_unique = bool({"refuse", "replace"} & set(self.names)) and self.chance.random() < 0.7
+        unique_key = self.chance.choice(["u1", "u2", "u3"]) if is_unique else None
         with self.as_publisher(key):
-            if {"refuse", "replace"} & set(self.names) and self.chance.random() < 0.7:
-                unique_key = self.chance.choice(["u1", "u2", "u3"])
-                ((id, is_new),) = self.work.call("publish_unique", unique_key=unique_key, **options)
-                if not is_new:
-                    return
-            else:
-                id = self.work.ask("publish", **options)
+            id = self.put(unique_key, options)
+        if id is None:
+            return
         self.note(id, key, kind, unique_key, *(("scheduled", "ready") if delay else ()))
         if "options" in options:
             self.awaited.add(id)
@@ -148,6 +146,13 @@ class Walk:
             for reader in self.readers.values():
                 if id in reader.fates:
                     reader.fates[id].doom.add("dead")
+
+    def put(self, unique_key: str | None, options: dict[str, Any]) -> int | None:
+        """Publish one message; None when it was left out."""
+        if unique_key is None:
+            return int(self.work.ask("publish", **options))
+        ((id, is_new),) = self.work.call("publish_unique", unique_key=unique_key, **options)
+        return id if is_new else None
 
     def publish_later(self) -> None:
         self.publish(delay="1 second")
@@ -166,8 +171,8 @@ class Walk:
             f"insert into {self.table} values (%s, 1) on conflict (id) do update set n = {self.table}.n + 1",
             row,
         )
-        ids = {id: (key, kind) for id, key, kind in self.work.run(
-            "select id, key, kind from {log} where subscription_id is null and payload ? 'op'").fetchall()}  # fmt: skip
+        changes = "select id, key, kind from {log} where subscription_id is null and payload ? 'op'"
+        ids = {id: (key, kind) for id, key, kind in self.work.run(changes).fetchall()}
         for id in sorted(ids.keys() - set(self.published)):
             self.note(id, *ids[id], None)
 
@@ -458,21 +463,7 @@ class Walk:
         """Nothing of the queue is left, whatever it had, but its archive."""
         id = self.work.queue_id
         self.work.ask("drop_queue", force=True)
-        tables = self.work.connection.execute(
-            "select c.table_schema || '.' || c.table_name from information_schema.columns c join information_schema.tables t using (table_schema, table_name)"
-            " where c.column_name = 'queue_id' and c.table_schema = 'trunq' and t.table_type = 'BASE TABLE'"
-        ).fetchall()
-        for (table,) in tables:
-            (count,) = self.work.connection.execute(
-                f"select count(*) from {table} where queue_id = {id}".encode()
-            ).fetchone() or (None,)
-            assert count == 0, f"{table} remembers the queue"
-        left = self.work.connection.execute(
-            "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace"
-            " where n.nspname in ('trunq_log', 'trunq_data', 'trunq_queue') and c.relname ~ %s",
-            (f"^{self.work.queue}(_(?!archive)|$)",),
-        ).fetchall()
-        assert left == []
+        assert left_of(self.work.connection, self.work.queue, id) == []
         if "archive" in self.names:
             call(self.work.connection, "drop_archive", queue=self.work.queue)
         for statement in (

@@ -245,7 +245,8 @@ def test_a_reset_keeps_what_was_said_of_lanes_ranks_and_workers(session: Connect
     assert [row.rate for row in work.call("list_lanes") if row.lane == "a"] == [3]
     assert (
         work.fetch(
-            "select count(*) from trunq.worker w join trunq.subscription s using (subscription_id) where s.queue_id = {id}"
+            "select count(*) from trunq.worker w join trunq.subscription s using (subscription_id)"
+            " where s.queue_id = {id}"
         )
         == 1
     )

@@ -35,7 +35,7 @@ EXAMPLES = (
     "trunq worker shop:worker --grace 25s",
     "# Another queue with the same handlers",
     "trunq worker shop:worker --queue orders_eu --subscription audit",
-    "# As a batch job, retries left for the next one; status 3: some died, or have no handler",
+    "# As a batch job, retries left for the next; status 3: some are dead, or unhandled",
     "trunq worker shop:worker --until-empty",
     "# The same, and it waits for retries and delays",
     "trunq worker shop:worker --until-idle",

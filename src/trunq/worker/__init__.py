@@ -77,8 +77,8 @@ class Worker(Now, WorkerHabits):
     that reserve, instead of extensions for as long as it runs. `grace` is the time from a stop to the end:
     handlers that take longer fail (when not given, they are waited for). `max_connections` bounds the
     connections to the database; when not given, each handler in a transaction can have one, besides one each
-    for leases, answers and the bell and three for the leader; the log says at the start how many that is. `lead=False`
-    keeps it from standing for election as leader. With `ranks` it calls the functions among them by which
+    for leases, answers and the bell and three for the leader; the log says at the start how many that is.
+    `lead=False` keeps it from standing for election as leader. With `ranks` it calls the functions among them by which
     lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in random
     order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
     nothing of its subscription can be leased and nothing is held, by whatever worker; what is delayed, a

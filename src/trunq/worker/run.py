@@ -28,6 +28,7 @@ from trunq.wire.array import text_array
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
+from trunq.worker.ending import STUBBORN, end_all, wait_all
 from trunq.worker.fetch import Fetcher
 from trunq.worker.heartbeat import Heartbeat
 from trunq.worker.lease import Lease, Source, Statistics
@@ -49,8 +50,6 @@ _FOR_HANDLERS: Final = 0.8
 """This share of the grace is for handlers."""
 _FOR_ANSWERS: Final = 0.9
 """Until then is the time of their answers; the rest is for the end."""
-_STUBBORN: Final = 5.0
-"""Seconds in which what is cancelled should end, when no grace bounds them."""
 _FOR_LEASE: Final = 0.25
 """This share of the grace is for the answer of a lease that was asked for before."""
 _LEAVING: Final = 1.0
@@ -197,7 +196,7 @@ class Run:
             now = monotonic()
             since = now - (signals.heard_at or now)
             self._ends_at = now - since + grace
-            loop.call_later(max(0.0, min(grace * _FOR_LEASE, _STUBBORN) - since), self._lease_no_longer)
+            loop.call_later(max(0.0, min(grace * _FOR_LEASE, STUBBORN) - since), self._lease_no_longer)
             loop.call_later(max(0.0, grace * _FOR_HANDLERS - since), self._give_up)
             loop.call_later(max(0.0, grace * _FOR_ANSWERS - since), self._overdue.set)
         self._fetcher.stop()
@@ -392,7 +391,7 @@ class Run:
                     other.result()
             task.result()
         finally:
-            await _end(task)
+            await end_all(task)
 
     async def _drain(self, slots: set[asyncio.Task[None]]) -> None:
         """Give back what has not started, let finish what runs, deliver all answers."""
@@ -403,7 +402,7 @@ class Run:
             if ids:
                 self._outbox.release(lease, ids)
         self._backlog.close()
-        await self._watch(self._in_time(_all(slots)), slots)
+        await self._watch(self._in_time(wait_all(slots)), slots)
         await self._watch(self._in_time(self._outbox.flushed()))
 
     async def _in_time(self, work: Coroutine[Any, Any, None]) -> None:
@@ -440,8 +439,8 @@ class Run:
 
     async def _end_in_time(self, slots: set[asyncio.Task[None]]) -> None:
         """A handler may refuse to end: half of what is left of the grace is for closing the connections."""
-        left = _STUBBORN if self._ends_at is None else (self._ends_at - monotonic()) / 2
-        await _end(*slots, *self._background, within=max(0.0, left))
+        left = STUBBORN if self._ends_at is None else (self._ends_at - monotonic()) / 2
+        await end_all(*slots, *self._background, within=max(0.0, left))
 
     async def _is_empty(self) -> bool:
         async def left(connection: AsyncConnection[Any]) -> int:
@@ -483,21 +482,3 @@ def _cut_off(running: int) -> str:
     if running == 1:
         return "1 handler was cut off; its message comes back when its lease ends"
     return f"{running} handlers were cut off; their messages come back when their leases end"
-
-
-async def _all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    # Not gather: cancelled itself, it would cancel them.
-    for task in tasks:
-        await asyncio.wait({task})
-        task.result()
-
-
-async def _end(*tasks: asyncio.Task[None], within: float = _STUBBORN) -> None:
-    """Cancel tasks and wait until they have ended, however; not for ever, for a handler may refuse to."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        done, _ = await asyncio.wait(tasks, timeout=within)
-        for task in done:
-            if not task.cancelled():
-                task.exception()
