@@ -348,8 +348,8 @@ def test_lanes_do_not_hand_out_what_was_cancelled(session: Connection, count: in
     left: list[int] = []
     while more := engine.lease(count):
         left += more.ids
-    # They take no place among the three that may run.
-    assert left == ready[6:]
+    # They take no place among the three that may run. Which lane comes first depends on who buries them.
+    assert sorted(left) == ready[6:]
     assert dead(engine) == dict.fromkeys(given, "cancelled")
 
 
