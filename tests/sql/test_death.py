@@ -158,6 +158,26 @@ def test_dead_messages_are_chosen_by_reason(work: Engine) -> None:
         work.ask("requeue", reason="age")
 
 
+@pytest.mark.parametrize("slots", [None, 2])
+def test_a_message_that_a_stream_gave_up_is_made_known_too(work: Engine, slots: int | None) -> None:
+    failures = Engine(work.connection, next(new_names("failures"))).create()
+    if slots:
+        work.ask("create_group", group="stream", slots=slots)
+        work.ask("join_group", group="stream", member="ada")
+    else:
+        work.ask("subscribe", subscription="stream", mode="exclusive")
+    assert work.call("set_dead", subscription="stream", into=failures.queue)[0].into_queue == failures.queue
+    assert work.call("set_dead", subscription="stream")[0].into_queue == failures.queue
+    (id,) = work.publish(keys=["k"], options={"max_attempts": 1})
+    while not work.call("list_dead"):
+        (batch,) = work.call("next_batch", subscription="stream", worker="ada")
+        named = {"subscription": "stream", "batch_id": batch.batch_id, "token": batch.token}
+        work.call("retry_batch", **named, error="bad")
+        work.call("finish_batch", **named)
+    (told,) = failures.lease().messages[0].headers["trunq_dead"]
+    assert (told["subscription"], told["id"], told["error"]) == ("stream", id, "bad")
+
+
 def test_what_cannot_be_is_refused(work: Engine) -> None:
     with refused("TQ005", "the same queue"):
         work.ask("set_dead", into=work.queue)
@@ -165,7 +185,4 @@ def test_what_cannot_be_is_refused(work: Engine) -> None:
         work.ask("set_dead", into="nowhere")
     with refused("TQ002", "nobody"):
         work.ask("set_dead", subscription="nobody")
-    work.ask("subscribe", subscription="stream", mode="exclusive")
-    with refused("TQ011", "stream"):
-        work.ask("set_dead", subscription="stream")
     assert call(work.connection, "list_dead", queue=work.queue) == []

@@ -15,7 +15,10 @@ class AsyncHistory(AsyncAccess):
     async def show_message(
         self, queue: str, id: int, *, connection: AsyncGiven | None = None
     ) -> list[MessageState]:
-        """One message and all that became of it, a row a shared subscription; [] when there is none."""
+        """One message and all that became of it, a row a shared subscription; if none has it, a row a stream.
+
+        Raises MessageNotFound when there is none.
+        """
         return await self._records(connection, MessageState, "show_message", queue=queue, id=id)
 
     async def list_messages(

@@ -15,7 +15,10 @@ class History(Access):
     """History."""
 
     def show_message(self, queue: str, id: int, *, connection: Given | None = None) -> list[MessageState]:
-        """One message and all that became of it, a row a shared subscription; [] when there is none."""
+        """One message and all that became of it, a row a shared subscription; if none has it, a row a stream.
+
+        Raises MessageNotFound when there is none.
+        """
         return self._records(connection, MessageState, "show_message", queue=queue, id=id)
 
     def list_messages(

@@ -178,19 +178,26 @@ create or replace function trunq.set_dead(
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+  -- Of a group by key, all its slots.
+  v_ids integer[] := array(
+    select s.subscription_id from trunq.subscription s left join trunq.subscription_group g on g.group_id = s.group_id
+    where s.queue_id = v_queue.queue_id and p_subscription in (s.name, g.name) order by s.subscription_id);
   v_role text;
 begin
+  if v_ids = '{}' then
+    perform trunq._subscription(p_queue, p_subscription);
+  end if;
   if p_into = p_queue then
     perform trunq._fail('TQ005', format('what dies in queue "%s" cannot be published into the same queue', p_queue), 'requeue it, or name another queue');
   elsif p_into <> '' then
     perform trunq._find_queue(p_into);
   end if;
   if num_nonnulls(p_warn, p_notify, p_into) > 0 then
-    insert into trunq.dead_policy (subscription_id) values (v_sub.subscription_id) on conflict do nothing;
+    insert into trunq.dead_policy (subscription_id) select unnest(v_ids) on conflict do nothing;
     update trunq.dead_policy p set warns = coalesce(p_warn, p.warns), notifies = coalesce(p_notify, p.notifies),
       into_queue = case when p_into is null then p.into_queue else nullif(p_into, '') end
-    where p.subscription_id = v_sub.subscription_id;
+    where p.subscription_id = any (v_ids);
     if not exists (select from pg_trigger t where t.tgrelid = 'trunq.dead'::regclass and t.tgname = 'tell') then
       v_role := trunq._become_owner();
       -- Nobody waits for what was not to be handled any more.
@@ -200,16 +207,16 @@ begin
     end if;
   end if;
   return query
-    select coalesce(p.warns, false), coalesce(p.notifies, false), p.into_queue, format('trunq_%s_dead', v_sub.queue_id)
-    from (select) one left join trunq.dead_policy p on p.subscription_id = v_sub.subscription_id;
+    select coalesce(p.warns, false), coalesce(p.notifies, false), p.into_queue, format('trunq_%s_dead', v_queue.queue_id)
+    from (select) one left join trunq.dead_policy p on p.subscription_id = v_ids[1];
 exception when lock_not_available then
   perform trunq._fail('TQ009', 'an open transaction has been giving messages up for 5 seconds',
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
 comment on function trunq.set_dead(text, text, boolean, boolean, text) is
-  'Says how a shared subscription makes it known when a message of it dies, rejected or after its last attempt: p_warn: a WARNING in the log of the server; p_notify: a NOTIFY on channel, with the name of the subscription and the id; p_into: the message is published into that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why. Null: as it is.
+  'Says how a subscription, or a group, makes it known when a message of it dies, rejected or after its last attempt: p_warn: a WARNING in the log of the server; p_notify: a NOTIFY on channel, with the name of the subscription and the id; p_into: the message is published into that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why. Null: as it is.
 Returns: how it is now, and the channel of the queue.
-Raises: TQ001, TQ002, TQ005 for the queue itself, TQ011; TQ009 while an open transaction gives messages up, the first time.
+Raises: TQ001, TQ002, TQ005 for the queue itself; TQ009 while an open transaction gives messages up, the first time.
 Locks: the dead messages of all queues, for a moment, the first time.';
 
 create or replace function trunq._tell_dead() returns trigger
@@ -218,7 +225,7 @@ declare
   v_policy record;
   v_error text := new.errors #>> '{-1,error}';
 begin
-  select p.*, s.name subscription, q.name queue into v_policy
+  select p.*, split_part(s.name, '#', 1) subscription, q.name queue into v_policy
   from trunq.dead_policy p join trunq.subscription s on s.subscription_id = p.subscription_id join trunq.queue q on q.queue_id = s.queue_id
   where p.subscription_id = new.subscription_id;
   if not found then

@@ -36,13 +36,22 @@ begin
       v_message.headers, v_message.attempt, v_message.attempts, v_message.published_at, v_message.due_at, v_message.worker,
       v_message.leased_at, v_message.expires_at, v_message.finished_at, v_message.error, v_message.result;
   end loop;
+  if v_found then
+    return;
+  end if;
+  for v_sub in
+    select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'exclusive' order by s.name
+  loop
+    return query select m.* from trunq._streamed_message(v_sub, v_queue, p_id) m;
+    v_found := v_found or found;
+  end loop;
   if not v_found then
     perform trunq._fail('TQ013', format('queue "%s" has no message %s', p_queue, p_id),
-      'it was never published, or its time (the retention) is over');
+      'it was never published, its time (the retention) is over, or no subscription reads it');
   end if;
 end $$;
 comment on function trunq.show_message(text, bigint) is
-  'One message as each shared subscription sees it. state: scheduled, ready, leased, retrying, done, dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs.
+  'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, done, dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(

@@ -238,6 +238,45 @@ comment on function trunq.show_batch(text, text, bigint) is
   'What a batch is about. state: open, overdue (its time ran out, and nobody has taken it over yet), waiting (nobody has it: it failed, or is the rest of another), finished, ended (it failed, or was taken over). messages: those that pass the filter as it is now; null when some are gone. attempt: 1 at first; error: of the attempt before.
 Raises: TQ001, TQ002, TQ010, TQ011; TQ012 for a batch this subscription never had, or that is kept no longer.';
 
+create or replace function trunq._streamed_message(p_sub trunq.subscription, p_queue trunq.queue, p_id bigint)
+returns table (
+  subscription text, state text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempt integer, attempts jsonb,
+  published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
+  finished_at timestamptz, error text, result jsonb
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+declare
+  v_rows record := trunq._rows_of(p_queue, p_id, p_id);
+  v_end pg_snapshot := coalesce(trunq._frontier(p_queue, p_sub.subscription_id), (trunq._newest_batch(p_queue, p_sub.subscription_id)).hi, p_sub.start);
+begin
+  return query execute format($q$
+    with place as (
+      select e.id, e.place, e.attempt, e.created_at, e.due_at, e.kind, e.key, e.payload, e.headers, e.errors, null::xid8 txid
+      from trunq._elsewhere($2, $1, array[$3]) e
+      union all
+      (select g.id, null, g.attempt, g.created_at, null, g.kind, g.key, g.payload, g.headers, g.errors, g.txid from %1$s g
+       where g.subscription_id = $1 or g.subscription_id is null and %2$s order by g.txid desc limit 1)
+      order by txid desc limit 1),
+    told as (
+      select p.*, b.worker, b.leased_at, b.expires_at, coalesce(p.place, case
+          when b.worker is not null then 'leased'
+          when b.lease_id is not null or not pg_visible_in_snapshot(p.txid, $5) then 'ready'
+          when exists (select from trunq.purged u where u.subscription_id = $1 and u.ids @> array[$3]) then 'purged'
+          else 'done' end) state
+      from place p left join lateral (
+        select o.* from trunq._open_batches($6, $1) o
+        where p.place is null and trunq._in_window(p.txid, o.lo, o.hi) and (p.txid, p.id) > (coalesce(o.after_txid, '0'), coalesce(o.after_id, 0))
+          and (p.txid, p.id) <= (o.last_txid, o.last_id) limit 1) b on true)
+    select $4, t.state, t.id, t.kind::text, t.key::text, t.payload::jsonb, t.headers::jsonb, t.attempt::integer, '[]'::jsonb, t.created_at, t.due_at,
+      t.worker, t.leased_at, t.expires_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end,
+      case when t.state <> 'done' then t.errors -> -1 ->> 'error' end, null::jsonb
+    from told t
+  $q$, v_rows.query, trunq._is_for('g', format('%L::pg_snapshot', p_sub.start)) || ' and ' || trunq._filter_condition(p_sub.filter))
+  using p_sub.subscription_id, p_queue.queue_id, p_id, split_part(p_sub.name, '#', 1), v_end, p_queue;
+end $$;
+comment on function trunq._streamed_message(trunq.subscription, trunq.queue, bigint) is
+  'A message as an exclusive subscription sees it; of a group by key, the slot that reads it. No row: none that is kept.';
+
 create or replace function trunq.list_streams(p_queue text default null)
 returns table (
   queue text, subscription text, position_tick_id bigint, newest_tick_id bigint, first_tick_id bigint, pending bigint, is_estimate boolean,

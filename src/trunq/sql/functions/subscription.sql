@@ -219,6 +219,12 @@ begin
       perform trunq._fail('TQ011', format('"%s" of queue "%s" is a group by key, not one subscription', p_subscription, p_queue),
         format('its slots are subscriptions, %s#0 and so on', p_subscription));
     end if;
+    if p_mode = 'shared' and not exists (
+        select from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id where q.name = p_queue and s.mode = 'shared')
+      and exists (select from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id where q.name = p_queue) then
+      perform trunq._fail('TQ002', format('queue "%s" has no subscription "%s": streams alone read it', p_queue, coalesce(p_subscription, '')),
+        format('select * from trunq.list_streams(''%1$s'') tells where they stand, trunq.show_message(''%1$s'', 42) where a message is', p_queue));
+    end if;
     perform trunq._fail('TQ002', format('queue "%s" has no subscription "%s"', p_queue, coalesce(p_subscription, '')),
       format('create it: select trunq.subscribe(''%s'', ''name''); select * from trunq.list_subscriptions() shows those there are', p_queue));
   end if;
