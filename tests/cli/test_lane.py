@@ -123,7 +123,7 @@ def test_a_policy_says_the_order_and_what_each_lane_may(trunq: Shell, client: Cl
         (["set", "mail", "a", "--burst", "3"], "give --rate too"),
         (["set", "mail", "a", "--rate", "0"], "rate of a lane is more than 0"),
         (["set", "mail", "a", "--priority", "3", "--weight", "3"], "it has no priorities"),
-        (["policy", "mail", "fair", "--burst", "3"], "give --rate too"),
+        (["policy", "mail", "default", "fair", "--burst", "3"], "give --rate too"),
         (["pause", "work", "a"], 'none of them is called "a"'),
         (["pause", "mail", "a", "--until", "2001-01-01"], "that time is over"),
         (["pause", "mail", "a", "--until", "2999-01-01", "--for", "1h"], "either --until or --for"),

@@ -23,7 +23,7 @@ def test_arguments_of_others_are_refused_with_ours(database: str) -> None:
             publish("orders", {"order": 1}, countdown=10)
         with pytest.raises(TypeError, match="'eta'; what you mean is due_at"):
             many("orders", [1], eta=10)
-        with pytest.raises(TypeError, match="unexpected keyword argument 'flavour'$"):
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'flavour'$"):
             publish("orders", {"order": 1}, flavour=10)
         assert client.list_messages("orders") == []
         client.publish("orders", {"order": 1}, delay=10)
@@ -35,7 +35,7 @@ def test_methods_of_others_are_refused_with_ours() -> None:
     for name in ("enqueue", "delay", "send_task", "apply_async"):
         with pytest.raises(AttributeError, match=r"write client\.publish\('orders', \{'order': 1\}, kind="):
             getattr(client, name)
-    with pytest.raises(AttributeError, match="'AsyncClient' object has no attribute 'flavour'$"):
+    with pytest.raises(AttributeError, match=r"'AsyncClient' object has no attribute 'flavour'$"):
         AsyncClient("host=/nonexistent").flavour  # type: ignore[attr-defined]  # noqa: B018
     assert not hasattr(client, "flavour")
 
@@ -43,7 +43,7 @@ def test_methods_of_others_are_refused_with_ours() -> None:
 def test_a_worker_and_a_handler_name_ours() -> None:
     worker: Any = Worker("orders")
     with pytest.raises(AttributeError, match=r"no attribute 'task': write @worker.handler\('placed'\)"):
-        worker.task
+        _ = worker.task
 
     @worker.handler("placed")
     def place(message: Message) -> str:
