@@ -36,7 +36,7 @@ def test_messages_are_cancelled_by_id_and_it_says_what_becomes_of_each(trunq: Sh
     assert client.lease("mail", "default", "me", 10) == []
     assert reasons(client) == dict.fromkeys((running, ready, later), "cancelled")
     assert "cancelled" in trunq("dead", "list", "mail").said
-    assert "cancel, by me" in trunq("message", "show", "mail", str(ready)).said
+    assert "cancelled, by me" in trunq("message", "show", "mail", str(ready)).said
 
 
 def test_as_json(trunq: Shell, client: Client) -> None:

@@ -157,7 +157,7 @@ def test_a_message_tells_its_story(trunq: Shell, client: Client) -> None:
     shown = trunq("message", "show", "mail", str(id))
     assert 'payload {"to": "ada"}' in shown.said
     assert "Subscription default: dead" in shown.said
-    assert re.search(r"attempt 1 reject, by postman at \S+, in 250 ms: no such street", shown.said)
+    assert re.search(r"attempt 1 rejected, by postman at \S+, in 250 ms: no such street", shown.said)
     (told,) = trunq("message", "show", "mail", str(id), "--json").json
     assert (told["state"], told["attempts"][0]["worker"]) == ("dead", "postman")
     assert attempt({"took": 1.0012}) == "running, by None, in 1.001 s"

@@ -24,6 +24,11 @@ comment on table trunq.unhandled is
   'Messages that were put off for want of a handler and are in the log again, one row a promotion, subscription and kind, until they are read (trunq.forget).';
 
 -- The table of outcomes (functions/outcome.sql) names them all, once.
-drop function if exists trunq._ending("char");
+do $$
+begin
+  if to_regprocedure('trunq._ending("char")') is not null then
+    drop function trunq._ending("char");
+  end if;
+end $$;
 comment on column trunq_data._specimen_archive.outcome is
   'success, failed (retried, or given up after its last attempt), timed_out, rejected, released, lease_expired, expired, cancelled or replaced.';
