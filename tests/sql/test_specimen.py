@@ -8,7 +8,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import errors
 
 from calling import answer, ask, call, come_back, fetch, lease, new_names, publish, refused
 from conftest import Connect
@@ -105,27 +104,6 @@ def test_the_files_can_be_run_one_by_one(session: Connection) -> None:
     for _, sql in install.function_files():
         session.execute(sql.encode())
     assert of_queue(session, "_specimen") == before
-
-
-def test_plpgsql_check_finds_nothing(session: Connection) -> None:
-    try:
-        session.execute("create extension if not exists plpgsql_check")
-    except (errors.FeatureNotSupported, errors.UndefinedFile, errors.InsufficientPrivilege):
-        pytest.skip("this server has no plpgsql_check")
-    found = session.execute("""
-        select p.oid::regprocedure::text, c.lineno, c.message
-        from pg_proc p join pg_language l on l.oid = p.prolang
-        cross join lateral plpgsql_check_function_tb(p.oid,
-          relid => case when p.proname = '_tell_dead' then 'trunq.dead'::regclass
-            when p.prorettype = 'trigger'::regtype then 'trunq_log._specimen'::regclass else 0 end,
-          newtable => case when p.proname in ('_announce', '_count_published') then 'published' end,
-          extra_warnings => false, other_warnings => false, performance_warnings => false) c
-        where l.lanname = 'plpgsql'
-          and (p.pronamespace = 'trunq'::regnamespace or p.proname like '\\_specimen\\_%')
-          -- It cannot see what EXECUTE assigns.
-          and c.message !~ 'record ".*" is not assigned yet'
-    """).fetchall()
-    assert found == [], found
 
 
 @pytest.fixture

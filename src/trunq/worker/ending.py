@@ -11,6 +11,7 @@ STUBBORN: Final = 5.0
 
 
 async def wait_all(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Wait until all have ended; raises what the first one raised that did."""
     # Not gather: cancelled itself, it would cancel them.
     for task in tasks:
         await asyncio.wait({task})
