@@ -145,6 +145,7 @@ def drain(connection: Connection, queue: str, subscription: str = "default") -> 
 
 def move_clock(connection: Connection, by: str | timedelta) -> None:
     """Set the database's time, as this session sees it, so far from the real one."""
+    connection.execute("select trunq.let_clock_move() where to_regclass('trunq.moving_clock') is null")
     connection.execute("select set_config('trunq.clock_offset', %s, false)", (str(by),))
 
 

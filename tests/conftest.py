@@ -133,6 +133,8 @@ def servers() -> Iterator[Callable[[int], Embedded]]:
             with psycopg.connect(running[major].dsn, autocommit=True) as connection:
                 connection.execute(f"create database {TEMPLATE}")
                 install.install(make_conninfo(running[major].dsn, dbname=TEMPLATE))
+                with psycopg.connect(running[major].dsn, dbname=TEMPLATE, autocommit=True) as template:
+                    template.execute("select trunq.let_clock_move()")
                 connection.execute(f"create database {ROLLED_BACK} template {TEMPLATE}")
         return running[major]
 

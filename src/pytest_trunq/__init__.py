@@ -48,8 +48,9 @@ def trunq_template(trunq_server: Embedded) -> Iterator[str]:
     name = f"trunq_template_{os.getpid()}"
     dsn = _create(trunq_server, name, "template1")
     install.install(dsn)
+    _execute(dsn, "select trunq.let_clock_move()")
     yield dsn
-    _execute(trunq_server, "drop database {} with (force)", name)
+    _execute(trunq_server.dsn, "drop database {} with (force)", name)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def trunq_dsn(trunq_server: Embedded, trunq_template: str, monkeypatch: pytest.M
     # Workers and clients that name no database go by it.
     monkeypatch.setenv("TRUNQ_DSN", dsn)
     yield dsn
-    _execute(trunq_server, "drop database {} with (force)", name)
+    _execute(trunq_server.dsn, "drop database {} with (force)", name)
 
 
 @pytest.fixture
@@ -77,13 +78,13 @@ def trunq_client(trunq_dsn: str) -> Iterator[Client]:
 def _create(server: Embedded, name: str, template: str) -> str:
     from psycopg.conninfo import make_conninfo
 
-    _execute(server, "create database {} template {}", name, template)
+    _execute(server.dsn, "create database {} template {}", name, template)
     return make_conninfo(server.dsn, dbname=name)
 
 
-def _execute(server: Embedded, statement: str, *names: str) -> None:
+def _execute(dsn: str, statement: str, *names: str) -> None:
     import psycopg
     from psycopg import sql
 
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))

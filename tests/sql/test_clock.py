@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
-from calling import ask, burn, fetch, move_clock
+from calling import ask, burn, fetch, move_clock, refused
 from conftest import Connect
 
 Connection = psycopg.Connection[Any]
@@ -25,6 +26,28 @@ def test_the_clock_can_be_moved_both_ways(session: Connection) -> None:
     earlier = ask(session, "clock")
     assert timedelta(minutes=59) < later - real < timedelta(minutes=61)
     assert timedelta(minutes=59) < real - earlier < timedelta(minutes=61)
+
+
+def test_a_clock_moves_only_where_the_owner_lets_it(session: Connection, open_session: Connect) -> None:
+    with session.transaction(force_rollback=True):
+        ask(session, "let_clock_move", moves=False)
+        assert ask(session, "clock")
+        move = "select set_config('trunq.clock_offset', '1 hour', true)"
+        with (
+            refused("TQ005", "clock of this database does not move", "trunq.let_clock_move()"),
+            session.transaction(),
+        ):
+            session.execute(move)
+            ask(session, "clock")
+        ask(session, "let_clock_move")
+        session.execute(move)
+        assert ask(session, "clock")
+    with session.transaction(force_rollback=True):
+        session.execute(
+            "create role nobody_s; grant usage on schema trunq to nobody_s; set local role nobody_s"
+        )
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            ask(session, "let_clock_move")
 
 
 def test_a_snapshot_without_a_transaction_id_is_the_plain_one(session: Connection) -> None:

@@ -128,6 +128,16 @@ class AsyncQueues(AsyncAccess):
         now: datetime = await self._value(connection, "clock")
         return now
 
+    async def let_clock_move(
+        self, moves: bool | None = None, *, connection: AsyncGiven | None = None
+    ) -> None:
+        """Let sessions of a database of tests move its clock by the setting `trunq.clock_offset`; or no more.
+
+        Whoever may run SQL there may then end the leases of others. The fixtures of pytest do this by
+        themselves.
+        """
+        await self._value(connection, "let_clock_move", moves=moves)
+
     async def snapshot(self, *, connection: AsyncGiven | None = None) -> str:
         """Which transactions are finished now, as Postgres writes it: positions and ticks are made of it."""
         snapshot: str = await self._value(connection, "snapshot")

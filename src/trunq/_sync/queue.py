@@ -128,6 +128,14 @@ class Queues(Access):
         now: datetime = self._value(connection, "clock")
         return now
 
+    def let_clock_move(self, moves: bool | None = None, *, connection: Given | None = None) -> None:
+        """Let sessions of a database of tests move its clock by the setting `trunq.clock_offset`; or no more.
+
+        Whoever may run SQL there may then end the leases of others. The fixtures of pytest do this by
+        themselves.
+        """
+        self._value(connection, "let_clock_move", moves=moves)
+
     def snapshot(self, *, connection: Given | None = None) -> str:
         """Which transactions are finished now, as Postgres writes it: positions and ticks are made of it."""
         snapshot: str = self._value(connection, "snapshot")

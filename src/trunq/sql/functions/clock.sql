@@ -2,10 +2,42 @@
 
 create or replace function trunq.clock() returns timestamptz
 language sql volatile as $$
-  select pg_catalog.clock_timestamp() operator(pg_catalog.+) coalesce(nullif(pg_catalog.current_setting('trunq.clock_offset', true), ''), '0')::interval
+  select case when pg_catalog.length(pg_catalog.current_setting('trunq.clock_offset', true)) operator(pg_catalog.>) 0
+    then pg_catalog.clock_timestamp() operator(pg_catalog.+) trunq._clock_offset() else pg_catalog.clock_timestamp() end
 $$;
 comment on function trunq.clock() is
-  'The time all of trunq goes by: the database''s, moved by the setting trunq.clock_offset in tests. Column defaults of the log must be plain, and stable: with a volatile one such as clock_timestamp(), COPY inserts rows one by one (0.63 instead of 0.80 of a bare table).';
+  'The time all of trunq goes by: the database''s; moved by the setting trunq.clock_offset where its owner lets tests move it (trunq.let_clock_move). Column defaults of the log must be plain, and stable: with a volatile one such as clock_timestamp(), COPY inserts rows one by one (0.63 instead of 0.80 of a bare table).';
+
+create or replace function trunq._clock_offset() returns interval
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  v_offset constant interval := current_setting('trunq.clock_offset')::interval;
+begin
+  -- Whoever may run SQL may change a setting: a worker who moved the clock would end the leases of others.
+  if v_offset <> '0' and to_regclass('trunq.moving_clock') is null then
+    perform trunq._fail('TQ005', format('the clock of this database does not move, and the setting trunq.clock_offset is %s', v_offset),
+      'in a database of tests, its owner allows it: select trunq.let_clock_move(); else: reset trunq.clock_offset');
+  end if;
+  return v_offset;
+end $$;
+comment on function trunq._clock_offset() is 'The setting trunq.clock_offset; refused (TQ005) where the clock does not move.';
+
+create or replace function trunq.let_clock_move(p_moves boolean default true) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_role constant text := trunq._become_owner();
+begin
+  -- That it is there says all, to every role, and a copy of the database has it too.
+  if not p_moves then
+    drop table if exists trunq.moving_clock;
+  elsif to_regclass('trunq.moving_clock') is null then
+    create table trunq.moving_clock ();
+    comment on table trunq.moving_clock is 'Sessions may move their clocks here (trunq.let_clock_move): a database of tests.';
+  end if;
+  perform trunq._go_back(v_role);
+end $$;
+comment on function trunq.let_clock_move(boolean) is
+  'Lets sessions of this database move their clocks by the setting trunq.clock_offset, an interval, as tests do instead of waiting; for the owner of trunq, and for databases of tests alone: whoever may run SQL there may then end leases. p_moves false: no more.';
 
 create or replace function trunq.snapshot() returns pg_snapshot
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
