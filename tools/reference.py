@@ -122,7 +122,7 @@ def methods(name: str) -> list[str]:
 
 
 def signature(method: object) -> str:
-    """The parameters of a method, with their defaults, without `self`, `connection`, types and what is refused."""
+    """The parameters of a method, with their defaults, without `self`, `connection` and types."""
     shown, is_named = [], False
     for name, parameter in list(inspect.signature(method).parameters.items())[1:]:  # type: ignore[arg-type]
         if name == "connection" or parameter.kind is parameter.VAR_KEYWORD:
