@@ -1,10 +1,9 @@
 """Sessions of handlers in a transaction: what one handler leaves in its session, the next must not find.
 
 Locks, channels, settings, roles, temporary tables and cursors outlive a transaction, also one that is rolled
-back. They are cleaned away in the round trip of the commit or the rollback, each time, for some 40 µs: a look whether
-something is there costs more (for locks at those of all sessions, for settings at each of them), and what
-functions do leaves no trace in what a client sees.
-Prepared statements stay: they are ours, and dear.
+back. They are cleaned away in the round trip of the commit or the rollback, each time, for some 40 µs: a look
+whether something is there costs more (for locks at those of all sessions, for settings at each of them), and
+what functions do leaves no trace in what a client sees. Prepared statements stay: they are ours, and dear.
 
 A statement ends when its worker has died: the server looks each 2 s whether somebody still waits for it.
 Behind a connection pooler nothing of this is done, as the next statement may meet another session.
