@@ -39,6 +39,12 @@ class Engine:
         """A statement about this queue's tables: {log}, {lease}, {receipt}, {turn}, {id}."""
         return self.connection.execute(self._named(statement).encode(), arguments or None)
 
+    def rewrite(self, statement: str, *arguments: Any) -> None:
+        """What a log refuses, as a fault in the world would do it."""
+        self.run("select set_config('trunq.rewrite', 'on', false)")
+        self.run(statement, *arguments)
+        self.run("select set_config('trunq.rewrite', 'off', false)")
+
     def fetch(self, statement: str, *arguments: Any) -> Any:
         """The one value a statement about this queue's tables gives."""
         return fetch(self.connection, self._named(statement), *arguments)

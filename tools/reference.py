@@ -125,7 +125,7 @@ def signature(method: object) -> str:
     """The parameters of a method, with their defaults, without `self`, `connection` and types."""
     shown, is_named = [], False
     for name, parameter in list(inspect.signature(method).parameters.items())[1:]:  # type: ignore[arg-type]
-        if name == "connection":
+        if name == "connection" or parameter.kind is parameter.VAR_KEYWORD:
             continue
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_named:
             shown.append("*")

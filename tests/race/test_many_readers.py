@@ -35,7 +35,7 @@ def work(server: embedded.Embedded) -> Any:
         for number in range(BUSY + IDLE):
             work.drain(f"s{number}")
         for table in ("{log}", "{lease}", "{receipt}"):
-            work.run(f"update {table} set segment = mod(segment + 1, 4)")
+            work.rewrite(f"update {table} set segment = mod(segment + 1, 4)")
         yield work, lambda: psycopg.connect(own.dsn, autocommit=True)
 
 

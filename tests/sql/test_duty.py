@@ -65,7 +65,7 @@ def test_what_committed_a_little_late_is_found_at_once(work: Engine, open_sessio
     assert work.drain() == [id]
 
 
-@pytest.mark.parametrize("delay", [{"delay": "-1 hour"}, {"due_at": "2001-01-01"}])
+@pytest.mark.parametrize("delay", [{"delay": "0"}, {"due_at": "2001-01-01"}])
 def test_a_time_that_is_over_means_now(work: Engine, delay: dict[str, str]) -> None:
     assert work.ask("promote") == 0
     (id,) = work.publish(**delay)
@@ -187,7 +187,7 @@ def failures(connection: psycopg.Connection[Any]) -> list[Any]:
 
 def test_a_lease_that_cannot_be_ended_leaves_the_others_their_turn(failing: Engine) -> None:
     failing.run("drop trigger refuse on trunq.delayed")
-    failing.run("delete from {log}")
+    failing.rewrite("delete from {log}")
     failing.publish(4)
     held = [failing.lease(2, worker="a"), failing.lease(2, worker="b")]
     failing.run(

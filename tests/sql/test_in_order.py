@@ -142,19 +142,19 @@ def test_what_is_requeued_comes_at_the_end_of_its_key(laned: Engine) -> None:
 def test_one_that_somebody_deleted_lets_its_key_go_on(laned: Engine) -> None:
     ids = laned.publish(5, keys=["a"])
     held = laned.lease()
-    laned.run("delete from {log} where id = %s", ids[0])
+    laned.rewrite("delete from {log} where id = %s", ids[0])
     laned.answer("retry", held, delays=["0"])
     held = laned.lease()
     assert held.ids == ids[1:2]
     laned.answer("retry", held, delays=["0"])
     laned.ask("pause_lane", lane="a")
     assert not laned.lease()
-    laned.run("delete from {log} where id = %s", ids[1])
+    laned.rewrite("delete from {log} where id = %s", ids[1])
     laned.ask("resume_lane", lane="a")
     assert laned.lease().ids == ids[2:3]
     laned.publish(1, keys=["b"])
     last = laned.lease()
-    laned.run("delete from {log} where id = any (%s)", last.ids)
+    laned.rewrite("delete from {log} where id = any (%s)", last.ids)
     laned.answer("release", last)
     (more,) = laned.publish(1, keys=["b"])
     assert laned.lease().ids == [more]

@@ -178,7 +178,7 @@ def test_what_came_back_and_is_gone_with_its_segment_is_done(session: Connection
     # A lane that is paused may hold a segment that is older than the one of these.
     for kept in (2, 1):
         last = laned.fetch("select count(*) from {log}") - kept
-        laned.run(
+        laned.rewrite(
             "delete from {log} where txid in (select txid from {log} order by txid desc limit %s)", last
         )
         assert laned.state(id) == "done"

@@ -247,7 +247,7 @@ def test_a_clock_that_went_back_hides_no_lease(work: Engine) -> None:
     held = work.lease()
     # Old already, without moving the clock again.
     for table in TABLES:
-        work.run(f"update {{{table}}} set segment = mod(segment + 1, 4)")
+        work.rewrite(f"update {{{table}}} set segment = mod(segment + 1, 4)")
     assert work.status().leased == 1
     assert work.listed(state="leased") == [id]
     assert work.rotate() == 0
@@ -281,8 +281,8 @@ def test_history_is_right_at_every_step_of_the_way(work: Engine) -> None:
     work.drain("mail")
     # Everything but `later` is a span older.
     for table in ("{log}", "{lease}", "{receipt}"):
-        work.run(f"update {table} set segment = mod(segment + 3, 4)")
-    work.run("update {log} set segment = mod(segment + 1, 4) where id = %s", later)
+        work.rewrite(f"update {table} set segment = mod(segment + 3, 4)")
+    work.rewrite("update {log} set segment = mod(segment + 1, 4) where id = %s", later)
     known = {done: "done", retried: "retrying", dead: "dead", later: "ready"}
     with work.clock("2000 days"):
         for step in range(5):

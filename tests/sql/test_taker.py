@@ -356,7 +356,7 @@ def test_readers_of_batches_have_no_attempts(work: Engine, lake: Taking) -> None
 def test_a_time_that_is_none_is_left_out(work: Engine, lake: Taking) -> None:
     work.publish()
     held = work.lease()
-    work.run("update {log} set created_at = 'infinity'")
+    work.rewrite("update {log} set created_at = 'infinity'")
     work.ack(held, took=[float("nan")])
     (row,) = lake.take()
     assert (row["published_at"], row["waited"], row["took"]) == (None, None, None)

@@ -35,6 +35,7 @@ from trunq.worker.lease import Lease, Source, Statistics
 from trunq.worker.outcome import Outcomes
 from trunq.worker.pulse import Pulse
 from trunq.worker.registry import Registry
+from trunq.worker.session import EVERY, WATCH
 from trunq.worker.slot import NoHandler, Slot
 from trunq.worker.transaction import Transactions
 
@@ -60,6 +61,11 @@ _OF_LEADER: Final = 3
 
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
+
+
+_CAN_WATCH: Final = (
+    f"select case current_setting('{WATCH}') when '0' then set_config('{WATCH}', '{EVERY}', true) end"
+)
 
 
 UnknownKinds = Literal["wait", "reject"]
@@ -271,11 +277,23 @@ class Run:
         await check_schema(connection)
         await self._follow_policy(connection)
         await self._attend(connection)
+        if self._registry.colours_of_transactions and not self._leases.pooled:
+            await self._watch_statements(connection)
         if self._options.is_named:
             for source in self._sources:
                 await self._reclaim(connection, source)
         await self._answers.open()
         await self._bell.open()
+
+    async def _watch_statements(self, connection: AsyncConnection[Any]) -> None:
+        # Not every system can: refused when a session starts, it would be refused each time. What is set by
+        # the administrator stays.
+        try:
+            row = await (await connection.execute(_CAN_WATCH)).fetchone()
+        except psycopg.errors.InvalidParameterValue:
+            return
+        if row != (None,):
+            self._transactions.watch()
 
     async def _reclaim(self, connection: AsyncConnection[Any], source: Source) -> None:
         name = self._options.identity

@@ -1,9 +1,9 @@
 """Sessions of handlers in a transaction: what one handler leaves in its session, the next must not find.
 
 Locks, channels, settings, roles, temporary tables and cursors outlive a transaction, also one that is rolled
-back. They are cleaned away in the round trip of the commit or the rollback, each time: what costs is a look
-whether something is there (settings would be a look at all of them), and cleaning nothing is cheaper, 16 µs.
-Prepared statements stay: they are ours, and dear.
+back. They are cleaned away in the round trip of the commit or the rollback, each time, for some 40 µs: a look
+whether something is there costs more (for locks at those of all sessions, for settings at each of them), and
+what functions do leaves no trace in what a client sees. Prepared statements stay: they are ours, and dear.
 
 A statement ends when its worker has died: the server looks each 2 s whether somebody still waits for it.
 Behind a connection pooler nothing of this is done, as the next statement may meet another session.
@@ -23,12 +23,15 @@ from trunq.connection.session import PROBE, adapt, is_pooled
 from trunq.connection.silence import AsyncWatched, Watched
 
 _CLEAN: Final = (
-    b"select pg_catalog.pg_advisory_unlock_all(); close all; unlisten *; discard temp;"
-    # A role that the address or the database gives comes back by the second.
-    b" set session authorization default; reset role; reset all"
+    b"select pg_catalog.pg_advisory_unlock_all(); close all; unlisten *; discard temp; reset role; reset all"
 )
+_IDENTITY: Final = b"session_authorization"
+"""The server tells when this changes, so that it is set back only then."""
 _ENDS: Final = {b"COMMIT", b"ROLLBACK"}
-_WATCH: Final = b"set client_connection_check_interval = '2s'"
+WATCH: Final = "client_connection_check_interval"
+"""How often the server looks whether somebody waits for a statement. Set when the session starts: what is set
+later, cleaning would undo."""
+EVERY: Final = "2s"
 
 
 class _Cleaned:
@@ -36,6 +39,8 @@ class _Cleaned:
 
     cleaning = b""
     """What cleans it, as the server is told; empty: nothing does."""
+    identity: bytes | None = None
+    """As whom it was opened."""
 
     def _exec_command(self, command: Any, result_format: Format = Format.TEXT) -> PQGen[Any]:
         if command not in _ENDS or not self.cleaning or has_pipeline(self):  # type: ignore[arg-type]
@@ -54,6 +59,9 @@ class Session(_Cleaned, Watched):
 def _end(connection: AsyncSession | Session, command: bytes, cleaning: bytes) -> PQGen[Any]:
     """End the transaction, and clean the session by the same message to the server."""
     connection._check_connection_ok()
+    if connection.pgconn.parameter_status(_IDENTITY) != connection.identity:
+        # Before the role, which comes back as the address or the database gives it.
+        cleaning = b"set session authorization default; " + cleaning
     results = yield from _executed(connection, command + b"; " + cleaning)
     if results[0].status == ExecStatus.FATAL_ERROR:
         # The transaction is rolled back, and what came behind was not executed.
@@ -77,12 +85,7 @@ async def configure(connection: AsyncSession) -> None:
     for statement in statements:
         await connection.execute(statement)
     if not is_pooled(connection, probed):
-        try:
-            await connection.execute(_WATCH)
-            statements.append(_WATCH)
-        except psycopg.errors.InvalidParameterValue:
-            # The server's system cannot look.
-            pass
+        connection.identity = connection.pgconn.parameter_status(_IDENTITY)
         connection.cleaning = b"; ".join([_CLEAN, *statements])
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
 
@@ -94,11 +97,7 @@ def configure_sync(connection: Session) -> None:
     for statement in statements:
         connection.execute(statement)
     if not is_pooled(connection, probed):
-        try:
-            connection.execute(_WATCH)
-            statements.append(_WATCH)
-        except psycopg.errors.InvalidParameterValue:
-            pass
+        connection.identity = connection.pgconn.parameter_status(_IDENTITY)
         connection.cleaning = b"; ".join([_CLEAN, *statements])
     connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
 

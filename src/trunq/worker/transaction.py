@@ -23,6 +23,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
 
 from trunq._async.connection import require_open
@@ -46,7 +47,16 @@ from trunq.worker.group import Group, ack_of_one
 from trunq.worker.lease import Lease
 from trunq.worker.registry import Handler
 from trunq.worker.result import encode
-from trunq.worker.session import AsyncSession, Session, configure, configure_sync, has_pipeline, renew
+from trunq.worker.session import (
+    EVERY,
+    WATCH,
+    AsyncSession,
+    Session,
+    configure,
+    configure_sync,
+    has_pipeline,
+    renew,
+)
 
 log = logging.getLogger("trunq.worker")
 
@@ -106,6 +116,12 @@ class Transactions:
         self._sync_pool: Pool | None = None
         self._opening = asyncio.Lock()
         self._sync_opening = threading.Lock()
+
+    def watch(self) -> None:
+        """Have the server end the statements of handlers whose worker has died."""
+        own = conninfo_to_dict(self._conninfo).get("options")
+        options = f"{own or ''} -c {WATCH}={EVERY}".strip()
+        self._conninfo = make_conninfo(self._conninfo, options=options)
 
     async def run(self, handler: Handler, lease: Held, message: Handled) -> Any:
         """Call an async handler in a transaction. Returns COMMITTED, or its answer after a rollback."""
