@@ -86,6 +86,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "grant_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
     "join_group": (WORKS, {"group": "crew", "member": "m"}),
     "lease": (WORKS, {"subscription": "default", "worker": "w"}),
+    "let_clock_move": (OWNER, {}),
     "leave_group": (WORKS | ADMIN, {"group": "crew", "member": "m"}),
     "list_archives": (OWNER, {}),
     "list_captures": (OWNER, {}),

@@ -14,6 +14,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from trunq.connection.silence import SILENCE
 from trunq.errors import InvalidArgument
 
 FILE = Path("trunq.toml")
@@ -72,7 +73,7 @@ class Settings(BaseSettings):
     embedded: Path | None = None
     """Directory of an embedded server to use instead."""
 
-    silence: Annotated[float, Field(gt=0)] = 30.0
+    silence: Annotated[float, Field(gt=0)] = SILENCE
     """Seconds of silence after which the server is asked what became of a connection. Where it does not work
     for it, or cannot be reached, the connection is closed, and opened again."""
 

@@ -67,17 +67,21 @@ def test_a_worker_serves_the_application_until_it_is_told_to_end(
     assert {message.worker for message in client.list_messages("mail")} == {"clerk"}
 
 
+@pytest.mark.parametrize(("left", "handled"), [("--until-empty", 1), ("--until-idle", 2)])
 def test_a_worker_ends_when_nothing_is_left(
-    office: Path, client: Client, database: str, processes: list[subprocess.Popen[str]]
+    office: Path,
+    client: Client,
+    database: str,
+    processes: list[subprocess.Popen[str]],
+    left: str,
+    handled: int,
 ) -> None:
     client.publish("mail", 1, kind="letter")
-    client.publish("mail", 2, kind="letter", delay=0.2)
-    processes.append(
-        worker := start("worker", "office:post", "--until-empty", directory=office, TRUNQ_DSN=database)
-    )
+    client.publish("mail", 2, kind="letter", delay={"--until-empty": 3600, "--until-idle": 0.2}[left])
+    processes.append(worker := start("worker", "office:post", left, directory=office, TRUNQ_DSN=database))
     _, err = worker.communicate(timeout=120)
     assert worker.returncode == 0, err
-    assert "2 handled" in err
+    assert f"{handled} handled" in err
 
 
 def test_a_worker_without_its_database_says_so(office: Path, processes: list[subprocess.Popen[str]]) -> None:

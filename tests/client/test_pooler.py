@@ -307,6 +307,8 @@ def use_references(client: Any, queue: str) -> None:
     assert client.create_webhook(queue, queue, "SHOP_SECRET")
     assert queue in {each.webhook for each in client.list_webhooks()}
     assert client.drop_webhook(queue)
+    assert client.delete(queue, message.id) == 1
+    assert [each.messages for each in client.list_deletions(queue)] == [1]
     client.drop_queue(queue, force=True)
     client.for_tenant(queue)
 
@@ -322,6 +324,8 @@ def use_pipelines(client: Any, pipeline: str) -> None:
     client.pause_pipeline(pipeline)
     assert client.resume_pipeline(pipeline)
     assert not client.cancel_pipeline(pipeline)
+    assert client.skip_pipeline(pipeline) is None
+    assert client.accept_pipeline(pipeline) is None
     client.set_pipeline_state(pipeline, {"of": pipeline})
     assert client.set_pipeline_state(pipeline, {}) == {"of": pipeline}
     assert client.count_quarantine(pipeline) == []
@@ -360,6 +364,7 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
         assert noting.perform_duty("reap", "last").error is None
         assert noting.empty_queue("last") == 1
         assert not noting.adopt()
+        noting.let_clock_move()
         assert noting.resign("me", term)
         noting.rebase()
         noting.connect().close()

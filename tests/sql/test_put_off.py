@@ -144,7 +144,7 @@ def test_they_are_named_as_long_as_they_wait_whether_they_are_due_or_not(
     work.answer("release", held, held.ids[3:], errors=[WHY], delays=[timedelta(minutes=30)])
     for come_by in (timedelta(0), first, last):
         come(work, come_by)
-        (row,) = work.call("list_warnings")
+        (row,) = (row for row in work.call("list_warnings") if "nobody has read" not in row.warning)
         assert "no handler for kind letter" in row.warning
         assert row.hint.startswith("4 messages wait;")
     work.ask("forget")

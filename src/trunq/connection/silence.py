@@ -14,9 +14,11 @@ statement of ours is given up; one of a caller's own, on a connection that is le
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -30,6 +32,9 @@ from trunq.connection.backoff import first_line, is_away
 RV = TypeVar("RV")
 
 log = logging.getLogger("trunq.link")
+
+SILENCE: Final = 30.0
+"""Seconds of silence until the server is asked, where the setting says no other."""
 
 _INTERVAL: Final = 0.1
 """Seconds after which psycopg says that it has heard nothing."""
@@ -72,7 +77,9 @@ def lent(connection: AsyncConnection[Any] | Connection[Any]) -> Iterator[None]:
 @cache
 def limit() -> float:
     """The setting: seconds of silence until the server is asked."""
-    from trunq import settings  # noqa: PLC0415  # slow to import, and hardly anybody waits so long
+    if not Path("trunq.toml").exists() and "TRUNQ_SILENCE" not in map(str.upper, os.environ):
+        return SILENCE
+    from trunq import settings  # noqa: PLC0415  # slow to import, and hardly anybody sets it
 
     return settings.load().silence
 

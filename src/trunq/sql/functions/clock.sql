@@ -32,6 +32,7 @@ begin
     drop table if exists trunq.moving_clock;
   elsif to_regclass('trunq.moving_clock') is null then
     create table trunq.moving_clock ();
+    alter table trunq.moving_clock replica identity full;
     comment on table trunq.moving_clock is 'Sessions may move their clocks here (trunq.let_clock_move): a database of tests.';
   end if;
   perform trunq._go_back(v_role);

@@ -104,7 +104,7 @@ Locks: installing; what _refresh_queue locks.';
 
 create or replace function trunq._refresh_queue(p_queue_id integer) returns void
 -- Who waits behind us for the log waits no longer than this.
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set lock_timeout = '200ms' as $$
 declare
   v_queue trunq.queue;
   v_changes jsonb;

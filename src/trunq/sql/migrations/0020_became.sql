@@ -7,6 +7,7 @@ create table trunq.purged (
 );
 create index purged_subscription on trunq.purged (subscription_id);
 create index purged_queue on trunq.purged (queue_id, txid);
+alter table trunq.purged replica identity full;  -- a publication for all tables may publish it
 comment on table trunq.purged is
   'Dead messages that were purged, one row a call and subscription, as long as the log has rows from before (trunq.forget).';
 
@@ -20,6 +21,7 @@ create table trunq.unhandled (
 );
 create index unhandled_subscription on trunq.unhandled (subscription_id);
 create index unhandled_queue on trunq.unhandled (queue_id);
+alter table trunq.unhandled replica identity full;
 comment on table trunq.unhandled is
   'Messages that were put off for want of a handler and are in the log again, one row a promotion, subscription and kind, until they are read (trunq.forget).';
 
