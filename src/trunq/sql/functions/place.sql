@@ -14,7 +14,8 @@ create or replace function trunq._is_row(
 ) returns boolean
 -- No settings here: Postgres then puts the expression in the place of its call, and looks into the index on (txid, id).
 language sql immutable parallel safe as $$
-  select p_row_txid = p_txid and p_row_id = p_id and (p_row_for is null or p_row_for = p_subscription_id)
+  select p_row_txid operator(pg_catalog.=) p_txid and p_row_id operator(pg_catalog.=) p_id
+    and (p_row_for is null or p_row_for operator(pg_catalog.=) p_subscription_id)
 $$;
 comment on function trunq._is_row(xid8, bigint, integer, xid8, bigint, integer) is
   'Whether a row of the log (its txid, id and subscription_id) is the one at a place that a subscription gets. Every look-up of a row by its place goes through here.';
