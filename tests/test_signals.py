@@ -7,7 +7,9 @@ import pytest
 from trunq import signals
 
 
-def test_two_who_hear_of_the_end_at_the_same_moment_start_one_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_hear_of_the_end_at_the_same_moment_start_one_watchdog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The event loop, and the thread that awaits a supervisor: an error would keep the loop from stopping."""
     monkeypatch.setattr(signals, "heard_at", None)
     with signals._watchdog(60.0) as start:

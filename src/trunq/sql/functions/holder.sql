@@ -45,7 +45,7 @@ begin
     warning := format('rotation of queue "%s" has not got the lock of %s since %s: %s', v.name,
       case when v.lock = 'queue' then 'the queue' else 'trunq_data.' || v.lock end, date_trunc('second', v.since),
       coalesce((select string_agg(trunq._holder(p.pid), '; ' order by p.place) from unnest(v_pids) with ordinality p(pid, place)),
-        'one short transaction after the other'));
+        'one short transaction after another'));
     hint := concat('until then no space is freed',
       case when cardinality(v_pids) > 0 then '; ' || trunq._ends(v_pids[1]) else '; keep transactions that read its tables apart' end);
     return next;
