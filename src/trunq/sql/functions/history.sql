@@ -40,7 +40,7 @@ begin
     return;
   end if;
   for v_sub in
-    select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'exclusive' order by s.name
+    select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'exclusive' and p_id is not null order by s.name
   loop
     return query select m.* from trunq._streamed_message(v_sub, v_queue, p_id) m;
     v_found := v_found or found;
