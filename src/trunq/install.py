@@ -141,7 +141,7 @@ def install(where: str | Connection, facade: str | None = None, *, tell: Tell | 
     Publishers go on meanwhile; an open transaction that stands in the way is waited for, some fifteen
     seconds. A copy of the schema without its rows is completed. Raises SchemaNewer when the database was made
     by a newer trunq; SchemaError when the system that a facade stands for is there, or its roles cannot be
-    made; ValueError for a facade that there is not.
+    made; ValueError for an unknown facade.
     """
     _check_facade(facade)
     if isinstance(where, str):
@@ -286,7 +286,7 @@ def compare(found: int | None) -> None:
 def render(since: int = 0, facade: str | None = None) -> str:
     """The whole install as one SQL script, for a DBA to read and run; `since` is the version there now.
 
-    With a `facade` that too. Raises ValueError for one that there is not.
+    With a `facade` that too. Raises ValueError for an unknown one.
     """
     _check_facade(facade)
     parts = [

@@ -345,7 +345,9 @@ class _Listening:
         ids = ids_told(payload)
         if len(ids) < len(payload.split()) and channel not in self._strange:
             self._strange.add(channel)
-            log.warning("somebody notifies on channel %s what is no id: %s", channel, ascii(payload[:100]))
+            log.warning(
+                "a notification on channel %s is no id of a message: %s", channel, ascii(payload[:100])
+            )
         known = self._heard.get(queue, set())
         self._heard[queue] = None if known is None or not ids else known | ids
 

@@ -133,7 +133,9 @@ def _watchdog(grace: float | None) -> Iterator[Callable[[], None]]:
     def start() -> None:
         if heard_at is None:
             _note()
-            timer.start()
+            # The event loop and the thread of _await_word may come here at the same moment.
+            with contextlib.suppress(RuntimeError):
+                timer.start()
 
     try:
         yield start

@@ -97,7 +97,7 @@ def test_who_awaits_a_result_gets_it_and_forged_ones_are_logged_once(
         client.ack(message, result="right")
         assert waiting.result() == "right"
     told = [record.getMessage() for record in caplog.records]
-    assert len([text for text in told if "what is no id" in text]) == 1
+    assert len([text for text in told if "is no id of a message" in text]) == 1
     assert max(len(text) for text in told) < 1000
 
 

@@ -123,6 +123,35 @@ async def test_a_lease_that_cannot_be_renewed_is_a_line_in_the_log_and_duties_pa
         await async_wait_until(lambda: leader.term)
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["fails", "is done"])
+@pytest.mark.parametrize("is_renewed", [True, False], ids=["the same term", "another term"])
+async def test_a_duty_that_ends_after_its_term_leaves_the_next_one_alone(
+    queue: Queue, is_renewed: bool, is_cancelled: bool
+) -> None:
+    leader = Leader(queue.dsn, lease_time=1.0)
+    blocked = BLOCKED.replace("memo", "dead")
+    with psycopg.connect(queue.dsn) as in_the_way:
+        in_the_way.execute("lock table trunq.dead in share mode")
+        async with leading(leader) as task:
+            await async_wait_until(asks(queue, blocked))
+            with psycopg.connect(queue.dsn) as connection:
+                connection.execute("select from trunq.leader for update")
+                await async_wait_until(lambda: leader.term is None)
+                # As if the database had renewed the lease, and its answer had come late; or not.
+                left = "1 hour" if is_renewed else "-1 hour"
+                connection.execute(
+                    "update trunq.leader set lease_time = '1 hour', expires_at = trunq.clock() + %s", [left]
+                )
+            await async_wait_until(lambda: leader.term)
+            assert leader.term == (1 if is_renewed else 2)
+            assert asks(queue, blocked)()
+            if is_cancelled:
+                queue.connection.execute(blocked.replace("count(*)", "pg_cancel_backend(a.pid)").encode())
+            in_the_way.rollback()
+            await async_wait_until(lambda: task.done() or leader.performed.calls.get("rotate"))
+            assert not task.done()
+
+
 async def test_when_duties_were_done_is_noted_in_a_row_for_each_duty_however_many_queues(
     queue: Queue, in_the_way: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,3 +113,18 @@ def test_a_body_that_was_not_taken_may_come_again_as_another_delivery(client: Cl
         for delivery, status in (("1", 503), ("2", 503)):
             headers = {"X-Hub-Signature-256": f"sha256={sign(body)}", "X-GitHub-Delivery": delivery}
             assert post(http, "gh", body, **headers).status_code == status
+
+
+def test_a_body_is_remembered_no_longer_than_its_webhook_says(client: Client, database: str) -> None:
+    client.create_webhook("slow", "keyed", "S", scheme="github", tolerance="1 hour")
+    client.create_webhook("quick", "keyed", "S", scheme="github", tolerance=0.1)
+    body = b"{}"
+    with serving(database) as http:
+
+        def send(webhook: str, delivery: str) -> int:
+            headers = {"X-Hub-Signature-256": f"sha256={sign(body)}", "X-GitHub-Delivery": delivery}
+            return post(http, webhook, body, **headers).status_code
+
+        assert [send("slow", "1"), send("quick", "2")] == [202, 202]
+        wait_until(lambda: send("quick", "3") == 202, timeout=20)
+        assert send("slow", "4") == 409

@@ -215,6 +215,22 @@ def test_an_insert_takes_no_option_that_publish_refuses(session: Connection, que
     assert not lease(session, queue)
 
 
+@pytest.mark.parametrize(
+    "column", ["created_at", "options"], ids=["a time that nobody could read", "a checkpoint"]
+)
+def test_an_insert_with_a_due_time_is_refused_what_one_without_is(
+    session: Connection, queue: str, column: str
+) -> None:
+    """Else promotion, which inserts it later, would fail with all that is due beside it."""
+    bad = {"created_at": "infinity", "options": '{"checkpoint": true}'}[column]
+    insert = f"insert into trunq_log.{queue} (payload, due_at, {column}) values ('1', now(), '{bad}')"
+    with refused("TQ005", "a message"):
+        session.execute(insert.encode())
+    session.execute(f"insert into trunq_log.{queue} (payload, due_at) values ('1', now())".encode())
+    assert ask(session, "promote", queue=queue) == 1
+    assert len(lease(session, queue, 9).ids) == 1
+
+
 def test_a_handler_goes_on_from_its_checkpoint_all_the_same(session: Connection, queue: str) -> None:
     (id,) = publish(session, queue)
     held = lease(session, queue)

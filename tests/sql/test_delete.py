@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ from calling import ask, call, drain, fetch, publish, refused
 from conftest import Connect
 from counting import cost_of
 from engine import Engine
+from waiting import wait_until_blocked
 
 Connection = psycopg.Connection[Any]
 
@@ -149,6 +151,33 @@ def test_what_is_nowhere_is_counted_as_nothing_and_its_id_stays_free(connect: Co
     assert work.publish() == [id + 1] == work.drain()
     assert [row.messages for row in work.call("list_deletions")] == [0, 1]
     assert work.ask("delete", ids=[id]) == 1, "again, as when it was running before"
+
+
+def test_an_id_that_was_nowhere_may_die_and_be_requeued_later(connect: Connect) -> None:
+    work = Engine(connect(), "later").create()
+    (first,) = work.publish()
+    assert work.ask("delete", ids=[first, first + 1]) == 1
+    (second,) = work.publish()
+    assert second == first + 1
+    work.answer("reject", work.lease())
+    assert work.ask("requeue") == 1
+    assert work.lease().ids == [second]
+
+
+def test_a_message_that_is_being_requeued_is_waited_for_and_never_handed_out_again(connect: Connect) -> None:
+    work = Engine(connect(), "dying").create()
+    other = work.on(connect())
+    (id,) = work.publish()
+    work.answer("reject", work.lease())
+    with ThreadPoolExecutor() as pool:
+        with other.connection.transaction():
+            assert other.ask("requeue") == 1
+            deleting = pool.submit(work.ask, "delete", ids=[id])
+            wait_until_blocked(other.connection, work.connection)
+        assert deleting.result() == 1
+    assert not work.lease()
+    assert work.state(id) == "dead"
+    assert work.fetch("select payload from trunq_log.dying where id = %s", id) is None
 
 
 def test_a_stream_reads_an_empty_message(connect: Connect) -> None:

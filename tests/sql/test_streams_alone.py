@@ -68,3 +68,10 @@ def test_who_lists_messages_of_streams_alone_is_told_where_they_are(session: psy
     first, second = re.findall(r"(select .*?\)|trunq\.show_message\(.*?\))", hint)
     assert [row[1] for row in session.execute(first.encode())] == ["lake"]
     assert [row[1] for row in session.execute(f"select * from {second}".encode())] == ["ready"]
+
+
+def test_a_queue_of_streams_has_no_message_null(session: psycopg.Connection[Any]) -> None:
+    work = Engine(session, next(new_names("alone"))).create(default_subscription=False)
+    work.ask("subscribe", subscription="lake", mode="exclusive")
+    with refused("TQ013", "has no message"):
+        work.call("show_message", id=None)

@@ -63,6 +63,16 @@ def test_an_open_transaction_that_only_looked_is_named_too(work: Engine, other: 
     assert warned(work) == [], "it holds nothing of a queue"
 
 
+def test_a_queue_that_is_called_as_a_segment_of_another_is_not_taken_for_that(
+    work: Engine, open_session: Connect
+) -> None:
+    """Its tables have the names of work's, and one number more."""
+    like = Engine(work.connection, f"{work.queue}_log_1").create()
+    other = like.on(open_session(autocommit=False))
+    other.publish()
+    assert [row.queue for row in warned(work) + warned(like)] == [like.queue]
+
+
 def test_a_transaction_that_leased_and_sleeps_is_named_with_its_subscription(
     work: Engine, other: Engine
 ) -> None:

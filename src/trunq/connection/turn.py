@@ -1,5 +1,5 @@
-"""Whether a connection will come to a statement: psycopg lets one wait for the other, for ever behind a COPY
-whose rows are yet to come from that statement.
+"""Whether a connection is free for a statement: psycopg lets statements wait for each other, for ever where a
+COPY is open that gets its rows from the statement behind it.
 """
 
 from __future__ import annotations

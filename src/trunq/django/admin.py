@@ -60,7 +60,7 @@ class QueueAdmin(admin.ModelAdmin):
         ]
 
     def _for_viewers(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-        """Asks for the permission before anything is looked up: what there is not is no different."""
+        """Checks the permission before it looks anything up: 403 does not tell whether a queue exists."""
 
         @wraps(view)
         def look(request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:

@@ -161,7 +161,7 @@ class Control:
         return finished
 
     def note_sink(self, run: Run, number: int) -> None:
-        """The sink holds a run that it cannot."""
+        """Note that the sink holds a run that this database does not expect."""
         self._call("_note_sink", run_id=run.run_id, number=number)
 
     def quarantine(

@@ -218,7 +218,7 @@ class Engine:
         return gateway is not None and gateway.proc.poll() is not None
 
     def _forget(self) -> None:
-        """Let go of a session that has ended. One whose Java process is no more cannot be stopped."""
+        """Let go of a session that has ended. One whose Java process has exited cannot be stopped."""
         from pyspark import SparkContext  # noqa: PLC0415  # needs only what the extra spark has
         from pyspark.sql import SparkSession as Session  # noqa: PLC0415
 

@@ -60,7 +60,7 @@ class WorkFailed(TrunqError):
 
 
 class EngineDied(TrunqError):
-    """The Java process of Spark is no more; the next run starts another."""
+    """The Java process of Spark has exited; the next run starts another."""
 
 
 class RunFailed(TrunqError):

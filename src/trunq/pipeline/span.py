@@ -13,7 +13,7 @@ from trunq.wire import span as spans
 def read_span(value: Any) -> timedelta:
     """A length of time from text, a number of seconds or a timedelta; it is not negative.
 
-    Raises ValueError for what is none.
+    Raises ValueError for anything else.
     """
     if isinstance(value, timedelta):
         span = value

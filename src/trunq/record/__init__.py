@@ -255,7 +255,7 @@ class Cancelled(NamedTuple):
 class Deletion(NamedTuple):
     """A row of `list_deletions`: who erased which messages.
 
-    `messages`: of how many something was there. `running`: how many of these a worker held then.
+    `ids`: those of which something was there, `messages` of them. `running`: how many a worker held then.
     """
 
     deletion_id: int

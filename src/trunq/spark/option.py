@@ -17,7 +17,7 @@ ENGINES = ("auto", "adbc", "psycopg")
 
 
 def refuse_unknown(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Refuse an option that there is not; Spark gives their names in lower case."""
+    """Refuse an unknown option; Spark gives their names in lower case."""
     names = {name.lower() for name in known}
     unknown = [name for name in given if name.lower() not in names and not name.startswith("__")]
     if unknown:

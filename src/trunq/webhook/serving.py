@@ -1,4 +1,4 @@
-"""The server of `trunq webhook serve`: no more connections than it can hold, and none that says nothing."""
+"""The server of `trunq webhook serve`: it closes connections beyond its limit, and those that stay silent."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def mark(function: Callable[..., Any], kind: str) -> None:
 
 
 class ClientHabits:
-    """A client's attributes that it does not have."""
+    """A client, asked for an attribute that it does not have."""
 
     if not TYPE_CHECKING:
 
@@ -68,7 +68,7 @@ class ClientHabits:
 
 
 class WorkerHabits:
-    """A worker's."""
+    """A worker, asked for one."""
 
     if not TYPE_CHECKING:
 

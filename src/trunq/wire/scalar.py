@@ -36,8 +36,8 @@ _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def ids_told(payload: str) -> set[int]:
-    """The ids in what somebody notified. Whoever is connected may notify, and say what he likes: a word that
-    is no id of a message is none here.
+    """The ids in what somebody notified. Whoever is connected may notify, and say what he likes: words that
+    cannot be the id of a message are left out.
     """
     ids = {
         int(word) for word in payload.split() if len(word) <= _DIGITS and word.isascii() and word.isdigit()

@@ -31,7 +31,7 @@ HOW: Final = 'write it as "10 minutes", "1h 30m" or "PT10M"; months and years di
 
 
 def read(text: str) -> timedelta:
-    """The length that a text says. Raises ValueError for what is none, or longer than a timedelta."""
+    """The length that a text says. Raises ValueError for any other, or more than a timedelta holds."""
     said = text.strip()
     try:
         return _read(said)

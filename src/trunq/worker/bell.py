@@ -199,7 +199,9 @@ class Bell:
                 source.is_strange = True
                 strange = ascii(notification.payload[:100])
                 log.warning(
-                    "somebody notifies on channel %s what is no id: %s", notification.channel, strange
+                    "a notification on channel %s is no id of a message: %s",
+                    notification.channel,
+                    strange,
                 )
             self._called_off(source, ids or None)
         else:

@@ -314,7 +314,7 @@ class Fetcher:
     # Sleeping
 
     async def _rest(self, source: Source) -> None:
-        """After a look in vain: arrange to be woken."""
+        """After an empty poll: arrange to be woken."""
         if source.is_limited and await self._is_kept(source):
             return
         held = source.holds_bell

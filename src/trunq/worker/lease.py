@@ -193,9 +193,9 @@ class Source:
     waits_since: float | None = None
     """Since when publishers have kept us from taking the bell."""
     is_limited: bool = False
-    """It may be paused, or have a rate: a look in vain asks how long that keeps messages from us."""
+    """It may be paused, or have a rate: an empty poll asks how long that keeps messages from us."""
     is_strange: bool = False
-    """Somebody notified what is no id on its channel, and the log has a line about it."""
+    """A notification on its channel was no id, and the log has a line about it."""
     has_lost: bool = False
     """It lost messages, and hands out nothing until somebody accepts that."""
     channel: str = field(default="", repr=False)
@@ -213,7 +213,7 @@ class Statistics:
     `failed` raised, `put_off` have a kind without a handler, `lost` were given to someone else before their
     answer counted. `dead` are those of the failed, retried and rejected that the database gave up,
     `cancelled` those that somebody cancelled. `looks`
-    are calls of `lease`, `empty_looks` those in vain. `unhandled` waited for want of a handler when
+    are calls of `lease`, `empty_looks` those that got nothing. `unhandled` waited for want of a handler when
     `until_empty` or `until_idle` ended the worker.
     """
 

@@ -175,7 +175,7 @@ class Processes:
         return Setup(_program(handlers), _level(), self._start, handlers)
 
     async def _end_of(self, process: _Process) -> str:
-        """How one that hung up has ended: by itself, if it is given the moment that takes."""
+        """How one that hung up has ended: by itself, if it exits within a moment."""
         await _gone([process], _LAST_BREATH)
         process.kill()
         await _buried([process])
@@ -227,7 +227,7 @@ class _Process:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is no more; asked often enough, it leaves no zombie."""
+        """Whether it has exited; asked often enough, it leaves no zombie."""
         return self._popen.poll() is not None
 
     @property
@@ -348,7 +348,7 @@ def _error(raw: bytes | None, told: bytes) -> BaseException:
 
 
 async def _gone(processes: Iterable[_Process], within: float = _BURIAL) -> list[_Process]:
-    """Wait until they are no more. Returns those that still are."""
+    """Wait until they have exited. Returns those that have not in time."""
     left = [process for process in processes if not process.has_ended]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
@@ -359,6 +359,6 @@ async def _gone(processes: Iterable[_Process], within: float = _BURIAL) -> list[
 
 
 async def _buried(processes: Iterable[_Process]) -> None:
-    """Wait until those that were killed are no more; what nothing can kill is left."""
+    """Wait until killed processes have exited; give up on those that nothing can kill."""
     if left := await _gone(processes):
         log.error("cannot be killed: %s", ", ".join(f"process {process.pid}" for process in left))

@@ -61,12 +61,9 @@ _OF_LEADER: Final = 3
 
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
 _LEFT: Final = ("subscription", "ready", "leased", "delayed")
-
-
 _CAN_WATCH: Final = (
     f"select case current_setting('{WATCH}') when '0' then set_config('{WATCH}', '{EVERY}', true) end"
 )
-
 
 UnknownKinds = Literal["wait", "reject"]
 

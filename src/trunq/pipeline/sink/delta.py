@@ -84,7 +84,7 @@ class DeltaSink:
         def fitting() -> Iterator[pa.RecordBatch]:
             for batch in map(for_lake, checked(batches)):
                 if empty := [name for name in self._model.key if batch.column(name).null_count]:
-                    # It would be found in no table, and stand there once more after each run.
+                    # No row of the table would match it, so each run would insert it again.
                     self._refuse(
                         f'"{empty[0]}" is null in a row, and rows are found by it',
                         "keep such rows out by a check or a function, or take another key",

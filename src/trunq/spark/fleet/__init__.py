@@ -207,7 +207,7 @@ def spread(
     package that it is in, goes to the executors, and so do `py_files`; what is installed must be there.
     The address of the database travels with the tasks, unless your Worker has one of its own.
 
-    Raises TypeError for an option that is none. A queue that does not exist, and the like, is raised by
+    Raises TypeError for an unknown option. A queue that does not exist, and the like, is raised by
     `wait`.
     """
     if unknown := options.keys() - OPTIONS:

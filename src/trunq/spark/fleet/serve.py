@@ -79,7 +79,7 @@ def serve(plan: Plan, index: int, rows: Iterator[Any]) -> Iterator[Ended]:
 
 
 def load(plan: Plan, number: str) -> Worker:
-    """The worker of the user's module, set up as the plan says. Raises TypeError for what is none."""
+    """The worker of the user's module, set up as the plan says. Raises TypeError for anything else."""
     if plan.archive is not None:
         forget_other(plan.app.partition(":")[0].partition(".")[0], plan.archive)
     worker = pkgutil.resolve_name(plan.app)

@@ -223,7 +223,7 @@ begin
     using p_subscription_id, p_lease_id;
   return true;
 end $$;
-comment on function trunq._abandon(trunq.queue, integer, bigint) is 'Ends an open lease of a subscription that is no more.
+comment on function trunq._abandon(trunq.queue, integer, bigint) is 'Ends an open lease of a subscription that was dropped.
 Returns: false when its lock is held just now.';
 
 create or replace function trunq._write_archive(p_queue trunq.queue, p_mark trunq.archive_mark, p_leases bigint[]) returns void

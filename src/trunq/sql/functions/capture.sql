@@ -39,7 +39,7 @@ end $$;
 comment on function trunq.uncapture(text) is
   'Publishes the changes of a table no longer, from the end of this transaction. What was published stays.
 Returns: false when the table was not captured.
-Raises: TQ005 for a table that there is not; TQ007; TQ009 while an open transaction uses the table.
+Raises: TQ005 for a table that does not exist; TQ007; TQ009 while an open transaction uses the table.
 Locks: the table and its partitions, exclusively, waiting 200 ms at a time.';
 
 create or replace function trunq.list_captures(p_queue text default null)

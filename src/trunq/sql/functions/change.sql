@@ -355,7 +355,7 @@ begin
   end loop;
   return p_where;
 end $$;
-comment on function trunq._check_where(regclass, jsonb) is 'A condition of rows, or null for all; TQ005 for what is none.';
+comment on function trunq._check_where(regclass, jsonb) is 'A condition of rows, or null for all; TQ005 for anything else.';
 
 create or replace function trunq._check_kinds(p_capture trunq.capture, p_queue trunq.queue) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$

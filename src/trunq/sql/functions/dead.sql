@@ -52,7 +52,7 @@ end $$;
 comment on function trunq.count_dead(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
   'How many dead messages requeue or purge would take, given the same; with p_limit it stops counting there.
 Returns: how many.
-Raises: TQ001, TQ002; TQ005 for a reason there is not.';
+Raises: TQ001, TQ002; TQ005 for an unknown reason.';
 
 create or replace function trunq.forget(p_queue text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -123,7 +123,7 @@ end $$;
 comment on function trunq.requeue(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
   'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
 Returns: how many.
-Raises: TQ001, TQ002; TQ005 for a reason there is not.
+Raises: TQ001, TQ002; TQ005 for an unknown reason.
 Locks: the rows it requeues.';
 
 create or replace function trunq.purge(
@@ -142,7 +142,7 @@ end $$;
 comment on function trunq.purge(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
   'Deletes dead messages for good: all, those named (p_ids), or those that the filters of list_dead find; p_before and p_limit as for requeue.
 Returns: how many.
-Raises: TQ001, TQ002; TQ005 for a reason there is not.
+Raises: TQ001, TQ002; TQ005 for an unknown reason.
 Locks: the rows it deletes.';
 
 create or replace function trunq._purge(p_queue_id integer, p_dead_ids bigint[]) returns integer

@@ -44,6 +44,8 @@ declare
   v_found bigint[];
 begin
   execute format('lock table trunq_data.%I, trunq_data.%I in share row exclusive mode', p_queue.lease_table, p_queue.receipt_table);
+  -- Who requeues one of them is waited for, so that it is cancelled below; who comes later finds none.
+  perform from trunq.dead d where d.queue_id = p_queue.queue_id and d.id = any (p_ids) order by d.dead_id for update;
   v_running := (select count(distinct c.id) from trunq._cancel(p_queue, null, p_ids) c where c.state = 'leased');
   v_found := trunq._delete_elsewhere(p_queue.queue_id, p_ids);
   if to_regclass(v_archive) is not null then
@@ -53,11 +55,11 @@ begin
   v_found := v_found || trunq._delete_receipts(p_queue, p_ids);
   v_logged := trunq._delete_logged(p_queue, p_ids);
   v_found := v_found || v_logged;
-  -- Of an id that is nowhere nothing stays noted: a message may get it yet.
+  -- Of an id that is nowhere nothing stays noted, here or in trunq.deletion: a message may get it yet.
   delete from trunq.cancelled c where c.queue_id = p_queue.queue_id and c.id = any (p_ids) and c.id <> all (v_logged);
-  v_found := array(select distinct u.id from unnest(v_found) u(id));
+  v_found := array(select distinct u.id from unnest(v_found) u(id) order by u.id);
   insert into trunq.deletion (queue_id, queue, deleted_at, deleted_by, messages, running, ids)
-  values (p_queue.queue_id, p_queue.name, trunq.clock(), session_user, cardinality(v_found), v_running, p_ids);
+  values (p_queue.queue_id, p_queue.name, trunq.clock(), session_user, cardinality(v_found), v_running, v_found);
   return cardinality(v_found);
 end $$;
 comment on function trunq._delete(trunq.queue, bigint[]) is 'One turn of delete, under the lock of the queue.';
@@ -167,7 +169,7 @@ begin
     order by d.deletion_id desc limit p_limit;
 end $$;
 comment on function trunq.list_deletions(text, integer, bigint) is
-  'Who deleted which messages, the newest first; without p_queue for the owner alone, with those of queues that are gone. p_before: the last deletion_id of the page before. messages: of how many something was there; running: how many of these a worker held: delete them again when they are over.
+  'Who deleted which messages, the newest first; without p_queue for the owner alone, with those of queues that are gone. p_before: the last deletion_id of the page before. ids: those of which something was there; messages: how many; running: how many of these a worker held: delete them again when they are over.
 Raises: TQ001, TQ005.';
 
 create or replace function trunq._refuse_rewrite() returns trigger

@@ -45,7 +45,7 @@ begin
     warning := format('rotation of queue "%s" has not got the lock of %s since %s: %s', v.name,
       case when v.lock = 'queue' then 'the queue' else 'trunq_data.' || v.lock end, date_trunc('second', v.since),
       coalesce((select string_agg(trunq._holder(p.pid), '; ' order by p.place) from unnest(v_pids) with ordinality p(pid, place)),
-        'one short transaction after the other'));
+        'one short transaction after another'));
     hint := concat('until then no space is freed',
       case when cardinality(v_pids) > 0 then '; ' || trunq._ends(v_pids[1]) else '; keep transactions that read its tables apart' end);
     return next;
@@ -91,7 +91,9 @@ begin
       format('%s has %s queue "%s"', trunq._holder(l.pid), case when bool_or(l.is_published) then 'published to' else 'locks on tables of' end, q.name),
       concat(case when bool_or(l.is_published) then 'nobody reads what it published until it commits, and ' end, 'what it has used is not emptied; ', trunq._ends(l.pid))
     from (
-      select k.pid, regexp_replace(c.relname, '_(log|lease|receipt|turn|wake)_[0-9]+$', '') as name, n.nspname = 'trunq_log' is_log,
+      select k.pid, n.nspname = 'trunq_log' is_log,
+        -- A queue may be called as a segment is: orders_log_1.
+        case n.nspname when 'trunq_log' then c.relname else regexp_replace(c.relname, '_(log|lease|receipt|turn|wake)_[0-9]+$', '') end as name,
         k.mode = 'RowExclusiveLock' and (n.nspname = 'trunq_log' or c.relname ~ '_log_[0-9]+$') is_published
       from pg_locks k join pg_class c on c.oid = k.relation join pg_namespace n on n.oid = c.relnamespace
       where k.locktype = 'relation' and k.granted and k.pid = any (v_pids) and n.nspname in ('trunq_log', 'trunq_data') and c.relkind in ('r', 'p')

@@ -33,7 +33,7 @@
 -- From then on the lease looks at a hundred at a time, whatever it was asked for, and hands out no more than that.
 --
 -- What lanes hold (_waiting_lanes) is asked by looks and by rotation. Each message that is handled in order leaves a blocked turn, so the newest turns are
--- found from lane to lane, or, where lanes are more than blocked turns, by these: either way it costs what there is of the fewer.
+-- found from lane to lane, or, where lanes are more than blocked turns, by these: either way the cost follows the smaller number.
 --
 -- A subscription is watched if it is in order, or once any of its lanes had a setting: from then on each turn is checked for settings, and whether it is
 -- still the newest of its lane. Those of others are not: a fair or prioritized subscription pays for no limits.

@@ -306,7 +306,7 @@ exception
     return true;
 end $$;
 comment on function trunq._is_in_use(trunq.queue, integer) is
-  'Whether somebody uses a segment of the log just now, a dump for hours perhaps: then nothing is counted under the locks of its readers in vain.';
+  'Whether somebody uses a segment of the log just now, a dump for hours perhaps: then it spares counting under the locks of its readers.';
 
 create or replace function trunq._holding(p_queue trunq.queue, p_segment integer, out subscriptions integer[], out leases bigint[])
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$

@@ -66,4 +66,4 @@ begin
       array_to_string(p_words[:cardinality(p_words) - 1], ', ') || ' or ' || p_words[cardinality(p_words)]);
   end if;
 end $$;
-comment on function trunq._check_word(text, text[], text) is 'Refuses (TQ005) a word that is not among these; null is none.';
+comment on function trunq._check_word(text, text[], text) is 'Refuses (TQ005) a word that is not among these; null passes.';

@@ -34,7 +34,7 @@ begin
 end $$;
 comment on function trunq.grant_role(text, text, text, boolean) is
   'Lets a database role do with one queue what a publisher, worker, reader or admin does, and no more. publisher: publish, in every way. worker: lease, extend, answer, read batches. reader: see status, lists and history; payloads, headers and results with p_payload alone. admin: see as a reader does, pause, resume, limit, cancel, requeue, purge, set lanes, close and open. For the owner of trunq or a member of that role, who leads, creates, drops and grants.
-Raises: TQ001; TQ005 for a role that there is not, of a queue or in the database, and for the owner.
+Raises: TQ001; TQ005 for an unknown role, of a queue or in the database, and for the owner.
 Locks: others who grant, to the end of the transaction.';
 
 create or replace function trunq.revoke_role(p_queue text, p_role text, p_grantee text) returns boolean

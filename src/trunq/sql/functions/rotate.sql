@@ -64,7 +64,7 @@ begin
     v_is_busy := v_is_busy or v_step is null;
   end loop;
   perform trunq._forget_ticks(v_queue);
-  -- What it did not try for this time, somebody needs by now, or it is not old any more.
+  -- Locks that it did not try for this time: somebody needs the segment by now, or it is no longer old.
   delete from trunq.refusal r using (
     select f.name from trunq.refusal f where f.queue_id = v_queue.queue_id and f.refused_at < v_now for update skip locked) f
   where r.queue_id = v_queue.queue_id and r.name = f.name;
@@ -240,7 +240,7 @@ begin
   return 5;
 end $$;
 comment on function trunq._patience(integer, text) is
-  'How many milliseconds rotation waits for a lock: 5, and for one that was refused before 10, 20, 40, 80, each when fifty times the wait before it are over.';
+  'How many milliseconds rotation waits for a lock: 5, and for one that was refused before 10, 20, 40, 80, each once fifty times the previous wait has passed.';
 
 create or replace function trunq._note_refusal(p_queue_id integer, p_name text, p_waited integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$

@@ -248,7 +248,7 @@ create or replace function trunq._note_sink(p_run_id bigint, p_number bigint) re
 language sql set search_path = pg_catalog, pg_temp as $$
   update trunq.pipeline_run r set sink_number = p_number where r.run_id = p_run_id returning trunq._tell_run(r) || '{"is_lost": true}'
 $$;
-comment on function trunq._note_sink(bigint, bigint) is 'Notes which run the sink of a run holds, where it is not one that it can: the sink, or this database, was set back.';
+comment on function trunq._note_sink(bigint, bigint) is 'Notes which run the sink of a run holds, where this database does not expect it: one of the two was set back.';
 
 create or replace function trunq._settle_run(p_pipeline trunq.pipeline, p_run trunq.pipeline_run) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -396,7 +396,7 @@ Locks: the pipeline, the run.';
 create or replace function trunq._warn_pipelines(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- How often stands in the hint: the leader logs the same words once.
-  select 'pipelines', null::text, format('run %s of pipeline "%s" fails since %s: %s', r.number, p.name, date_trunc('second', r.failing_since), split_part(r.error, E'\n', 1)),
+  select 'pipelines', null::text, format('run %s of pipeline "%s" has failed since %s: %s', r.number, p.name, date_trunc('second', r.failing_since), split_part(r.error, E'\n', 1)),
     format('it failed %s times. ', r.failures) || case when r.sink_number is not null then format('To go on all the same: trunq pipeline accept %s', p.name)
       when r.ended_at is not null then format('it is given up, and its sink is to note that. With another sink: trunq pipeline create FILE')
       else format('After a mistake in its file: trunq pipeline create FILE; to give it up: trunq pipeline cancel %s%s', p.name,
@@ -412,7 +412,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     and not exists (select from trunq.pipeline_file f where f.pipeline_id = p.pipeline_id)
   order by 3
 $$;
-comment on function trunq._warn_pipelines(text) is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds a run that it cannot; and files that never came.';
+comment on function trunq._warn_pipelines(text) is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds an unexpected run; and files that never came.';
 
 create or replace function trunq.list_runs(p_pipeline text default null, p_chain uuid default null, p_limit integer default 100)
 returns table (

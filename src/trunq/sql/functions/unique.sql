@@ -111,7 +111,7 @@ begin
       'unique keys are chosen when a queue is made: make another one, and have its messages published there');
   end if;
 end $$;
-comment on function trunq._check_unique_policy(text, text) is 'Refuses (TQ005) a policy that there is not, and another than a queue has that is there.';
+comment on function trunq._check_unique_policy(text, text) is 'Refuses (TQ005) an unknown policy, and for an existing queue any but its own.';
 
 create or replace function trunq._unique_terms(
   p_queue text, p_unique_keys text[], p_unique_until text, p_unique_for interval, p_on_conflict text,

@@ -9,7 +9,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
 begin
-  if new.due_at is null then
+  if new.due_at is null or new.created_at not between '0001-01-02 00:00:00+00' and '9999-12-31 00:00:00+00'
+      or new.options ? 'checkpoint' and new.subscription_id is null then
     perform trunq._refuse_row(new.created_at);
   end if;
   insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options)
