@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 
-from trunq import install
 from trunq.embedded import Embedded
 from waiting import wait_until
 
@@ -41,7 +40,6 @@ class Fleet:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         self.leaders: list[subprocess.Popen[bytes]] = []
         self.ids: dict[str, list[int]] = {}
-        install.install(self.dsn)
         with self.connect() as connection:
             connection.execute(
                 "select trunq.create_queue('q', p_lanes => %s, p_unique => %s)", (lanes, unique)

@@ -10,9 +10,9 @@ import pytest
 
 from calling import come_back
 from conftest import Connect
+from copying import copied_server
 from counting import Cost, cost_of
 from engine import Engine
-from trunq import embedded, install
 
 IN_THE_WAY = 500_000
 FEW = 100
@@ -149,33 +149,34 @@ def test_a_lease_costs_the_same_behind_a_hundred_times_as_much_history(work: Eng
 
 def test_late_ones_of_three_hundred_open_writers_are_read_a_lease_at_a_time() -> None:
     writers, late = 300, 100
-    with embedded.start(settings={"max_connections": "320", "fsync": "off"}) as server:
-        install.install(server.dsn)
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            work = Engine(connection, "work").create()
-            opened = [psycopg.connect(server.dsn) for _ in range(writers)]
-            insert = f"insert into trunq_log.work (kind) select 'late' from generate_series(1, {late})"
-            for writer in opened:
-                writer.execute(insert.encode())
-            early = work.publish(10)
-            assert work.drain() == early
-            random.Random(1).shuffle(opened)
-            for writer in opened:
-                writer.commit()
-                writer.close()
-            newer = work.publish(10)
-            for count in (1, 100):
-                cost = look(work, count)
-                assert cost.rows == count
-                assert cost.rows_read <= count + 10
-                assert cost.pages < FEW + 2 * count
-            work.drain()
-            order = connection.execute(
-                "select u.txid::text::bigint, u.id"
-                " from trunq_data.work_lease l, unnest(l.txids, l.ids) u(txid, id)"
-                " where u.id <> all (%s) order by l.lease_id",
-                (early,),
-            ).fetchall()
+    with (
+        copied_server(settings={"max_connections": "320", "fsync": "off"}) as server,
+        psycopg.connect(server.dsn, autocommit=True) as connection,
+    ):
+        work = Engine(connection, "work").create()
+        opened = [psycopg.connect(server.dsn) for _ in range(writers)]
+        insert = f"insert into trunq_log.work (kind) select 'late' from generate_series(1, {late})"
+        for writer in opened:
+            writer.execute(insert.encode())
+        early = work.publish(10)
+        assert work.drain() == early
+        random.Random(1).shuffle(opened)
+        for writer in opened:
+            writer.commit()
+            writer.close()
+        newer = work.publish(10)
+        for count in (1, 100):
+            cost = look(work, count)
+            assert cost.rows == count
+            assert cost.rows_read <= count + 10
+            assert cost.pages < FEW + 2 * count
+        work.drain()
+        order = connection.execute(
+            "select u.txid::text::bigint, u.id"
+            " from trunq_data.work_lease l, unnest(l.txids, l.ids) u(txid, id)"
+            " where u.id <> all (%s) order by l.lease_id",
+            (early,),
+        ).fetchall()
     assert len(order) == writers * late + len(newer)
     assert order == sorted(set(order)), "in the order (txid, id), each once"
     assert [id for _, id in order[-len(newer) :]] == newer
