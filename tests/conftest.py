@@ -46,8 +46,8 @@ BY_VERSION = (
     "race/test_truncate.py",
     "facade/test_install.py",
 )
-"""Files whose tests run on each version there is here, as the tests with the mark `each_version` do: in what they
-use, such as partitions, locks of DDL and grants, versions differ. The others run on the newest.
+"""Files whose tests run on each version there is here, as the tests with the mark `each_version` do: in what
+they use, such as partitions, locks of DDL and grants, versions differ. The others run on the newest.
 """
 
 IN_TURNS = ("sql", "race", "facade")
@@ -66,8 +66,8 @@ OWN_WAYS = (
     "test_publish.py",
     "test_result.py",
 )
-"""Of these, the files about what differs between a thread and a task: to wait, connect, hold a lease, copy. Each
-of their tests runs once. Of any other file the first test runs: its calls have one shape, arguments in, rows out.
+"""Of these, the files about what differs between a thread and a task: to wait, connect, hold a lease, copy.
+Each of their tests runs once. Of any other file the first test runs: its calls have one shape.
 """
 
 LONGEST_FIRST = (

@@ -1,7 +1,7 @@
 """Whatever is killed at whatever line, every row arrives once.
 
-TRUNQ_KILLS=200 kills that many processes a sink. Without it, a push kills one at each point of each way to commit
-and three at random; of a mode that commits as another does, at the points of its commit, and one at random.
+TRUNQ_KILLS=200 kills that many processes a sink. Without it, a push kills one at each point of each way to
+commit and three at random; of a mode that commits as another does, at the points of its commit, and one more.
 TRUNQ_TEST_ALL kills at each point of each mode, and ten and four at random.
 """
 
@@ -19,9 +19,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow import dataset, parquet
 
+import scope
 from pipeline.killing import POINTS, execute_and_die, start
 from pipeline.piping import Bench
-from scope import ALL, some
+from scope import some
 
 KILLS = int(os.environ.get("TRUNQ_KILLS", "0"))
 
@@ -60,7 +61,7 @@ def random_kills(kind: str) -> int:
 
 def points(kind: str) -> list[str]:
     """Where one dies: what is before a commit is the same in every mode."""
-    chosen = POINTS if ALL or KILLS or kind in FIRST else OF_COMMIT
+    chosen = POINTS if scope.ALL or KILLS or kind in FIRST else OF_COMMIT
     return [*chosen, *(["taken"] if "delta" in kind else [])]
 
 

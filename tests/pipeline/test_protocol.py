@@ -26,7 +26,7 @@ ORDERS = sorted({("A", *order) for order in permutations("AABBB")})
 
 
 def orders(kind: str) -> Sequence[tuple[str, ...]]:
-    """The orders that attempts at a sink of this kind meet in: of ways to commit each a half, of modes less."""
+    """The orders that attempts at a sink of this kind meet in: of ways to commit half of them."""
     if kind in FIRST:
         return share(ORDERS, FIRST.index(kind), 2)
     modes = [each for each in SINKS if each not in FIRST]
