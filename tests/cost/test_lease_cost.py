@@ -13,8 +13,12 @@ from conftest import Connect
 from copying import copied_server
 from counting import Cost, cost_of
 from engine import Engine
+from scope import some
 
-IN_THE_WAY = 500_000
+IN_THE_WAY = some(120_000, 500_000)
+"""Rows: more than two walks of fifty thousand."""
+OPEN = some(60_000, 200_000)
+"""Rows of one transaction: more than one walk."""
 FEW = 100
 LEASE = "select * from trunq.lease(%s, 'default', 'w', %s)"
 
@@ -104,7 +108,7 @@ def test_so_many_retries_of_another_are_walked_in_several_calls(work: Engine) ->
 def test_rows_nobody_committed_yet_are_walked_once(work: Engine, connect: Connect) -> None:
     open_copy = connect(autocommit=False)
     with open_copy.cursor().copy("copy trunq_log.work (kind) from stdin") as copy:
-        for _ in range(200_000):
+        for _ in range(OPEN):
             copy.write_row(["k"])
     assert look(work).rows == 0
     second = look(work)
@@ -116,19 +120,19 @@ def test_rows_nobody_committed_yet_are_walked_once(work: Engine, connect: Connec
     held = work.lease(10)
     assert held.ids == ids
     open_copy.commit()
-    assert len(work.drain()) == 200_000
+    assert len(work.drain()) == OPEN
 
 
 def test_rows_rolled_back_are_walked_once(work: Engine, connect: Connect) -> None:
     with work.connection.transaction(force_rollback=True):
-        work.run("insert into {log} (kind) select 'k' from generate_series(1, 200000)")
+        work.run(f"insert into {{log}} (kind) select 'k' from generate_series(1, {OPEN})")
     assert look(work).rows == 0
     assert look(work).pages < FEW
 
 
 def test_a_lease_costs_the_same_with_a_hundred_times_as_much_waiting(work: Engine) -> None:
     small = Engine(work.connection, "small").create()
-    for queue, count in ((work, 200_000), (small, 2_000)):
+    for queue, count in ((work, OPEN), (small, OPEN // 100)):
         queue.run(f"insert into {{log}} (payload) select to_jsonb(n) from generate_series(1, {count}) n")
         queue.ack(queue.lease(10))
     for count in (1, 100):
