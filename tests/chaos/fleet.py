@@ -40,6 +40,7 @@ class Fleet:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         self.leaders: list[subprocess.Popen[bytes]] = []
         self.ids: dict[str, list[int]] = {}
+        self.was_frozen = False
         with self.connect() as connection:
             connection.execute(
                 "select trunq.create_queue('q', p_lanes => %s, p_unique => %s)", (lanes, unique)
@@ -100,6 +101,7 @@ class Fleet:
             self.workers[name].send_signal(signal.SIGSTOP)
             wait_until(lambda: self._expired_of(told) > before or not self._open_of(told), 120)
             self.workers[name].send_signal(signal.SIGCONT)
+        self.was_frozen = True
 
     def feed(self) -> None:
         """See that there is something to lease."""
