@@ -99,8 +99,8 @@ class Fleet:
         while self._expired_of(told) == before:
             self.feed()
             self.workers[name].send_signal(signal.SIGSTOP)
-            # Stopped between an answer and its commit, it keeps the lock of its lease, which then is not reaped:
-            # it is woken, and stopped once more.
+            # Stopped between an answer and its commit, it keeps the lock of its lease, which is not reaped
+            # then: it is woken, and stopped once more.
             with suppress(AssertionError):
                 wait_until(lambda: self._expired_of(told) > before or not self._open_of(told), 20)
             self.workers[name].send_signal(signal.SIGCONT)
