@@ -12,8 +12,7 @@ import pytest
 
 from calling import OUTDATED, ask, drain, fetch, lease, publish
 from conftest import QUICK, Connect
-from copying import copied_server
-from trunq import SchemaError, install
+from trunq import SchemaError, embedded, install
 from trunq.embedded import Embedded
 
 Connection = psycopg.Connection[Any]
@@ -70,7 +69,8 @@ def left_over(session: Connection) -> list[str]:
 @pytest.fixture(scope="module")
 def crowded() -> Iterator[str]:
     """Address of a server of its own, with many queues and few locks."""
-    with copied_server(settings=FEW_LOCKS) as small:
+    with embedded.start(settings=FEW_LOCKS) as small:
+        install.install(small.dsn)
         with psycopg.connect(small.dsn, autocommit=True) as session:
             for number in range(MANY):
                 ask(session, "create_queue", queue=f"queue_{number}")
