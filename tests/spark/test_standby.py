@@ -15,9 +15,8 @@ from trunq.spark.source.reader import BatchReader
 from trunq.spark.source.stream import StreamReader
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pair() -> Iterator[Pair]:
-    """For all tests: the one that fails over is the last."""
     with primary_and_standby(embedded.majors()[0]) as pair:
         yield pair
 
