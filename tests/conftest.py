@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from calling import ask, new_names
+from scope import ALL
 from trunq import embedded, install
 from trunq.embedded import Embedded
 
@@ -33,34 +34,71 @@ TESTS = Path(__file__).parent
 TEMPLATE = "trunq_template"
 ROLLED_BACK = "trunq_rolled_back"
 
+BY_VERSION = (
+    "upgrade/test_install.py",
+    "upgrade/test_adopt.py",
+    "sql/test_capture_partition.py",
+    "sql/test_publication.py",
+    "sql/test_role.py",
+    "sql/test_rotate.py",
+    "sql/test_specimen.py",
+    "race/test_rotation_locks.py",
+    "race/test_truncate.py",
+    "facade/test_install.py",
+)
+"""Files whose tests run on each version there is here, as the tests with the mark `each_version` do: in what
+they use, such as partitions, locks of DDL and grants, versions differ. The others run on the newest.
+"""
+
 IN_TURNS = ("sql", "race", "facade")
-"""Folders whose tests run on the newest Postgres there is here, and on one of the older ones in turn: each
-version meets every concept. The others run on the newest. --postgres runs all on all.
+"""Folders whose tests run, with TRUNQ_TEST_ALL, on one of the older versions too, in turn: each version meets
+every concept. --postgres runs all on those that it names.
+"""
+
+SYNC = "client/_sync"
+"""Tests that are generated from those of the async client, as that client is from the other."""
+
+OWN_WAYS = (
+    "test_bell.py",
+    "test_connection.py",
+    "test_given.py",
+    "test_lease.py",
+    "test_publish.py",
+    "test_result.py",
+)
+"""Of these, the files about what differs between a thread and a task: to wait, connect, hold a lease, copy.
+Each of their tests runs once. Of any other file the first test runs: its calls have one shape.
 """
 
 LONGEST_FIRST = (
     "demo/test_main_job.py",
-    "race/test_restore.py",
     "docs/test_spark_pages.py",
     "docs/test_pages.py",
-    "race/test_archive.py",
-    "pipeline/test_work.py",
-    "race/test_creating.py",
-    "pipeline/test_kill.py",
     "spark/test_cluster.py",
-    "pipeline/test_protocol.py",
-    "spark/test_spark.py",
+    "pipeline/test_work.py",
+    "pipeline/test_chain.py",
+    "pipeline/test_kill.py",
     "chaos",
     "spark",
-    "race/test_answers.py",
+    "pipeline/test_protocol.py",
+    "race/test_archive.py",
+    "race/test_restore.py",
+    "stress",
+    "demo",
+    "race/test_creating.py",
     "race/test_crash.py",
     "race/test_schedules.py",
-    "demo",
     "pipeline",
     "model",
     "docs",
+    "upgrade",
+    "worker",
     "race",
     "cost",
+    "facade",
+    "leader",
+    "cli",
+    "client",
 )
 """Files and folders, as long as they take: when two processes share the files, neither should be left with a
 long one in the end.
@@ -84,7 +122,7 @@ _left: list[tuple[str, str]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--postgres", metavar="MAJORS", help="run every test on these versions, such as 16,18")
+    parser.addoption("--postgres", metavar="MAJORS", help="run every test on these versions: 16,18, or all")
 
 
 def pytest_configure() -> None:
@@ -94,7 +132,7 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
 
     def place(item: pytest.Item) -> int:
@@ -102,6 +140,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return places.get(path.as_posix(), places.get(path.parts[0], len(places)))
 
     items.sort(key=place)
+    if not ALL and not any(SYNC in argument for argument in config.args):
+        twins = set(left_to_their_twins(items))
+        config.hook.pytest_deselected(items=[item for item in items if item in twins])
+        items[:] = [item for item in items if item not in twins]
+
+
+def left_to_their_twins(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Tests of the sync client that make calls of a shape that another test of it makes."""
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        if item.path.parent == TESTS / SYNC:
+            name = item.name.partition("[")[0] if item.path.name in OWN_WAYS else ""
+            if (item.path, name) in seen:
+                yield item
+            seen.add((item.path, name))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -111,12 +164,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def chosen_majors(config: pytest.Config, test: pytest.Function) -> list[int]:
-    """The versions a test runs on: of --postgres or TRUNQ_TEST_POSTGRES, else by its folder and name."""
+    """The versions a test runs on: of --postgres or TRUNQ_TEST_POSTGRES, else by its file, mark and name."""
     asked = config.getoption("--postgres") or os.environ.get("TRUNQ_TEST_POSTGRES")
-    if asked:
-        return [int(major) for major in asked.split(",")]
     newest, *older = embedded.majors()
-    if test.path.relative_to(TESTS).parts[0] not in IN_TURNS or not older:
+    place = test.path.relative_to(TESTS)
+    if asked and asked != "all":
+        return [int(major) for major in asked.split(",")]
+    if asked or place.as_posix() in BY_VERSION or test.get_closest_marker("each_version"):
+        return [newest, *older]
+    if not ALL or place.parts[0] not in IN_TURNS or not older:
         return [newest]
     # By its name: the same each time, in every process, whatever tests come and go.
     return [newest, older[crc32(test.name.encode()) % len(older)]]

@@ -13,7 +13,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from trunq import embedded, install
+from copying import copied_server
+from trunq import embedded
 from trunq.embedded import Embedded
 from waiting import wait_until
 
@@ -75,8 +76,7 @@ def primary_and_standby(
     """Start the two."""
     directory = Path(tempfile.mkdtemp(prefix="trunq-standby-"))
     try:
-        with embedded.start(major=major) as primary:
-            install.install(primary.dsn)
+        with copied_server(major) as primary:
             one(primary.dsn, "select trunq.create_queue('q', %s)", retention)
             copy = primary.directory / "copy"
             primary._run("pg_basebackup", "-d", primary.dsn, "-D", str(copy), "-R", "--checkpoint=fast")

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.fleet import Fleet
 from chaos.laned import LanedFleet
-from trunq import embedded
+from copying import copied_server
 from trunq.embedded import Embedded
 
 
@@ -19,7 +19,7 @@ def own_server() -> Iterator[Embedded]:
     """A server that may be restarted and killed. It loses no commit when killed; a power cut is another
     matter.
     """
-    with embedded.start(settings={"fsync": "off", "full_page_writes": "off"}) as server:
+    with copied_server(settings={"fsync": "off", "full_page_writes": "off"}) as server:
         yield server
 
 

@@ -55,6 +55,11 @@ class LanedFleet(Fleet):
     def keys(self, count: int) -> list[str | None]:
         return [f"lane {n % LANES}" for n in range(count)]
 
+    def feed(self) -> None:
+        """However slow the machine is: a worker is frozen with a lease only where there are some left."""
+        if self._number("select sum(ready) from trunq.status('q')") == 0:
+            self.publish(LANES)
+
     def check_limits(self) -> None:
         """Never was a limit exceeded by one; and each was met, or this would prove nothing."""
         with self.connect() as connection:

@@ -8,22 +8,26 @@ from collections.abc import Callable
 
 from chaos.laned import LanedFleet
 from chaos.test_chaos import finish, start
+from scope import some
+
+STEP = some(12, 25) * 4
+"""Messages handled between two blows."""
 
 
 def test_limits_of_lanes_hold_while_workers_die_freeze_and_lose_their_connections(
     laned_fleet: LanedFleet, chance: Callable[[list[str]], str]
 ) -> None:
     fleet = laned_fleet
-    start(fleet, 250)
-    for handled in (50, 150, 250):
+    start(fleet, STEP * 5 // 2)
+    for handled in (STEP, 2 * STEP, 3 * STEP):
         fleet.wait_for(handled)
         name = chance(["first", "second"])
         fleet.kill_worker(name)
         fleet.start_worker(name)
         fleet.terminate_connections()
-    fleet.wait_for(350)
+    fleet.wait_for(4 * STEP)
     fleet.freeze_worker("second")
-    fleet.wait_for(450)
+    fleet.wait_for(5 * STEP)
     fleet.freeze_worker("-third")
     finish(fleet)
     fleet.check_limits()
@@ -31,9 +35,9 @@ def test_limits_of_lanes_hold_while_workers_die_freeze_and_lose_their_connection
 
 def test_limits_of_lanes_hold_while_the_server_is_restarted_and_killed(laned_fleet: LanedFleet) -> None:
     fleet = laned_fleet
-    start(fleet, 250)
+    start(fleet, STEP * 5 // 2)
     for number in range(1, 4):
-        fleet.wait_for(number * 150)
+        fleet.wait_for(number * STEP)
         if number != 2:
             fleet.server.kill()
         fleet.server.restart()

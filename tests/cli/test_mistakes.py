@@ -13,8 +13,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from copying import copied_server
 from shelling import Shell
-from trunq import Client, embedded, install
+from trunq import Client, install
 from trunq.explanation import explain_connection
 
 
@@ -180,11 +181,10 @@ def strict_server() -> Iterator[str]:
         Path(folder).chmod(0o755)
         rules = Path(folder, "pg_hba.conf")
         rules.write_text("local all ada scram-sha-256\nlocal all all trust\n")
-        with embedded.start(settings={"hba_file": str(rules)}) as server:
+        with copied_server(settings={"hba_file": str(rules)}) as server:
             with psycopg.connect(server.dsn, autocommit=True) as connection:
                 connection.execute("create user ada password 'enchantress'")
                 connection.execute("create user guest")
-            install.install(server.dsn)
             yield server.dsn
 
 

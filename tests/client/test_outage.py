@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from trunq import AsyncClient, Client, embedded, install
+from copying import copied_server
+from trunq import AsyncClient, Client
 from trunq.embedded import Embedded
 from waiting import async_wait_until, wait_until
 
@@ -23,8 +24,7 @@ SOON = 5.0
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Embedded]:
     """A server that may go away."""
-    with embedded.start(major=embedded.majors()[0], settings={"fsync": "off"}) as server:
-        install.install(server.dsn)
+    with copied_server(settings={"fsync": "off"}) as server:
         yield server
 
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
+from copying import copied_server
 from pooling import needs_pgbouncer, pooling
 from serving import running
 from trunq import (
@@ -25,8 +26,6 @@ from trunq import (
     Message,
     MessageNotFound,
     Worker,
-    embedded,
-    install,
     reply,
 )
 from trunq.embedded import Embedded
@@ -197,29 +196,28 @@ def test_a_connection_that_is_cut_is_opened_again(
 
 
 def test_a_server_that_restarts_is_waited_for() -> None:
-    with embedded.start(major=embedded.majors()[0], settings={"fsync": "off"}) as server:
-        install.install(server.dsn)
-        with (
-            Client(server.dsn) as client,
-            ThreadPoolExecutor(1) as threads,
-            Client(server.dsn) as other,
-        ):
-            client.create_queue("orders")
-            id = client.publish("orders", 1, awaited=True)
-            waiting = threads.submit(client.result, "orders", id, timeout=2 * PATIENCE)
-            with psycopg.connect(server.dsn, autocommit=True) as connection:
-                wait_until(lambda: has_looked(connection))
-            server.kill()
-            server.restart()
+    with (
+        copied_server(settings={"fsync": "off"}) as server,
+        Client(server.dsn) as client,
+        ThreadPoolExecutor(1) as threads,
+        Client(server.dsn) as other,
+    ):
+        client.create_queue("orders")
+        id = client.publish("orders", 1, awaited=True)
+        waiting = threads.submit(client.result, "orders", id, timeout=2 * PATIENCE)
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            wait_until(lambda: has_looked(connection))
+        server.kill()
+        server.restart()
 
-            def is_answered() -> bool:
-                try:
-                    return answer_all(other) == 1
-                except psycopg.OperationalError:
-                    return False
+        def is_answered() -> bool:
+            try:
+                return answer_all(other) == 1
+            except psycopg.OperationalError:
+                return False
 
-            wait_until(is_answered, PATIENCE)
-            assert waiting.result() == id
+        wait_until(is_answered, PATIENCE)
+        assert waiting.result() == id
 
 
 def test_among_many_who_wait_only_those_who_would_wait_for_ever_are_refused(client: Client) -> None:

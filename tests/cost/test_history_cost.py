@@ -7,45 +7,47 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from copying import copied_server
 from counting import cost_of
 from engine import Engine
-from trunq import embedded, install
+from scope import some
 
-MESSAGES = 200_000
+MESSAGES = some(40_000, 200_000)
 SHOW = "select * from trunq.show_message(%s, %s)"
 LIST = "select * from trunq.list_messages(%s, 'default', %s, 50, %s)"
 
 
 @pytest.fixture(scope="module")
 def work() -> Iterator[Engine]:
-    """200,000 messages done, one in a hundred retried: its old id lies among much newer ones."""
-    with embedded.start(settings={"fsync": "off"}) as server:
-        install.install(server.dsn)
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            work = Engine(connection, "work").create()
-            insert = (
-                "insert into trunq_log.work (payload) select to_jsonb(repeat(md5(m::text), 12))"
-                f" from generate_series(1, {MESSAGES // 2}) m"
-            )
-            work.run(insert)
-            work.run(
-                f"""do $$ declare l record; begin
-                  for n in 1 .. {MESSAGES // 100} loop
-                    select max(lease_id) lease_id, max(token) token, array_agg(id) ids into l
-                    from trunq.lease('work', 'default', 'w', 100);
-                    perform trunq.retry('work', 'default', l.lease_id, l.token, l.ids[1:1], null, array['0 s'::interval]);
-                    perform trunq.ack('work', 'default', l.lease_id, l.token, l.ids[2:]);
-                    commit;
-                    if n = {MESSAGES // 400} then {insert}; end if;
-                  end loop; end $$"""  # noqa: E501
-            )
-            work.drain()
-            work.ask("summarize")
-            yield work
+    """So many messages done, one in a hundred retried: its old id lies among much newer ones."""
+    with (
+        copied_server(settings={"fsync": "off"}) as server,
+        psycopg.connect(server.dsn, autocommit=True) as connection,
+    ):
+        work = Engine(connection, "work").create()
+        insert = (
+            "insert into trunq_log.work (payload) select to_jsonb(repeat(md5(m::text), 12))"
+            f" from generate_series(1, {MESSAGES // 2}) m"
+        )
+        work.run(insert)
+        work.run(
+            f"""do $$ declare l record; begin
+              for n in 1 .. {MESSAGES // 100} loop
+                select max(lease_id) lease_id, max(token) token, array_agg(id) ids into l
+                from trunq.lease('work', 'default', 'w', 100);
+                perform trunq.retry('work', 'default', l.lease_id, l.token, l.ids[1:1], null, array['0 s'::interval]);
+                perform trunq.ack('work', 'default', l.lease_id, l.token, l.ids[2:]);
+                commit;
+                if n = {MESSAGES // 400} then {insert}; end if;
+              end loop; end $$"""  # noqa: E501
+        )
+        work.drain()
+        work.ask("summarize")
+        yield work
 
 
 def test_a_message_is_shown_without_a_scan(work: Engine) -> None:
-    assert work.pages("log") > 10_000
+    assert work.pages("log") > MESSAGES // 20
     once, retried = 2, 1
     for id in (once, retried, MESSAGES // 2 + 50, MESSAGES):
         assert work.state(id) == "done"

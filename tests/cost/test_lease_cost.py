@@ -10,11 +10,15 @@ import pytest
 
 from calling import come_back
 from conftest import Connect
+from copying import copied_server
 from counting import Cost, cost_of
 from engine import Engine
-from trunq import embedded, install
+from scope import some
 
-IN_THE_WAY = 500_000
+IN_THE_WAY = some(120_000, 500_000)
+"""Rows: more than two walks of fifty thousand."""
+OPEN = some(60_000, 200_000)
+"""Rows of one transaction: more than one walk."""
 FEW = 100
 LEASE = "select * from trunq.lease(%s, 'default', 'w', %s)"
 
@@ -104,7 +108,7 @@ def test_so_many_retries_of_another_are_walked_in_several_calls(work: Engine) ->
 def test_rows_nobody_committed_yet_are_walked_once(work: Engine, connect: Connect) -> None:
     open_copy = connect(autocommit=False)
     with open_copy.cursor().copy("copy trunq_log.work (kind) from stdin") as copy:
-        for _ in range(200_000):
+        for _ in range(OPEN):
             copy.write_row(["k"])
     assert look(work).rows == 0
     second = look(work)
@@ -116,19 +120,19 @@ def test_rows_nobody_committed_yet_are_walked_once(work: Engine, connect: Connec
     held = work.lease(10)
     assert held.ids == ids
     open_copy.commit()
-    assert len(work.drain()) == 200_000
+    assert len(work.drain()) == OPEN
 
 
 def test_rows_rolled_back_are_walked_once(work: Engine, connect: Connect) -> None:
     with work.connection.transaction(force_rollback=True):
-        work.run("insert into {log} (kind) select 'k' from generate_series(1, 200000)")
+        work.run(f"insert into {{log}} (kind) select 'k' from generate_series(1, {OPEN})")
     assert look(work).rows == 0
     assert look(work).pages < FEW
 
 
 def test_a_lease_costs_the_same_with_a_hundred_times_as_much_waiting(work: Engine) -> None:
     small = Engine(work.connection, "small").create()
-    for queue, count in ((work, 200_000), (small, 2_000)):
+    for queue, count in ((work, OPEN), (small, OPEN // 100)):
         queue.run(f"insert into {{log}} (payload) select to_jsonb(n) from generate_series(1, {count}) n")
         queue.ack(queue.lease(10))
     for count in (1, 100):
@@ -149,33 +153,34 @@ def test_a_lease_costs_the_same_behind_a_hundred_times_as_much_history(work: Eng
 
 def test_late_ones_of_three_hundred_open_writers_are_read_a_lease_at_a_time() -> None:
     writers, late = 300, 100
-    with embedded.start(settings={"max_connections": "320", "fsync": "off"}) as server:
-        install.install(server.dsn)
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            work = Engine(connection, "work").create()
-            opened = [psycopg.connect(server.dsn) for _ in range(writers)]
-            insert = f"insert into trunq_log.work (kind) select 'late' from generate_series(1, {late})"
-            for writer in opened:
-                writer.execute(insert.encode())
-            early = work.publish(10)
-            assert work.drain() == early
-            random.Random(1).shuffle(opened)
-            for writer in opened:
-                writer.commit()
-                writer.close()
-            newer = work.publish(10)
-            for count in (1, 100):
-                cost = look(work, count)
-                assert cost.rows == count
-                assert cost.rows_read <= count + 10
-                assert cost.pages < FEW + 2 * count
-            work.drain()
-            order = connection.execute(
-                "select u.txid::text::bigint, u.id"
-                " from trunq_data.work_lease l, unnest(l.txids, l.ids) u(txid, id)"
-                " where u.id <> all (%s) order by l.lease_id",
-                (early,),
-            ).fetchall()
+    with (
+        copied_server(settings={"max_connections": "320", "fsync": "off"}) as server,
+        psycopg.connect(server.dsn, autocommit=True) as connection,
+    ):
+        work = Engine(connection, "work").create()
+        opened = [psycopg.connect(server.dsn) for _ in range(writers)]
+        insert = f"insert into trunq_log.work (kind) select 'late' from generate_series(1, {late})"
+        for writer in opened:
+            writer.execute(insert.encode())
+        early = work.publish(10)
+        assert work.drain() == early
+        random.Random(1).shuffle(opened)
+        for writer in opened:
+            writer.commit()
+            writer.close()
+        newer = work.publish(10)
+        for count in (1, 100):
+            cost = look(work, count)
+            assert cost.rows == count
+            assert cost.rows_read <= count + 10
+            assert cost.pages < FEW + 2 * count
+        work.drain()
+        order = connection.execute(
+            "select u.txid::text::bigint, u.id"
+            " from trunq_data.work_lease l, unnest(l.txids, l.ids) u(txid, id)"
+            " where u.id <> all (%s) order by l.lease_id",
+            (early,),
+        ).fetchall()
     assert len(order) == writers * late + len(newer)
     assert order == sorted(set(order)), "in the order (txid, id), each once"
     assert [id for _, id in order[-len(newer) :]] == newer

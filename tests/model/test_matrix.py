@@ -2,12 +2,11 @@
 tests of their own, and what broke lay where two of them meet.
 
 A new feature gets a name here, what it asks of a queue in model/walk.py, and what it changes in
-model/matrix.py. A run walks each feature alone and every third pair; TRUNQ_TEST_PAIRS=all walks them all.
+model/matrix.py. A run walks each feature alone and every third pair; TRUNQ_TEST_ALL walks them all.
 """
 
 from __future__ import annotations
 
-import os
 from itertools import combinations
 from zlib import crc32
 
@@ -15,6 +14,7 @@ import psycopg
 import pytest
 
 from model.walk import Walk
+from scope import ALL
 
 FEATURES = (
     "plain",
@@ -39,8 +39,7 @@ CHOICES = ({"refuse", "replace"}, {"in_order", "priority"})
 PAIRS = [
     pair
     for pair in combinations(FEATURES, 2)
-    if set(pair) not in CHOICES
-    and ("plain" in pair or crc32("+".join(pair).encode()) % 3 == 0 or os.environ.get("TRUNQ_TEST_PAIRS"))
+    if set(pair) not in CHOICES and ("plain" in pair or crc32("+".join(pair).encode()) % 3 == 0 or ALL)
 ]
 
 

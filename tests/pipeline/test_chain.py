@@ -15,9 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from copying import copied_server
 from pipeline.test_kill import read_delta
 from spark.test_crash import kill_tree
-from trunq import Client, embedded, install
+from trunq import Client
 from trunq.embedded import Embedded
 from trunq.pipeline import Pipeline
 from waiting import wait_until
@@ -35,7 +36,7 @@ LONG = 240
 @pytest.fixture
 def own_server() -> Iterator[Embedded]:
     """A server that may be killed."""
-    with embedded.start(settings={"fsync": "off", "full_page_writes": "off"}) as server:
+    with copied_server(settings={"fsync": "off", "full_page_writes": "off"}) as server:
         yield server
 
 
@@ -45,7 +46,6 @@ class Chain:
     def __init__(self, server: Embedded, root: Path) -> None:
         self.server, self.root = server, root
         self.batches = 0
-        install.install(server.dsn)
         with self.client() as client:
             client.create_queue("pipelines")
             client.subscribe("pipelines", "default", backoff_base=0.1, jitter=0)

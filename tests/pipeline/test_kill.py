@@ -1,7 +1,8 @@
 """Whatever is killed at whatever line, every row arrives once.
 
-TRUNQ_KILLS=200 kills that many processes a sink; without it, as many as the sum is worth in each run: one at
-each point, and ten at random for each way to commit, four for a mode that commits as another does.
+TRUNQ_KILLS=200 kills that many processes a sink. Without it, a push kills one at each point of each way to
+commit and three at random; of a mode that commits as another does, at the points of its commit, and one more.
+TRUNQ_TEST_ALL kills at each point of each mode, and ten and four at random.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow import dataset, parquet
 
+import scope
 from pipeline.killing import POINTS, execute_and_die, start
 from pipeline.piping import Bench
+from scope import some
 
 KILLS = int(os.environ.get("TRUNQ_KILLS", "0"))
 
 FIRST = ("append", "queue", "delta", "parquet")
 """One for each way to commit."""
+
+OF_COMMIT = ("staged", "committing", "marked", "committed")
 
 EACH = 100
 """Rows a run, each with another key `k`; each run has the same keys."""
@@ -51,7 +56,13 @@ SINKS: dict[str, dict[str, Any]] = {
 
 def random_kills(kind: str) -> int:
     """How many die at random moments, after those at each point."""
-    return max(1, KILLS - len(POINTS)) if KILLS else 10 if kind in FIRST else 4
+    return max(1, KILLS - len(POINTS)) if KILLS else some(3, 10) if kind in FIRST else some(1, 4)
+
+
+def points(kind: str) -> list[str]:
+    """Where one dies: what is before a commit is the same in every mode."""
+    chosen = POINTS if scope.ALL or KILLS or kind in FIRST else OF_COMMIT
+    return [*chosen, *(["taken"] if "delta" in kind else [])]
 
 
 class Moving:
@@ -141,7 +152,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", SINKS)
 def test_killed_at_each_point_every_row_arrives_once(bench: Bench, kind: str) -> None:
     moving = Moving(bench, kind)
-    for point in (*POINTS, *(["taken"] if "delta" in kind else [])):
+    for point in points(kind):
         round, message = moving.ask()
         assert execute_and_die(bench.dsn, bench.asked(message), point) == -signal.SIGKILL, point
         moving.end(round, message, point)

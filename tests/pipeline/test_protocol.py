@@ -1,16 +1,14 @@
 """Two attempts at one run at once, with different data: the sink has one of them whole, and the state is
 its.
 
-Each way to commit meets every order. Modes that commit the same way share the orders; with
-TRUNQ_TEST_ORDERS=all, each meets all.
+The ways to commit share the orders, and so do the modes of each; with TRUNQ_TEST_ALL, each meets all.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import pytest
 
 from pipeline.attempting import FIRST, SINKS, Attempt, begin, words
 from pipeline.piping import Bench
+from scope import share, some
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.errors import StageLost
 
@@ -26,12 +25,12 @@ ORDERS = sorted({("A", *order) for order in permutations("AABBB")})
 """In which two attempts that are staged write their rows down, commit and finish."""
 
 
-def orders(kind: str) -> list[tuple[str, ...]]:
-    """The orders that attempts at a sink of this kind meet in: of modes, each a third, together all."""
-    if kind in FIRST or os.environ.get("TRUNQ_TEST_ORDERS") == "all":
-        return ORDERS
+def orders(kind: str) -> Sequence[tuple[str, ...]]:
+    """The orders that attempts at a sink of this kind meet in: of ways to commit half of them."""
+    if kind in FIRST:
+        return share(ORDERS, FIRST.index(kind), 2)
     modes = [each for each in SINKS if each not in FIRST]
-    return ORDERS[modes.index(kind) % 3 :: 3]
+    return share(ORDERS, modes.index(kind), len(modes))
 
 
 class Meeting:
@@ -77,7 +76,7 @@ def test_of_two_that_commit_at_the_same_time_one_is_in_the_sink(
     bench: Bench, made: Callable[[str], str], kind: str
 ) -> None:
     meeting = Meeting(bench, made(kind), kind)
-    for round in range(4 if kind in FIRST else 2):
+    for round in range(some(1, 4)):
         both = meeting.next()
         at_once, failed = threading.Barrier(2), []
 

@@ -23,7 +23,8 @@ import uvicorn
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from trunq import AsyncClient, Client, embedded, install
+from copying import copied_server
+from trunq import AsyncClient, Client
 from trunq.embedded import Embedded
 from trunq.errors import InvalidArgument, QueueNotFound
 from trunq.webhook import app
@@ -305,8 +306,7 @@ def test_the_command_serves_until_it_is_stopped(database: str, client: Client) -
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Embedded]:
-    with embedded.start(major=embedded.majors()[0], settings={"fsync": "off"}) as server:
-        install.install(server.dsn)
+    with copied_server(settings={"fsync": "off"}) as server:
         yield server
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from calling import Lease, answer, lease
 from conftest import Connect
+from copying import copied_server
 from engine import Engine
-from trunq import embedded, install
+from trunq import embedded
 
 BUSY, IDLE = 30, 15
 CALLS = 120
@@ -23,10 +24,9 @@ CALLS = 120
 def work(server: embedded.Embedded) -> Any:
     """A queue with a hundred messages that everybody has read, all of it in the segment that is old."""
     with (
-        embedded.start(major=major_of(server), settings={"fsync": "off"}) as own,
+        copied_server(server.major, {"fsync": "off"}) as own,
         psycopg.connect(own.dsn, autocommit=True) as connection,
     ):
-        install.install(own.dsn)
         work = Engine(connection, "work").create(retention="2000 days")
         for number in range(BUSY + IDLE):
             work.ask("subscribe", subscription=f"s{number}")
@@ -37,11 +37,6 @@ def work(server: embedded.Embedded) -> Any:
         for table in ("{log}", "{lease}", "{receipt}"):
             work.rewrite(f"update {table} set segment = mod(segment + 1, 4)")
         yield work, lambda: psycopg.connect(own.dsn, autocommit=True)
-
-
-def major_of(server: embedded.Embedded) -> int:
-    with psycopg.connect(server.dsn) as connection:
-        return connection.info.server_version // 10_000
 
 
 def lease_and_answer(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import timedelta
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from calling import (
-    Lease,
     answer,
     ask,
     burn,
@@ -30,76 +30,17 @@ from calling import (
 )
 from conftest import TEMPLATE
 from laning import make
+from race.story import STREAM, Story, read, tell
 from trunq import install
 from trunq.embedded import Embedded
 
 Connection = psycopg.Connection[Any]
-
-STREAM = {"queue": "q", "subscription": "stream"}
 
 
 @pytest.fixture
 def shared_database(database: str) -> str:
     """Not shared: a rebase is of all queues, and what other tests left would count too."""
     return database
-
-
-@dataclass
-class Story:
-    """What has happened to queue `q` before it is dumped, and what its readers have still to get."""
-
-    open: Lease
-    done: list[int]
-    dead: list[int]
-    delayed: list[int]
-    due: dict[str, list[int]] = field(default_factory=dict)
-
-
-def tell(session: Connection) -> Story:
-    """Have messages in every state."""
-    ask(session, "create_queue", queue="q")
-    done = publish(session, "q", 2)
-    answer(session, "ack", lease(session, "q", 2))
-    ask(session, "subscribe", queue="q", subscription="late")
-    ids = publish(session, "q", 8)
-    ask(session, "subscribe", **STREAM, mode="exclusive")
-    more = publish(session, "q", 4)
-    ask(session, "tick", queue="q", force=True)
-    (batch,) = call(session, "next_batch", **STREAM, worker="w")
-    ask(session, "finish_batch", **STREAM, batch_id=batch.batch_id, token=batch.token)
-    unread = publish(session, "q", 2)
-    answer(session, "ack", lease(session, "q", 2))
-    answer(session, "retry", lease(session, "q"), delays=["0"], errors=["again"])
-    answer(session, "retry", lease(session, "q"), delays=[timedelta(hours=1)])
-    answer(session, "reject", lease(session, "q"), errors=["no"])
-    delayed = ask(session, "publish", queue="q", delay=timedelta(hours=1))
-    open_lease = lease(session, "q", 2)
-    assert open_lease.ids == ids[5:7]
-    answer(session, "ack", open_lease, open_lease.ids[:1])
-    answer(session, "ack", lease(session, "q", 3, subscription="late"))
-    return Story(
-        open=open_lease,
-        done=[*done, *ids[:2], ids[5]],
-        dead=[ids[4]],
-        delayed=[ids[3], delayed],
-        due={
-            "default": sorted([ids[2], ids[6], ids[7], *more, *unread]),
-            "late": sorted([*ids[3:], *more, *unread]),
-            "stream": unread,
-        },
-    )
-
-
-def read(session: Connection, subscription: str) -> list[int]:
-    """All that a subscription gets, in the order of ids."""
-    if subscription != "stream":
-        return sorted(drain(session, "q", subscription))
-    ask(session, "tick", queue="q", force=True)
-    found = []
-    while rows := call(session, "next_batch", **STREAM, worker="w"):
-        found += [row.id for row in call(session, "read_batch", **STREAM, batch_id=rows[0].batch_id)]
-        ask(session, "finish_batch", **STREAM, batch_id=rows[0].batch_id, token=rows[0].token)
-    return sorted(found)
 
 
 Copy = Callable[[Embedded, str, Embedded], str]
@@ -166,10 +107,14 @@ def next_xid(dsn: str) -> int:
         return int(fetch(connection, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"))
 
 
+AHEAD = 10_000
+"""Transaction ids: more than a `pg_restore` and the tests after it use up."""
+
+
 def get_ahead(dsn: str, other: str) -> None:
     """Bring the transaction ids of one cluster well above those of another."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        burn(connection, max(0, next_xid(other) - next_xid(dsn)) + 3000)
+        burn(connection, max(0, next_xid(other) + AHEAD - next_xid(dsn)))
 
 
 @pytest.fixture(params=["lower", "higher"])
@@ -180,19 +125,55 @@ def clusters(request: pytest.FixtureRequest, server: Embedded, spare: Embedded) 
     return source, target
 
 
-@pytest.fixture
-def moved(
-    clusters: tuple[Embedded, Embedded], original: Any, copy: Copy
-) -> Iterator[tuple[Connection, Story]]:
-    """A session in the restored database, and what happened before."""
-    source, target = clusters
+@dataclass
+class Restored:
+    """A database as it came out of `pg_restore`: tests make databases of it, which is quicker."""
+
+    name: str
+    story: Story
+    left_at: int
+    """Where the transaction ids of its first cluster stood."""
+
+    def is_lower(self, target: Embedded) -> bool:
+        """Is the cluster that it is in still well below that?"""
+        return next_xid(target.dsn) + AHEAD // 5 < self.left_at
+
+
+_restored: dict[tuple[str, str], Restored] = {}
+
+
+def restore(source: Embedded, target: Embedded, original: Any, copy: Copy) -> Restored:
+    """Dump a database in the middle of its life, as far as ids go, and restore it."""
     dsn = original(source)
     with psycopg.connect(dsn, autocommit=True) as session:
-        # In the middle of its life, as far as ids go.
         burn(session, 100)
         story = tell(session)
-    with psycopg.connect(copy(source, dsn, target), autocommit=True) as session:
-        yield session, story
+        left_at = next_xid(dsn)
+    name = next(new_names("restored"))
+    with psycopg.connect(target.dsn, autocommit=True) as connection:
+        taken = conninfo_to_dict(copy(source, dsn, target))["dbname"]
+        connection.execute(f"alter database {taken} rename to {name}".encode())
+    return Restored(name, story, left_at)
+
+
+@pytest.fixture
+def moved(
+    request: pytest.FixtureRequest,
+    clusters: tuple[Embedded, Embedded],
+    original: Any,
+    copy: Copy,
+    new_name: Callable[[], str],
+) -> Iterator[tuple[Connection, Story]]:
+    """A session in a restored database, and what happened before."""
+    source, target = clusters
+    known = _restored.get((source.dsn, target.dsn))
+    if known is None or (request.node.callspec.params["clusters"] == "lower" and not known.is_lower(target)):
+        known = _restored[source.dsn, target.dsn] = restore(source, target, original, copy)
+    name = new_name()
+    with psycopg.connect(target.dsn, autocommit=True) as connection:
+        connection.execute(f"create database {name} template {known.name}".encode())
+    with psycopg.connect(named(target.dsn, name), autocommit=True) as session:
+        yield session, deepcopy(known.story)
 
 
 def test_positions_are_refused_and_the_way_out_is_named(moved: tuple[Connection, Story]) -> None:

@@ -22,9 +22,10 @@ import pytest
 from calling import call
 from conftest import Connect
 from engine import Engine
+from scope import some
 from waiting import wait_until
 
-SECONDS = 8
+SECONDS = some(5, 8)
 PRODUCERS = 8
 WORKERS = {"default": 4, "mail": 2}
 LONG_WRITERS = 3
@@ -267,7 +268,7 @@ def test_nothing_is_lost_or_doubled(stress: Stress, connect: Connect) -> None:
         for future in running:
             future.result()
     print(f"{len(ledger.committed)} messages, {ledger.emptied} emptied, {ledger.lost_leases} leases lost")
-    assert len(ledger.committed) > 1000
+    assert len(ledger.committed) > some(500, 1000)
     assert ledger.emptied >= 4
     for name in WORKERS:
         assert ledger.acked[name] == Counter(ledger.committed), name

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from copying import copied_server
 from serving import Queue
-from trunq import embedded, install
 from trunq.embedded import Embedded
 from trunq.errors import InvalidArgument, QueueNotFound, SchemaMissing, SubscriptionNotFound, WrongMode
 from trunq.message import Message
@@ -70,8 +70,7 @@ async def test_no_server_is_an_error_not_a_hang() -> None:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
     """A server that asks for a password; the dsn has the right one."""
-    with embedded.start() as server:
-        install.install(server.dsn)
+    with copied_server() as server:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("create role clerk login password 'right'")
             connection.execute("grant pg_read_all_data to clerk")
