@@ -218,7 +218,7 @@ def test_a_run_that_failed_three_times_is_named_with_the_way_out(narrow: Bench) 
     assert narrow.client.list_warnings() == []
     fail(narrow, name)
     (warning,) = narrow.client.list_warnings("pipelines")
-    assert f'run 1 of pipeline "{name}" fails since 20' in warning.warning
+    assert f'run 1 of pipeline "{name}" has failed since 20' in warning.warning
     assert "smallint" in warning.warning
     assert warning.hint.startswith("it failed 3 times. ")
     assert f"trunq pipeline skip {name}" in warning.hint

@@ -161,7 +161,10 @@ async def test_until_idle_waits_for_what_was_put_off_and_has_a_handler_now_and_s
     assert said == ["waits until what is delayed is due: 1 of q"]
 
 
-async def test_until_idle_waits_for_what_is_delayed_beside_what_has_no_handler(queue: Queue) -> None:
+async def test_until_idle_waits_for_what_is_delayed_beside_what_has_no_handler(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trunq.worker")
     queue.publish("letter")
     queue.connection.execute("select trunq.publish('q', p_kind => 'parcel', p_delay => '1 hour')")
     worker = of_parcels(queue)
@@ -175,6 +178,7 @@ async def test_until_idle_waits_for_what_is_delayed_beside_what_has_no_handler(q
         async with asyncio.timeout(PATIENCE):
             await task
     assert worker.statistics.unhandled == 1
+    assert "waits until what is delayed is due: 1 of q" in caplog.text
 
 
 async def test_until_empty_tells_what_has_no_handler_beside_what_is_delayed(queue: Queue) -> None:

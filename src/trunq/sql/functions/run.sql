@@ -396,7 +396,7 @@ Locks: the pipeline, the run.';
 create or replace function trunq._warn_pipelines(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- How often stands in the hint: the leader logs the same words once.
-  select 'pipelines', null::text, format('run %s of pipeline "%s" fails since %s: %s', r.number, p.name, date_trunc('second', r.failing_since), split_part(r.error, E'\n', 1)),
+  select 'pipelines', null::text, format('run %s of pipeline "%s" has failed since %s: %s', r.number, p.name, date_trunc('second', r.failing_since), split_part(r.error, E'\n', 1)),
     format('it failed %s times. ', r.failures) || case when r.sink_number is not null then format('To go on all the same: trunq pipeline accept %s', p.name)
       when r.ended_at is not null then format('it is given up, and its sink is to note that. With another sink: trunq pipeline create FILE')
       else format('After a mistake in its file: trunq pipeline create FILE; to give it up: trunq pipeline cancel %s%s', p.name,
