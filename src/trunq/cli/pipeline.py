@@ -253,7 +253,7 @@ def cancel(
 
 @option.verb(app, "skip", "trunq pipeline skip flights")
 def skip(name: Name, yes: Yes = False, *, database: option.Database, json: option.Json = False) -> None:
-    """Give up the open run of a pipeline with its rows: they never arrive, and the next run begins behind them.
+    """Give up the open run of a pipeline with its rows: they never arrive; the next run begins behind them.
 
     It says what is left out. For rows that can be mended, cancel the run instead: the next one reads them.
     """
