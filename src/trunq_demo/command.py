@@ -28,7 +28,7 @@ EXAMPLES = (
 
 def register(app: typer.Typer) -> None:
     """Add the command to those of trunq: the entry point of the group `trunq.commands`."""
-    option.verb(app, "demo", *EXAMPLES)(demo)
+    option.verb(app, "demo", *EXAMPLES, panel=option.panel("demo"))(demo)
 
 
 def demo(

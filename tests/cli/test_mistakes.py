@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 from copying import copied_server
 from shelling import Shell
 from trunq import Client, install
+from trunq.cli.failure import in_shell
 from trunq.explanation import explain_connection
 
 
@@ -73,7 +74,7 @@ def test_a_mistake_is_told_in_a_sentence(
         (["publish", "mail", "1", "--delay", "5 5"], "'5 5' is not an interval"),
         (["publish", "mail", "1", "--due-at", "soon"], "'soon' is not a time"),
         (["publish", "mail", "1", "--headers", "[1]"], "this must be a JSON object"),
-        (["message", "list", "mail", "--state", "lost"], "lost"),
+        (["message", "list", "mail", "--state", "lost"], "'--state': 'lost' is not one of 'scheduled'"),
         (["message", "show", "mail", "first"], "valid integer"),
         (["statsu"], "Did you mean 'status'"),
         (["version"], "No such command 'version'. Write: trunq --version"),
@@ -257,3 +258,43 @@ def test_a_place_that_cannot_be_written(trunq: Shell, tmp_path: Path) -> None:
 )
 def test_what_libpq_says_is_told_as_what_to_do(said: str, told: str) -> None:
     assert told in explain_connection(said).sentences
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        (
+            "none: trunq.create_queue(..., p_default_subscription => false)",
+            "none: trunq queue create NAME --no-default-subscription",
+        ),
+        (
+            "make one: trunq.create_queue(..., p_lanes => 'key')",
+            "make one: trunq queue create NAME --lanes key",
+        ),
+        (
+            "end it: select trunq.unsubscribe('mail', 'default')",
+            "end it: trunq subscription drop mail default",
+        ),
+        (
+            "select trunq.subscribe('mail', 'lake', 'exclusive', p_max_attempts => 0)",
+            "trunq subscription set mail lake --max-attempts 0",
+        ),
+        (
+            "let it: select trunq.set_publishing('mail', p_announce => true)",
+            "let it: trunq queue set mail --announce",
+        ),
+        (
+            "select trunq.set_queue('mail', p_tick_external => true), or",
+            "trunq queue set mail --ticks external, or",
+        ),
+    ],
+)
+def test_a_hint_of_the_database_is_a_command_that_works(
+    trunq: Shell, client: Client, hint: str, said: str
+) -> None:
+    client.create_queue("mail")
+    client.subscribe("mail", "lake", mode="exclusive")
+    assert in_shell(hint) == said
+    command = said[said.index("trunq ") :].removesuffix(", or").replace("NAME", "made")
+    done = trunq(*command.split()[1:], *(["--yes"] if " drop " in command else []))
+    assert done.status == 0, done.said

@@ -124,6 +124,7 @@ def test_a_queue_is_set(trunq: Shell, client: Client, database: str) -> None:
     loose = trunq("queue", "set", "mail", "--kinds", "", "--max-waiting", "0", "--no-announce").said
     assert "kinds any" in loose
     assert "max waiting no limit" in loose
+    assert "paused until –" in loose
     longer = trunq("queue", "set", "mail", "--retention", "30d")
     assert (longer.status, "was made for a retention of at most" in longer.said) == (1, True)
 

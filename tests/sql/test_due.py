@@ -72,6 +72,11 @@ def test_a_time_that_cannot_be_is_refused_whole(session: Connection, queue: str,
     assert in_log(session, queue) == 0
 
 
+def test_a_negative_delay_is_refused_as_it_was_meant(session: Connection, queue: str) -> None:
+    with refused("TQ005", "cannot be due at now + -00:00:01"):
+        session.execute("select trunq.publish(%s, '1', p_delay => '-1 days +23:59:59')", (queue,))
+
+
 def test_a_rolled_back_insert_leaves_nothing(open_session: Connect, session: Connection, queue: str) -> None:
     other = open_session()
     other.execute("begin")

@@ -182,7 +182,7 @@ def test_who_holds_more_than_the_retention_and_reads_nothing_is_named(
     with work.clock("2 hours"):
         default, lake = work.call("list_warnings")
         assert (default.queue, default.subscription, lake.subscription) == (work.queue, "default", "lake")
-        assert f'"default" of queue "{work.queue}" holds messages since' in default.warning
+        assert f'"default" of queue "{work.queue}" has held messages since' in default.warning
         assert "default_subscription => false" in default.hint
         assert "unsubscribe" in lake.hint
         held = work.lease()

@@ -119,7 +119,7 @@ def test_a_subscription_that_nobody_has_read_for_five_minutes_is_named_while_mes
     (row,) = warned(work, "6 minutes")
     assert row.subscription == "lake"
     assert "nobody has read" in row.warning
-    assert "for five minutes, and messages wait since" in row.warning
+    assert "for five minutes, and messages have waited since" in row.warning
     with work.clock("6 minutes"):
         assert (work.lease(subscription="lake") if mode == "shared" else take(work)) is not None
     assert warned(work, "6 minutes") == [], "somebody reads"

@@ -161,7 +161,10 @@ async def test_until_idle_waits_for_what_was_put_off_and_has_a_handler_now_and_s
     assert said == ["waits until what is delayed is due: 1 of q"]
 
 
-async def test_until_idle_waits_for_what_is_delayed_beside_what_has_no_handler(queue: Queue) -> None:
+async def test_until_idle_waits_for_what_is_delayed_beside_what_has_no_handler(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trunq.worker")
     queue.publish("letter")
     queue.connection.execute("select trunq.publish('q', p_kind => 'parcel', p_delay => '1 hour')")
     worker = of_parcels(queue)
@@ -170,11 +173,13 @@ async def test_until_idle_waits_for_what_is_delayed_beside_what_has_no_handler(q
         await async_wait_until(lambda: worker.statistics.put_off == 1)
         looks = worker.statistics.looks
         await async_wait_until(lambda: worker.statistics.looks >= looks + 3)
+        await async_wait_until(lambda: "what is delayed" in caplog.text)
         assert not task.done()
         queue.connection.execute("delete from trunq.delayed where kind = 'parcel'")
         async with asyncio.timeout(PATIENCE):
             await task
     assert worker.statistics.unhandled == 1
+    assert "waits until what is delayed is due: 1 of q" in caplog.text, "without the letter"
 
 
 async def test_until_empty_tells_what_has_no_handler_beside_what_is_delayed(queue: Queue) -> None:

@@ -55,8 +55,21 @@ def explain(error: BaseException) -> str | None:
 
 def in_shell(text: str) -> str:
     """What the database says, with options of commands where it names parameters of functions."""
-    text = re.sub(r"\bp_(\w+) => '(\w+)'", r"p_\1 \2", text)
+    text = re.sub(r"\bp_(\w+) => ('?)(\w+)\2", _option, text)
+    text = re.sub(r"select trunq\.unsubscribe\('(\w+)', '([^']+)'\)", r"trunq subscription drop \1 \2", text)
     text = re.sub(r"(?:select )?trunq\.accept_loss\('(\w+)', '([^']+)'\)", r"trunq stream accept \1 \2", text)
     text = re.sub(r"select \* from trunq\.list_losses\('(\w+)'\)", r"trunq stream losses \1", text)
-    text = re.sub(r"trunq\.create_queue\(\.\.\., (p_\w+ \w+)\)", r"trunq queue create NAME \1", text)
+    text = re.sub(
+        r"select trunq\.subscribe\('(\w+)', '([^']+)', [^-)]*(--[^)]+)\)",
+        r"trunq subscription set \1 \2 \3",
+        text,
+    )
+    text = re.sub(r"select trunq\.set_\w+\('(\w+)', (--[^)]+)\)", r"trunq queue set \1 \2", text)
+    text = text.replace("--tick-external", "--ticks external")
+    text = re.sub(r"trunq\.create_queue\(\.\.\., (--[^)]+)\)", r"trunq queue create NAME \1", text)
     return re.sub(r"\bp_(\w+)", lambda found: "--" + found[1].replace("_", "-"), text)
+
+
+def _option(found: re.Match[str]) -> str:
+    name, value = found[1].replace("_", "-"), found[3]
+    return {"true": f"--{name}", "false": f"--no-{name}"}.get(value, f"--{name} {value}")

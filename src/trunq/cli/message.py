@@ -22,7 +22,7 @@ from trunq.display import attempt as attempt_in_words
 from trunq.record.outcome import Open, State
 
 app = option.noun(
-    "Messages: where each one is, what became of it, and that it is not to run.",
+    "Messages: where each one is and what became of it; cancel or erase some.",
     "trunq message list mail --state retrying",
     "trunq message show mail 42",
     "trunq message find 4JZ7K7M2Q9",
@@ -345,7 +345,10 @@ def delete(
     if json:
         write_json({"deleted": found, "running": running})
     else:
-        say("{found} of {number} were there, and are erased.", found=found, number=len(ids))
+        said = _counted(found) if found else "No message"
+        missing = len(ids) - found
+        say("{said} of {queue} erased{rest}.", said=said, queue=queue,
+            rest=f"; it has none with {missing:,} of these ids" if missing else "")  # fmt: skip
         if running:
             say("Workers hold {running} of them and keep what they have: delete these again later.",
                 running=running)  # fmt: skip

@@ -169,6 +169,14 @@ class _Help:
 class Command(_Help, TyperCommand):
     """A command."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            # What pydantic, which reads the values for Typer, puts before the sentence.
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 _BEHIND = ("--dsn", "--embedded", "--directory", "--json")
 _WORDS = {
@@ -211,7 +219,16 @@ class Group(_Help, TyperGroup):
 
 
 PANELS = {
-    "Begin, publish, work, watch": ("db", "queue", "publish", "worker", "leader", "status", "statistics"),
+    "Begin, publish, work, watch": (
+        "demo",
+        "db",
+        "queue",
+        "publish",
+        "worker",
+        "leader",
+        "status",
+        "statistics",
+    ),
     "Who reads, and in which order": ("subscription", "stream", "group", "lane"),
     "Where messages come from and go": ("schedule", "pipeline", "webhook", "capture"),
     "Messages, one by one or all": ("message", "dead", "archive", "taker", "memo"),

@@ -58,7 +58,8 @@ def write(shown: RenderableType) -> None:
 def print_fact(name: str, value: Any, width: int = 10) -> None:
     """Print one of several facts, in a line of its own; nothing when there is none."""
     if value is not None:
-        out.print(f"  [dim]{name:<{width}}[/dim] {escape(text(value))}")
+        lines = escape(text(value)).replace("\n", "\n" + " " * (width + 3))
+        out.print(f"  [dim]{name:<{width}}[/dim] {lines}")
 
 
 def print_facts(row: Row) -> None:

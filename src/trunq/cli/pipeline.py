@@ -253,7 +253,7 @@ def cancel(
 
 @option.verb(app, "skip", "trunq pipeline skip flights")
 def skip(name: Name, yes: Yes = False, *, database: option.Database, json: option.Json = False) -> None:
-    """Give up the open run of a pipeline with its rows: they never arrive, and the next run begins behind.
+    """Give up the open run of a pipeline with its rows: they never arrive; the next run begins behind them.
 
     It says what is left out. For rows that can be mended, cancel the run instead: the next one reads them.
     """
@@ -267,7 +267,7 @@ def skip(name: Name, yes: Yes = False, *, database: option.Database, json: optio
     elif skipped is None:
         say("Pipeline {name} has no open run.", name=name)
     else:
-        say("Run {number} of pipeline {name} is given up. What it had does not arrive: {rows}.",
+        say("Run {number} of pipeline {name} is given up. These do not arrive: {rows}.",
             number=skipped["number"], name=name,
             rows=slice_words(row["definition"]["source"], skipped["slice"]))  # fmt: skip
 

@@ -54,8 +54,8 @@ def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
     if source["format"] == "queue":
         return f"messages of {source['queue']} between the ticks {slice['lo']} and {slice['hi']}"
     if source["format"] == "table" and "hi" in slice:
-        after = slice["lo"] or "the beginning"
-        return f"rows of {source['table']} that were committed between {after} and {slice['hi']}"
+        after = f" after the snapshot {slice['lo']} and" if slice["lo"] else ""
+        return f"rows of {source['table']} that were committed{after} before the snapshot {slice['hi']}"
     if source["format"] == "table":
         return f"the rows of {source['table']} as they are"
     return f"{source['format']} {json.dumps(slice)}"

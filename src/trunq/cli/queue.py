@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -451,10 +451,19 @@ def _refuse_another(there: Row, given: Row) -> None:
         )
 
 
+NONE: Final = {
+    "kinds": "any",
+    "unique_policy": "no unique keys",
+    "paused_until": "–",
+    "tick_idle_period": "none",
+}
+"""What a setting without a value is called, where it is not a limit."""
+
+
 def _said(name: str, value: Any) -> Any:
     match value:
         case None:
-            return {"kinds": "any", "unique_policy": "no unique keys"}.get(name, "no limit")
+            return NONE.get(name, "no limit")
         case list():
             return ", ".join(value)
         case _:

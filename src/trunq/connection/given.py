@@ -54,8 +54,11 @@ def require_connection(given: object, wanted: type[Connection]) -> Connection:
     """Refuse what is no psycopg connection of this class, and say how to get at one."""
     if not isinstance(given, wanted):
         kind = type(given)
+        name = (
+            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        )
         raise InvalidArgument(
-            f"connection= takes a psycopg.{wanted.__name__}, not a {kind.__module__}.{kind.__qualname__}",
+            f"connection= takes a psycopg.{wanted.__name__}, not a {name}",
             _way(given, wanted),
         )
     require_own(given)

@@ -476,9 +476,7 @@ class Run:
     async def _left(
         self, connection: AsyncConnection[Any], source: Source, ready: int, leased: int, delayed: int
     ) -> int:
-        """What is left to do: not what waits for a worker that has a handler for it, and what is delayed only
-        for who serves until idle.
-        """
+        """How many messages this worker has to wait for: of delayed ones only when it serves until idle."""
         if ready + leased > 0 or delayed == 0:
             return ready + leased
         arguments = {**source.names, "kinds": text_array("kinds", self._registry.kinds)}
@@ -486,7 +484,8 @@ class Run:
         if self._options.until_idle and (is_any or await value(connection, Call("_has_delayed", arguments))):
             if source.queue not in self._waits_for:
                 self._waits_for.add(source.queue)
-                log.info("waits until what is delayed is due: %s of %s", f"{delayed:,}", source.queue)
+                other = 0 if is_any else await value(connection, Call("_count_unhandled", arguments))
+                log.info("waits until what is delayed is due: %s of %s", f"{delayed - other:,}", source.queue)
             return delayed
         if not is_any:
             self._statistics.unhandled += await value(connection, Call("_count_unhandled", arguments))

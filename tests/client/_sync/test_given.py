@@ -37,7 +37,8 @@ class Kinds(Enum):
 
 def refused(client: Client, given: Any, way: str) -> None:
     """Every way into the database refuses it, in the same words."""
-    with pytest.raises(InvalidArgument, match=rf"connection= takes a psycopg\.\w+, not a .*\nHINT: .*{way}"):
+    said = rf"connection= takes a psycopg\.\w+, not a (?!builtins).*\nHINT: .*{way}"
+    with pytest.raises(InvalidArgument, match=said):
         client.publish("orders", 1, connection=given)
     with pytest.raises(InvalidArgument, match=way):
         client.list_queues(connection=given)

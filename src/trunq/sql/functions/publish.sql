@@ -171,7 +171,9 @@ begin
     perform trunq._fail('TQ005', 'a message has a delay or a time, not both', 'give p_delay or p_due_at');
   end if;
   if p_delay not between '0' and '1000 years' or not isfinite(p_due_at) or p_due_at >= '10000-01-01 00:00:00+00' then
-    perform trunq._fail('TQ005', format('a message cannot be due at %s', coalesce(p_due_at::text, 'now + ' || p_delay)),
+    perform trunq._fail('TQ005', format('a message cannot be due at %s', coalesce(p_due_at::text, 'now + ' || case
+        -- Python's -1 second is -1 days +23:59:59.
+        when p_delay < '0' and p_delay > '-1000 years' then make_interval(secs => extract(epoch from p_delay)::double precision) else p_delay end)),
       'give a time before the year 10000, or a delay of 0 to 1000 years');
   end if;
   -- Not in the past: promotion looks there only once a minute.

@@ -171,16 +171,16 @@ begin
     queue := v.name;
     subscription := split_part(v.subscription, '#', 1);
     if v_oldest < v_now - v.retention then
-      warning := format('subscription "%s" of queue "%s" holds messages since %s, longer than the retention of %s, and nobody reads from it',
+      warning := format('subscription "%s" of queue "%s" has held messages since %s, longer than the retention of %s, and nobody reads from it',
         subscription, queue, date_trunc('second', v_oldest), v.retention);
       hint := format('start a worker, or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
     else
-      warning := format('nobody has read from subscription "%s" of queue "%s" for %s, and messages wait since %s',
+      warning := format('nobody has read from subscription "%s" of queue "%s" for %s, and messages have waited since %s',
         subscription, queue, case when v.age = '5 minutes' then 'five minutes' else v.age::text end, date_trunc('second', v_oldest));
       hint := format('start a worker or reader of it, or see what the one that runs does; or end it: select trunq.unsubscribe(''%s'', ''%s'')', queue, subscription);
     end if;
     if subscription = 'default' then
-      hint := concat(hint, '; a queue for streams alone does without: create_queue(..., p_default_subscription => false)');
+      hint := concat(hint, '; a queue that only streams read needs no "default": trunq.create_queue(..., p_default_subscription => false)');
     end if;
     return next;
   end loop;
