@@ -464,12 +464,12 @@ class Run:
         async def left(connection: AsyncConnection[Any]) -> int:
             total = self._statistics.unhandled = 0
             async with connection.transaction():
-                # One snapshot for all counts: a delayed message that becomes a ready one between two of them
-                # would be seen in neither place.
+                # One snapshot: what becomes ready between two counts would be seen in neither place.
                 await connection.execute("set transaction isolation level repeatable read, read only")
                 for source in self._sources:
-                    call = Call("status", {"queue": source.queue}, _LEFT)
-                    for name, *counts in await execute(connection, call):
+                    for name, *counts in await execute(
+                        connection, Call("status", {"queue": source.queue}, _LEFT)
+                    ):
                         if name == source.subscription:
                             total += await self._left(connection, source, *counts)
             return total
