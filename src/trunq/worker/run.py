@@ -454,31 +454,28 @@ class Run:
 
     async def _end_in_time(self, slots: set[asyncio.Task[None]]) -> None:
         """A handler may refuse to end: half of what is left of the grace is for closing the connections."""
-        left = STUBBORN if self._ends_at is None else (self._ends_at - monotonic()) / 2
-        await end_all(*slots, *self._background, within=max(0.0, left))
+        left = STUBBORN if self._ends_at is None else max(0.0, (self._ends_at - monotonic()) / 2)
+        await end_all(*slots, *self._background, within=left)
 
     async def _is_empty(self) -> bool:
         async def left(connection: AsyncConnection[Any]) -> int:
             total = self._statistics.unhandled = 0
             async with connection.transaction():
-                # One snapshot for all counts: a delayed message that becomes a ready one between two of them
-                # would be seen in neither place.
+                # One snapshot: what becomes ready between two counts would be seen in neither place.
                 await connection.execute("set transaction isolation level repeatable read, read only")
                 for source in self._sources:
-                    call = Call("status", {"queue": source.queue}, _LEFT)
-                    for name, *counts in await execute(connection, call):
+                    rows = await execute(connection, Call("status", {"queue": source.queue}, _LEFT))
+                    for name, ready, leased, delayed in rows:
                         if name == source.subscription:
-                            total += await self._left(connection, source, *counts)
+                            total += await self._left(connection, source, ready + leased, delayed)
             return total
 
         return await self._leases.run(left) == 0
 
-    async def _left(
-        self, connection: AsyncConnection[Any], source: Source, ready: int, leased: int, delayed: int
-    ) -> int:
+    async def _left(self, connection: AsyncConnection[Any], source: Source, now: int, delayed: int) -> int:
         """How many messages this worker has to wait for: of delayed ones only when it serves until idle."""
-        if ready + leased > 0 or delayed == 0:
-            return ready + leased
+        if now > 0 or delayed == 0:
+            return now
         arguments = {**source.names, "kinds": text_array("kinds", self._registry.kinds)}
         is_any = self._registry.default is not None
         if self._options.until_idle and (is_any or await value(connection, Call("_has_delayed", arguments))):
