@@ -79,6 +79,11 @@ class Fate:
             self.doom.add("dead")
         self.is_cancelled = not self.is_over
 
+    def delete(self) -> None:
+        self.cancel()
+        if self.may_be == ("dead",):
+            self.may_be = ("purged",)
+
     def requeue(self, place: int) -> None:
         self.may_be, self.attempt, self.is_cancelled = ("ready",), 1, False
         self.doom.clear()
