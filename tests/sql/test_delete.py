@@ -235,6 +235,20 @@ def test_what_was_dead_or_waited_is_purged_and_not_done(work: Engine, verb: str)
     assert work.listed(state="done") == []
 
 
+def test_a_column_that_can_hold_nothing_else_is_named_with_the_way_out(connect: Connect) -> None:
+    work = Engine(connect(), "work").create()
+    work.run("alter table {log} add column who text not null")
+    work.run("insert into {log} (who) values (%s)", SECRET)
+    (id,) = work.listed()
+    with pytest.raises(psycopg.Error, match='column "who"') as caught:
+        work.ask("delete", ids=[id])
+    assert caught.value.sqlstate == "TQ005"
+    (way_out,) = re.findall("alter table .*", str(caught.value.diag.message_hint))
+    work.connection.execute(way_out.encode())
+    assert work.ask("delete", ids=[id]) == 1
+    assert places(work.connection) == set()
+
+
 def test_deletions_outlive_their_queue_and_name_nobody_elses(connect: Connect) -> None:
     session = connect()
     for queue in ("one", "two"):

@@ -162,13 +162,19 @@ create or replace function trunq._delete_logged(p_queue trunq.queue, p_ids bigin
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_own text;
+  v_without text;
   v_found bigint[];
 begin
-  select coalesce(string_agg(format(', %I = %s', a.attname, case when a.attnotnull then 'default' else 'null' end), '' order by a.attnum), '') into v_own
+  select coalesce(string_agg(format(', %I = %s', a.attname, case when a.attnotnull then 'default' else 'null' end), '' order by a.attnum), ''),
+    min(a.attname) filter (where a.attnotnull and not a.atthasdef) into v_own, v_without
   from pg_attribute a
   where a.attrelid = format('trunq_log.%I', p_queue.log_table)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity = ''
     and a.attname not in ('unique_key', 'unique_turn', 'unique_until')
     and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname);
+  if v_without is not null then
+    perform trunq._fail('TQ005', format('column "%s" of trunq_log.%s is not null and has no default, so what it holds cannot be erased', v_without, p_queue.log_table),
+      format('give it one, for example: alter table trunq_log.%I alter column %I set default ''deleted''', p_queue.log_table, v_without));
+  end if;
   perform set_config('trunq.rewrite', 'on', true);
   execute format($q$
     with gone as (
