@@ -120,6 +120,11 @@ class Reader:
                     f"{key}: {first} before {ahead}"
                 )
 
+    def delete(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            if id in self.fates:
+                self.fates[id].delete()
+
     def see(self, listed: dict[int, tuple[str, int]]) -> None:
         """The states as the database lists them: those that the model knows, and no others."""
         assert not listed.keys() - self.fates.keys() - self.gone.keys()

@@ -249,13 +249,11 @@ class Walk:
                 fate.cancel()
 
     def delete(self) -> None:
-        ids = self.chance.sample(self.published, min(2, len(self.published)))
-        assert self.work.ask("delete", ids=ids) <= len(ids)
+        ids = self.chance.choices(self.published, k=2)
+        assert self.work.ask("delete", ids=ids) <= 2
         self.deleted.update(ids)
-        for fate in [
-            reader.fates[id] for reader in self.readers.values() for id in ids if id in reader.fates
-        ]:
-            fate.delete()
+        for reader in self.readers.values():
+            reader.delete(ids)
 
     def lapse(self) -> None:
         """A lease runs out."""

@@ -1,8 +1,6 @@
-"""Functions that took other arguments before go with an upgrade: beside the new ones, they stop whoever calls."""
+"""Functions that took other arguments before go with an upgrade: beside the new ones, they stop who calls."""
 
 from __future__ import annotations
-
-import pytest
 
 from calling import ask, fetch, refused
 from conftest import Connect
@@ -15,11 +13,10 @@ delete from trunq.migration where number = (select max(number) from trunq.migrat
 """
 
 
-@pytest.mark.parametrize("facade", ["pgq"])
 def test_a_queue_is_dropped_after_an_upgrade_from_functions_of_other_arguments(
-    database: str, connect: Connect, facade: str
+    database: str, connect: Connect
 ) -> None:
-    install.install(database, facade)
+    install.install(database, "pgq")
     session = connect()
     ask(session, "create_queue", queue="work")
     session.execute(OF_BEFORE)
