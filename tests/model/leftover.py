@@ -10,6 +10,7 @@ TABLES = """
 select c.table_schema || '.' || c.table_name from information_schema.columns c
 join information_schema.tables t using (table_schema, table_name)
 where c.column_name = 'queue_id' and c.table_schema = 'trunq' and t.table_type = 'BASE TABLE'
+  and c.table_name <> 'deletion'  -- who erased what outlives the queue
 """
 RELATIONS = """
 select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = c.relnamespace

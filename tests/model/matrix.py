@@ -79,6 +79,11 @@ class Fate:
             self.doom.add("dead")
         self.is_cancelled = not self.is_over
 
+    def delete(self) -> None:
+        self.cancel()
+        if self.may_be == ("dead",):
+            self.may_be = ("purged",)
+
     def requeue(self, place: int) -> None:
         self.may_be, self.attempt, self.is_cancelled = ("ready",), 1, False
         self.doom.clear()
@@ -114,6 +119,11 @@ class Reader:
                 assert first.is_loose or all(fate.is_loose for fate in ahead), (
                     f"{key}: {first} before {ahead}"
                 )
+
+    def delete(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            if id in self.fates:
+                self.fates[id].delete()
 
     def see(self, listed: dict[int, tuple[str, int]]) -> None:
         """The states as the database lists them: those that the model knows, and no others."""

@@ -53,6 +53,7 @@ class Walk:
         self.batched: list[tuple[int, str | None]] = []
         self.published: list[int] = []
         self.awaited: set[int] = set()
+        self.deleted: set[int] = set()
         self.state: dict[str, Any] = {}
         self.table: str | None = None
         self.role: str | None = None
@@ -247,6 +248,13 @@ class Walk:
                 assert row.state in fate.states, f"cancel: {row.state}: {fate}"
                 fate.cancel()
 
+    def delete(self) -> None:
+        ids = self.chance.choices(self.published, k=2)
+        assert self.work.ask("delete", ids=ids) <= 2
+        self.deleted.update(ids)
+        for reader in self.readers.values():
+            reader.delete(ids)
+
     def lapse(self) -> None:
         """A lease runs out."""
         held = self.lease(lease_time="1 second")
@@ -265,7 +273,8 @@ class Walk:
         count = self.work.ask("requeue", subscription=name)
         after = {row.id for row in self.work.call("list_dead", subscription=name)}
         assert count == len(before - after)
-        assert not after or {"refuse", "replace"} & set(self.names), "only a unique key keeps one dead"
+        assert after <= self.deleted or {"refuse", "replace"} & set(self.names), "only a key keeps one dead"
+        assert not (before - after) & self.deleted
         for id in sorted(before - after):
             self.places += 1
             fate = reader.fates.setdefault(id, reader.gone.pop(id)) if id in reader.gone else reader.fates[id]
@@ -349,12 +358,7 @@ class Walk:
 
     def check_status(self, name: str, states: Counter[str]) -> None:
         status = self.work.status(name)
-        told = {
-            "ready": status.ready,
-            "leased": status.leased,
-            "delayed": status.delayed,
-            "dead": status.dead,
-        }
+        told = {state: getattr(status, state) for state in ("ready", "leased", "delayed", "dead")}
         delayed = states["retrying"] + states["scheduled"]
         assert told == {**{state: states[state] for state in told}, "delayed": delayed}, f"{name}: {states}"
 
@@ -454,7 +458,7 @@ class Walk:
             ids += held.ids
             self.work.ack(held)
         assert len(ids) == len(set(ids))
-        assert set(ids) <= set(self.published)
+        assert set(ids) <= set(self.published) - self.deleted
         reader = self.readers["audit"]
         fresh = [id for id in self.published[before:] if id in reader.fates and not reader.fates[id].doom]
         assert set(fresh) <= set(ids), f"{fresh} and {ids}"
@@ -485,6 +489,7 @@ VERBS = (
     Walk.reject,
     Walk.release,
     Walk.cancel,
+    Walk.delete,
     Walk.lapse,
     Walk.requeue,
     Walk.rotate,

@@ -208,6 +208,74 @@ def test_an_answer_that_is_not_committed_is_waited_for(connect: Connect) -> None
         assert not work.lease()
 
 
+@pytest.mark.parametrize("verb", ["retry", "reject", "release"])
+def test_an_answer_under_an_older_snapshot_brings_nothing_back(
+    work: Engine, connect: Connect, verb: str
+) -> None:
+    (id,) = confess(work.connection, "work")
+    held = work.lease()
+    older = work.on(connect(autocommit=False))
+    older.connection.execute("set transaction isolation level repeatable read")
+    assert older.fetch("select count(*) from {log}") == 1
+    assert work.ask("delete", ids=[id]) == 1
+    with refused("40001"):
+        older.answer(verb, held)
+    older.connection.rollback()
+    assert work.answer(verb, held) == 1, "under a snapshot of now"
+    assert places(work.connection) == set()
+
+
+def test_a_message_that_is_requeued_meanwhile_is_not_handed_out(connect: Connect) -> None:
+    work, other = Engine(connect(), "work").create(), connect(autocommit=False)
+    (id,) = confess(work.connection, "work")
+    work.answer("reject", work.lease())
+    assert work.on(other).ask("requeue") == 1
+    with ThreadPoolExecutor() as pool:
+        deleting = pool.submit(work.ask, "delete", ids=[id])
+        wait_until_blocked(other, work.connection)
+        other.commit()
+        assert deleting.result() == 1
+    assert not work.lease()
+    assert places(work.connection) == set()
+    assert work.ask("requeue") == 0
+
+
+def test_who_starts_at_the_earliest_message_does_not_get_what_was_deleted(work: Engine) -> None:
+    first, second, third = confess(work.connection, "work", 3)
+    work.ack(work.lease())
+    assert work.ask("delete", ids=[first, second]) == 2
+    work.ask("subscribe", subscription="late", start="earliest")
+    assert work.lease(9, subscription="late").ids == [third]
+    work.ask("reset", subscription="other", start="earliest")
+    assert work.lease(9, subscription="other").ids == [third]
+    work.ask("forget")
+    assert work.fetch("select count(*) from trunq.cancelled where id = %s", first) == 0
+
+
+@pytest.mark.parametrize("verb", ["reject", "retry"])
+def test_what_was_dead_or_waited_is_purged_and_not_done(work: Engine, verb: str) -> None:
+    (id,) = confess(work.connection, "work")
+    work.answer(verb, work.lease(), errors=[SECRET])
+    work.ask("delete", ids=[id])
+    assert work.state(id) == "purged"
+    assert work.listed(state="purged") == [id]
+    assert work.listed(state="done") == []
+
+
+def test_a_column_that_can_hold_nothing_else_is_named_with_the_way_out(connect: Connect) -> None:
+    work = Engine(connect(), "work").create()
+    work.run("alter table {log} add column who text not null")
+    work.run("insert into {log} (who) values (%s)", SECRET)
+    (id,) = work.listed()
+    with pytest.raises(psycopg.Error, match='column "who"') as caught:
+        work.ask("delete", ids=[id])
+    assert caught.value.sqlstate == "TQ005"
+    (way_out,) = re.findall("alter table .*", str(caught.value.diag.message_hint))
+    work.connection.execute(way_out.encode())
+    assert work.ask("delete", ids=[id]) == 1
+    assert places(work.connection) == set()
+
+
 def test_deletions_outlive_their_queue_and_name_nobody_elses(connect: Connect) -> None:
     session = connect()
     for queue in ("one", "two"):

@@ -8,8 +8,9 @@
 --
 -- No copy escapes. What writes one that we cannot see yet, an answer or the end of a lease that takes a message out of the log, also writes
 -- a receipt or a lease, and the archive's duty writes the archive: so these tables are locked, whoever is there already is waited for, and
--- who comes later reads an empty row. What deletes a row to write another (promote, requeue) meets us at the row it deletes; the
--- log, where these write to, is emptied last. Publishers and readers wait for nothing.
+-- who comes later reads an empty row. One who comes later with a snapshot from before fails at the lease it answers (_fence_leases). What deletes
+-- a row to write another (promote, requeue) meets us at the row it deletes: what is dead is deleted before we look which messages are
+-- over, and the log, where these write to, is emptied last. Publishers and readers wait for nothing.
 
 create or replace function trunq.delete(p_queue text, p_ids bigint[]) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -30,7 +31,7 @@ begin
   return trunq._in_turns(p_queue, format('select trunq._delete($1, %L)', v_ids));
 end $$;
 comment on function trunq.delete(text, bigint[]) is
-  'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. What is not over is cancelled, and never handed out again; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.
+  'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. What is not over is cancelled, and never handed out again, nor to a shared subscription that starts at what is kept; what is dead is purged; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.
 Returns: of how many of them something was there.
 Raises: TQ001, TQ005, TQ007; TQ009 while an open transaction has leased or answered messages of the queue.
 Locks: the queue, and its leases and receipts against leases and answers, waiting 200 ms at a time.';
@@ -45,9 +46,10 @@ declare
 begin
   execute format('lock table trunq_data.%I, trunq_data.%I in share row exclusive mode', p_queue.lease_table, p_queue.receipt_table);
   -- Who requeues one of them is waited for, so that it is cancelled below; who comes later finds none.
-  perform from trunq.dead d where d.queue_id = p_queue.queue_id and d.id = any (p_ids) order by d.dead_id for update;
+  v_found := trunq._delete_dead(p_queue.queue_id, p_ids);
   v_running := (select count(distinct c.id) from trunq._cancel(p_queue, null, p_ids) c where c.state = 'leased');
-  v_found := trunq._delete_elsewhere(p_queue.queue_id, p_ids);
+  perform trunq._fence_leases(p_queue, p_ids);
+  v_found := v_found || trunq._delete_dead(p_queue.queue_id, p_ids) || trunq._delete_elsewhere(p_queue.queue_id, p_ids);
   if to_regclass(v_archive) is not null then
     execute format('lock table %s in share row exclusive mode', v_archive);
     v_found := v_found || trunq._delete_archived(v_archive, p_ids);
@@ -64,17 +66,57 @@ begin
 end $$;
 comment on function trunq._delete(trunq.queue, bigint[]) is 'One turn of delete, under the lock of the queue.';
 
+create or replace function trunq._delete_dead(p_queue_id integer, p_ids bigint[]) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_dead_ids bigint[];
+  v_found bigint[];
+begin
+  select array_agg(d.dead_id), coalesce(array_agg(d.id), '{}') into v_dead_ids, v_found
+  from trunq.dead d where d.queue_id = p_queue_id and d.id = any (p_ids);
+  perform trunq._purge(p_queue_id, v_dead_ids) where v_dead_ids is not null;
+  return v_found;
+end $$;
+comment on function trunq._delete_dead(integer, bigint[]) is 'Purges messages that are dead, for any subscription; whoever requeues one is waited for. Returns: which there were.';
+
+create or replace function trunq._fence_leases(p_queue trunq.queue, p_ids bigint[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+begin
+  execute format($q$
+    update trunq_data.%I l set expires_at = l.expires_at
+    from trunq.subscription s cross join lateral trunq._held_leases($1, s.subscription_id) h
+    where s.queue_id = $2 and s.mode = 'shared' and l.subscription_id = s.subscription_id and l.lease_id = h.lease_id and l.ids && $3
+  $q$, p_queue.lease_table) using p_queue, p_queue.queue_id, p_ids;
+end $$;
+comment on function trunq._fence_leases(trunq.queue, bigint[]) is
+  'Writes the open leases of messages again, as they are: an answer under an older snapshot, which still reads what they held, fails there (40001).';
+
+create or replace function trunq._skip_deleted(p_queue trunq.queue, p_subscription_id integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if exists (select from trunq.deletion d where d.queue_id = p_queue.queue_id) then
+    execute format($q$
+      insert into trunq.cancelled (queue_id, subscription_id, id, cancelled_at, look_at)
+      select distinct $1, $2, g.id, $3, $3 from trunq_log.%I g
+      where g.subscription_id is null and g.id in (select u.id from trunq.deletion d cross join unnest(d.ids) u(id) where d.queue_id = $1)
+    $q$, p_queue.log_table) using p_queue.queue_id, p_subscription_id, trunq.clock();
+    update trunq.subscription s set has_cancelled = true
+    where s.subscription_id = p_subscription_id and exists (select from trunq.cancelled c where c.subscription_id = p_subscription_id);
+  end if;
+end $$;
+comment on function trunq._skip_deleted(trunq.queue, integer) is
+  'Cancels what was deleted for a shared subscription that begins to read what is kept: the log has empty rows of it. The caller holds the queue''s lock.';
+
 create or replace function trunq._delete_elsewhere(p_queue_id integer, p_ids bigint[]) returns bigint[]
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   with delayed as (delete from trunq.delayed d where d.queue_id = p_queue_id and d.id = any (p_ids) returning d.id),
-  dead as (delete from trunq.dead d where d.queue_id = p_queue_id and d.id = any (p_ids) returning d.id),
   said as (delete from trunq.progress p where p.queue_id = p_queue_id and p.id = any (p_ids) returning p.id),
   -- Whoever waits for it hears how it ended.
   replied as (update trunq.reply r set result = null, error = null where r.queue_id = p_queue_id and r.id = any (p_ids) returning r.id)
   select coalesce(array_agg(g.id), '{}')
-  from (select d.id from delayed d union all select d.id from dead d union all select s.id from said s union all select r.id from replied r) g
+  from (select d.id from delayed d union all select s.id from said s union all select r.id from replied r) g
 $$;
-comment on function trunq._delete_elsewhere(integer, bigint[]) is 'Deletes messages that are delayed or dead, and what was reported and replied of them. Returns: which there were.';
+comment on function trunq._delete_elsewhere(integer, bigint[]) is 'Deletes messages that are delayed, and what was reported and replied of them. Returns: which there were.';
 
 create or replace function trunq._delete_archived(p_archive text, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -121,13 +163,19 @@ create or replace function trunq._delete_logged(p_queue trunq.queue, p_ids bigin
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_own text;
+  v_without text;
   v_found bigint[];
 begin
-  select coalesce(string_agg(format(', %I = %s', a.attname, case when a.attnotnull then 'default' else 'null' end), '' order by a.attnum), '') into v_own
+  select coalesce(string_agg(format(', %I = %s', a.attname, case when a.attnotnull then 'default' else 'null' end), '' order by a.attnum), ''),
+    min(a.attname) filter (where a.attnotnull and not a.atthasdef) into v_own, v_without
   from pg_attribute a
   where a.attrelid = format('trunq_log.%I', p_queue.log_table)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity = ''
     and a.attname not in ('unique_key', 'unique_turn', 'unique_until')
     and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname);
+  if v_without is not null then
+    perform trunq._fail('TQ005', format('column "%s" of trunq_log.%s is not null and has no default, so what it holds cannot be erased', v_without, p_queue.log_table),
+      format('give it one, for example: alter table trunq_log.%I alter column %I set default ''deleted''', p_queue.log_table, v_without));
+  end if;
   perform set_config('trunq.rewrite', 'on', true);
   execute format($q$
     with gone as (

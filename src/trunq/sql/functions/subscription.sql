@@ -75,7 +75,9 @@ begin
     on conflict (queue_id, name) do nothing
     returning * into v_sub;
     v_created := found;
-    if not v_created then
+    if v_created and p_mode = 'shared' and (p_start, p_tick_id, p_at) is distinct from ('latest', null::bigint, null::timestamptz) then
+      perform trunq._skip_deleted(trunq._find_queue(v_queue_id), v_sub.subscription_id);
+    elsif not v_created then
       select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
     end if;
   end if;
@@ -149,6 +151,7 @@ declare
   v_sub trunq.subscription;
   v_tick trunq.tick;
   v_name text;
+  v_new_id integer;
 begin
   perform trunq._require_read_committed('reset');
   perform trunq._check_start(p_start);
@@ -166,8 +169,12 @@ begin
     perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
     -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
     update trunq.subscription s set subscription_id = default, lost_at = null, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
-    where s.subscription_id = v_sub.subscription_id;
+    where s.subscription_id = v_sub.subscription_id
+    returning s.subscription_id into v_new_id;
     perform trunq._forget_subscription(v_sub.queue_id, v_sub.subscription_id);
+    if v_sub.mode = 'shared' and p_start <> 'latest' then
+      perform trunq._skip_deleted(trunq._find_queue(v_sub.queue_id), v_new_id);
+    end if;
   end loop;
 end $$;
 comment on function trunq.reset(text, text, text) is
