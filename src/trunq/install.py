@@ -293,7 +293,7 @@ def render(since: int = 0, facade: str | None = None) -> str:
     parts = [
         f"-- trunq: from schema {since} to {newest()}, in one transaction{_THEN if since else ''}."
         " Run it with psql -f.",
-        "begin;",
+        "begin isolation level read committed;",
         _PATH,
         _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
