@@ -361,10 +361,9 @@ def _sql_files(folder: str) -> list[Traversable]:
 def transaction(where: str | Connection) -> Iterator[Connection]:
     """One in which names mean what they mean in Postgres; of an address, as the owner of trunq if need be."""
     if isinstance(where, str):
-        with psycopg.connect(complete(where, "trunq install")) as connection:
-            with transaction(connection):
-                _run(connection, _REACH)
-                yield connection
+        with psycopg.connect(complete(where, "trunq install")) as connection, transaction(connection):
+            _run(connection, _REACH)
+            yield connection
     elif where.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         with where.transaction(), _restoring(where, "search_path"):
             _run(where, _PATH)

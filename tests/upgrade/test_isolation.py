@@ -1,4 +1,4 @@
-"""Procedures that commit choose how their transactions see others, whatever the default of the database is."""
+"""Procedures that commit choose how their transactions see others, whatever the default is."""
 
 from __future__ import annotations
 

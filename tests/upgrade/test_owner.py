@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -58,12 +57,12 @@ def overload(session: Connection) -> int:
 
 
 @pytest.fixture
-def installed(database: str, connect: Connect) -> Iterator[tuple[str, Connection]]:
+def installed(database: str, connect: Connect) -> tuple[str, Connection]:
     """A database with a queue that an upgrade is to follow."""
     session = connect()
     ask(session, "create_queue", queue="work")
     session.execute(OUTDATED.encode())
-    yield database, session
+    return database, session
 
 
 def test_an_upgrade_runs_no_function_of_somebody_else(installed: tuple[str, Connection]) -> None:

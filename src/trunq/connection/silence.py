@@ -8,8 +8,8 @@ like any other: whoever lost it connects again, and sends answers again whose fa
 ended too: the server does not know that its client has gone, and others wait for what the session locked.
 
 Which session is ours cannot be asked behind a connection pooler, where nobody tracks activities, or of a
-server that lets nobody in: it is full, or its administrator says so. There a statement of ours is given up; one
-of a caller's own, on a connection that is lent to it, is waited for.
+server that lets nobody in: it is full, or its administrator says so. There a statement of ours is given up;
+one of a caller's own, on a connection that is lent to it, is waited for.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _ASKING: Final = 5
 """Seconds for a second connection, and for its answer."""
 
 _REFUSED: Final = ":  "
-"""What libpq puts behind the severity, in any language, when the server refuses a connection by an error: there
-is no code then.
+"""What libpq puts behind the severity, in any language, when the server refuses a connection by an error:
+there is no code then.
 """
 
 _AT_WORK: Final = "a.state = 'active' and a.wait_event_type is distinct from 'Client'"
