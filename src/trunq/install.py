@@ -34,7 +34,9 @@ LOCK: Final = 1953656416
 _CHECKSUM: Final = "select obj_description(to_regnamespace('trunq_data')::oid, 'pg_namespace')"
 
 _PATH: Final = "set local search_path = pg_catalog, pg_temp;"
-"""Defaults, views and bodies that are bound now must not be bound to somebody's own operators."""
+"""Neither what is asked here, nor defaults, views and bodies that are bound now, may mean somebody's own
+functions and operators: all this runs as the owner.
+"""
 
 _LATE_BOUND: Final = "set local check_function_bodies = off;"
 """Functions in `language sql` may name what a later file makes."""
@@ -148,7 +150,7 @@ def install(where: str | Connection, facade: str | None = None, *, tell: Tell | 
         with psycopg.connect(complete(where, "trunq install")) as connection:
             return install(connection, facade, tell=tell)
     for _ in range(_PATIENCE):
-        with suppress(psycopg.errors.LockNotAvailable), _transaction(where) as connection:
+        with suppress(psycopg.errors.LockNotAvailable), transaction(where) as connection:
             change = _install(connection, facade)
             break
         time.sleep(0.05)
@@ -160,7 +162,7 @@ def install(where: str | Connection, facade: str | None = None, *, tell: Tell | 
 def _refresh(where: Connection, tell: Tell | None) -> int:
     """Bring each queue up to date that is not, also those that an upgrade before left behind; how many."""
     for done in count():
-        with _transaction(where) as connection, _restoring(connection, "role"):
+        with transaction(where) as connection, _restoring(connection, "role"):
             _run(connection, _REACH)
             left = count_outdated(connection)
             if not left:
@@ -189,8 +191,7 @@ def _install(connection: Connection, facade: str | None) -> Change:
     _run_or_refuse(connection, _ENCODING)
     # Whoever waits here finds the work done: the statements below see what was committed meanwhile.
     connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK,))
-    with _restoring(connection, "role", "search_path"):
-        _run(connection, _PATH)
+    with _restoring(connection, "role"):
         _run(connection, _REACH)
         return _bring_up_to_date(connection, facade)
 
@@ -254,13 +255,13 @@ def _migrate(connection: Connection, migration: Migration, since: int) -> None:
 
 def is_applied(where: str | Connection) -> bool:
     """Whether the functions in the database are those of this program."""
-    with _transaction(where) as connection:
+    with transaction(where) as connection:
         return bool(_fetch(connection, _CHECKSUM) == _mark())
 
 
 def version(where: str | Connection) -> int | None:
     """Number of the newest migration the database has had; None when trunq is not in it."""
-    with _transaction(where) as connection:
+    with transaction(where) as connection:
         if _fetch(connection, "select to_regclass('trunq.migration')") is None:
             return None
         return cast("int | None", _fetch(connection, "select max(number) from trunq.migration"))
@@ -292,7 +293,7 @@ def render(since: int = 0, facade: str | None = None) -> str:
     parts = [
         f"-- trunq: from schema {since} to {newest()}, in one transaction{_THEN if since else ''}."
         " Run it with psql -f.",
-        "begin;",
+        "begin isolation level read committed;",
         _PATH,
         _ENCODING,
         f"select pg_advisory_xact_lock({LOCK}, 0);",
@@ -357,18 +358,22 @@ def _sql_files(folder: str) -> list[Traversable]:
 
 
 @contextmanager
-def _transaction(where: str | Connection) -> Iterator[Connection]:
+def transaction(where: str | Connection) -> Iterator[Connection]:
+    """One in which names mean what they mean in Postgres; of an address, as the owner of trunq if need be."""
     if isinstance(where, str):
-        with psycopg.connect(complete(where, "trunq install")) as connection, _transaction(connection):
+        with psycopg.connect(complete(where, "trunq install")) as connection, transaction(connection):
+            _run(connection, _REACH)
             yield connection
     elif where.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        with where.transaction():
+        with where.transaction(), _restoring(where, "search_path"):
+            _run(where, _PATH)
             yield where
     else:
         # Under an older snapshot we would not see what those before us in the queue for the lock have done.
         level, where.isolation_level = where.isolation_level, psycopg.IsolationLevel.READ_COMMITTED
         try:
             with where.transaction():
+                _run(where, _PATH)
                 yield where
         finally:
             where.isolation_level = level

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from engine import Engine
 from freezing import Proxy, freezing
@@ -80,6 +81,44 @@ async def test_a_statement_that_takes_long_is_waited_for(work: Engine, proxy: Pr
     async with AsyncClient(proxy.dsn) as asynchronous, asynchronous.transaction() as lent:
         await lent.execute(LONG)
         assert await asynchronous.publish("work", 1, connection=lent)
+
+
+@pytest.fixture
+def shut(server: Embedded, database: str, work: Engine) -> Iterator[Callable[[], None]]:
+    """Let nobody into the database any more."""
+    name = conninfo_to_dict(database)["dbname"]
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+
+        def let(is_let: bool) -> None:
+            session.execute(f"alter database {name} allow_connections {is_let}".encode())
+
+        yield lambda: let(False)
+        let(True)
+
+
+def test_a_statement_that_takes_long_is_waited_for_where_the_server_lets_nobody_ask(
+    proxy: Proxy, shut: Callable[[], None]
+) -> None:
+    with Client(proxy.dsn) as client, client.transaction() as connection:
+        shut()
+        connection.execute(LONG)
+        assert client.publish("work", 1, connection=connection)
+
+
+async def test_an_async_one_is_waited_for_too(proxy: Proxy, shut: Callable[[], None]) -> None:
+    async with AsyncClient(proxy.dsn) as client, client.transaction() as connection:
+        shut()
+        await connection.execute(LONG)
+        assert await client.publish("work", 1, connection=connection)
+
+
+def test_a_silent_call_of_ours_is_given_up_there(proxy: Proxy, shut: Callable[[], None]) -> None:
+    with Client(proxy.dsn, max_connections=1) as client:
+        client.publish("work", 1)
+        shut()
+        proxy.silence()
+        with pytest.raises(psycopg.OperationalError, match="the connection was silent"):
+            client.publish("work", 2)
 
 
 async def test_one_that_takes_long_and_whose_answer_is_lost_is_given_up(work: Engine, proxy: Proxy) -> None:

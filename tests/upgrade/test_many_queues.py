@@ -193,7 +193,7 @@ def test_a_queue_in_use_holds_up_none_of_the_others(
         ask(session, "create_queue", queue=queue)
         session.execute(f"drop trigger keep on trunq_log.{queue}".encode())
     definition = fetch(session, "select pg_get_functiondef('trunq._refresh_next()'::regprocedure)")
-    impatient = ("impatient.sql", definition.replace(":= 60", ":= 2"))
+    impatient = ("impatient.sql", definition.replace("15 seconds", "1 second"))
     files = (*install.function_files(), impatient)
     monkeypatch.setattr(install, "function_files", lambda: files)
     session.execute(OUTDATED.encode())
@@ -248,3 +248,40 @@ def test_the_script_takes_a_queue_a_transaction_too(
     assert fetch(session, "select count(*) from trunq.outdated") == 0
     assert install.install(database) == install.Change(install.newest(), install.newest(), functions=False)
     assert script.index("\ncommit;") < script.index("call trunq._refresh_each()")
+
+
+def test_queues_that_are_written_to_come_last(connect: Connect) -> None:
+    """Each may cost the whole wait, its publishers too: tried before each of the others, hours."""
+    session, publisher = connect(), connect(autocommit=False)
+    definition = fetch(session, "select pg_get_functiondef('trunq._refresh_queue(integer)'::regprocedure)")
+    telling = definition.replace(
+        "\nbegin\n", "\nbegin\n  raise notice '%', (trunq._find_queue(p_queue_id)).name;\n", 1
+    )
+    session.execute(telling.encode())
+    for queue in ("one", "two", "three"):
+        ask(session, "create_queue", queue=queue)
+        session.execute(f"drop trigger keep on trunq_log.{queue}".encode())
+    session.execute("select trunq._outdate_queues('[]')")
+    publish(publisher, "one")
+    publish(publisher, "two")
+    tried: list[str] = []
+    session.add_notice_handler(lambda notice: tried.append(str(notice.message_primary)))
+    assert fetch(session, "select trunq._refresh_next()") == "three"
+    assert tried == ["three"]
+    publisher.commit()
+    assert fetch(session, "select trunq._refresh_next()") == "one"
+
+
+def test_many_queues_in_use_are_waited_for_as_long_as_one(connect: Connect) -> None:
+    session, publisher = connect(), connect(autocommit=False)
+    definition = fetch(session, "select pg_get_functiondef('trunq._refresh_next()'::regprocedure)")
+    session.execute(definition.replace("'15 seconds'", "'0'").encode())
+    queues = [f"queue_{number}" for number in range(4)]
+    for queue in queues:
+        ask(session, "create_queue", queue=queue)
+        session.execute(f"drop trigger keep on trunq_log.{queue}".encode())
+        publish(publisher, queue)
+    session.execute("select trunq._outdate_queues('[]')")
+    session.execute("set statement_timeout = '30s'")
+    with pytest.raises(psycopg.Error, match="cannot be brought up to date"):
+        session.execute("select trunq._refresh_next()")

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from calling import OUTDATED, answer, ask, call, drain, fetch, lease, publish, refused
 from conftest import Connect
 from trunq import SchemaMissing, install
+from trunq.cli.upgrade import plan
 from trunq.embedded import Embedded
 from trunq.errors import SchemaError
 from waiting import wait_until
@@ -100,6 +101,12 @@ def test_a_member_that_does_not_inherit_upgrades_and_takes_the_role_for_the_rest
             ask(member, "create_queue", queue="orders")
         owner.execute(OUTDATED.encode())
         assert install.install(member).functions
+        owner.execute(OUTDATED.encode())
+        # As `trunq db upgrade` does it, with --dry-run and without.
+        assert install.version(member_dsn) == install.newest()
+        assert plan(member_dsn).functions
+        assert install.install(member_dsn).functions
+        assert not plan(member_dsn).functions
         owner.execute(OUTDATED.encode())
         run_script(member)
         assert install.install(member).functions is False

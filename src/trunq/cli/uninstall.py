@@ -82,6 +82,7 @@ def look(client: Client) -> Contents:
     for row in client.status():
         queues[row.queue].append(row)
     with client.transaction() as connection, connection.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute("set local search_path = pg_catalog, pg_temp")
         schemas = [*SCHEMAS, *(name for (name,) in cursor.execute(_FACADES.encode()))]
         cursor.execute(_STRANGERS.encode(), {"schemas": schemas})
         return Contents(queues, archives, [name for (name,) in cursor], schemas)

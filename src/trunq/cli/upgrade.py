@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 
-import psycopg
-
 from trunq import install as installer
 from trunq.cli.output import say, write_json
-from trunq.connection.address import complete
 
 _ALTERED = re.compile(r"\balter (?:table|domain) (?:only )?(trunq\w*\.\w+)")
 
@@ -44,7 +41,7 @@ def plan(dsn: str) -> Plan:
     before = installer.version(dsn) or 0
     missing = [migration for migration in installer.migrations() if migration.number > before]
     is_applied = installer.is_applied(dsn)
-    with psycopg.connect(complete(dsn, "trunq upgrade")) as connection:
+    with installer.transaction(dsn) as connection:
         found: dict[str, list[str]] = dict(connection.execute(_QUEUES.encode()).fetchall())
         if is_applied:
             left = "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by queue_id"

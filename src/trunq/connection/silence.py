@@ -7,8 +7,9 @@ it, the wait goes on, however long the statement takes. Otherwise the connection
 like any other: whoever lost it connects again, and sends answers again whose fate is unknown. Its session is
 ended too: the server does not know that its client has gone, and others wait for what the session locked.
 
-Which session is ours cannot be asked behind a connection pooler, or where nobody tracks activities. There a
-statement of ours is given up; one of a caller's own, on a connection that is lent to it, is waited for.
+Which session is ours cannot be asked behind a connection pooler, where nobody tracks activities, or of a
+server that lets nobody in: it is full, or its administrator says so. There a statement of ours is given up;
+one of a caller's own, on a connection that is lent to it, is waited for.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ _LAST: Final = 1.0
 """Seconds for an answer that was on its way while we asked."""
 _ASKING: Final = 5
 """Seconds for a second connection, and for its answer."""
+
+_REFUSED: Final = ":  "
+"""What libpq puts behind the severity, in any language, when the server refuses a connection by an error:
+there is no code then.
+"""
 
 _AT_WORK: Final = "a.state = 'active' and a.wait_event_type is distinct from 'Client'"
 """A session that waits for its client does not work for it."""
@@ -140,7 +146,9 @@ class _Watched:
 
     def _goes_on_after(self, error: psycopg.Error) -> bool:
         """Whether to wait on where nobody could be asked: if at least the server spoke."""
-        return error.sqlstate is not None and not is_away(error)
+        if error.sqlstate is None:
+            return self.is_lent and _REFUSED in first_line(error)
+        return not is_away(error)
 
     def _give_up(self, silent: float) -> psycopg.OperationalError:
         """Close it, and say so."""

@@ -45,8 +45,9 @@ _TABLES: Final = """with recursive below(oid) as (
 select c.oid::bigint, c.relkind::text, c.oid::regclass::text from below b join pg_class c on c.oid = b.oid
 where c.relkind <> 'p' order by c.oid"""
 
-_SIZES: Final = """select c.oid::bigint, pg_relation_size(c.oid) / current_setting('block_size')::bigint,
-coalesce(pg_relation_filenode(c.oid)::bigint, 0), has_table_privilege(c.oid, 'select') and not
+_SIZES: Final = """select c.oid::bigint, pg_catalog.pg_relation_size(c.oid)
+/ current_setting('block_size')::bigint,
+coalesce(pg_catalog.pg_relation_filenode(c.oid)::bigint, 0), has_table_privilege(c.oid, 'select') and not
 (row_security_active(c.oid) and c.oid <> %(table)s::regclass) and not
 (row_security_active(%(table)s::regclass) and c.oid <> %(table)s::regclass)
 from pg_class c where c.oid = any(%(oids)s::oid[]) order by c.oid"""

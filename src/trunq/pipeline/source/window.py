@@ -31,9 +31,9 @@ _SNAPSHOT: Final = """select pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax
 pg_is_in_recovery(), (select system_identifier::text from pg_control_system()) from pg_current_snapshot() s"""
 
 # Ids up to the last snapshot that were over then are over now.
-_IN_PROGRESS: Final = """select coalesce(array_agg(x order by x), '{}') from (
+_IN_PROGRESS: Final = """select coalesce(pg_catalog.array_agg(x order by x), '{}') from (
   select x from generate_series(greatest(%(from)s::bigint, %(xmin)s::bigint), %(xmax)s::bigint - 1) x
-  union select x from unnest(%(known)s::bigint[]) x where x < %(xmax)s::bigint) i
+  union select x from pg_catalog.unnest(%(known)s::bigint[]) x where x < %(xmax)s::bigint) i
 where pg_xact_status(x::text::xid8) = 'in progress'"""
 
 

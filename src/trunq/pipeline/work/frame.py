@@ -94,7 +94,7 @@ def _bytes(dsn: str, table: str) -> int:
     """With what lies beside it, as long texts do; of a view nobody knows."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = connection.execute(
-            "select case when relkind in ('r', 'm') then pg_table_size(oid) else 1e18::bigint end"
+            "select case when relkind in ('r', 'm') then pg_catalog.pg_table_size(oid) else 1e18::bigint end"
             " from pg_class where oid = to_regclass(%s)",
             (identifier(table).as_string(None),),
         ).fetchone()

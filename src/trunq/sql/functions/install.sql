@@ -71,27 +71,41 @@ Locks: granting; creating and dropping queues.';
 create or replace function trunq._refresh_next() returns text
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  c_tries constant integer := 60;
+  c_patience constant interval := '15 seconds';
+  v_until timestamptz;
+  v_is_over boolean := false;
+  v_has_met_all boolean := false;
   v_next record;
 begin
   -- Whoever waits here finds this queue done.
   perform pg_advisory_xact_lock(trunq._lock_class('install'), 0);
   perform trunq._become_owner();
-  for v_try in 1 .. c_tries loop
+  v_until := clock_timestamp() + c_patience;
+  loop
     for v_next in
-      select q.queue_id, q.name from trunq.outdated o join trunq.queue q on q.queue_id = o.queue_id order by q.queue_id
+      -- Those that somebody writes to come last: each may cost the whole wait, and the publishers of its queue too.
+      select q.queue_id, q.name from trunq.outdated o join trunq.queue q on q.queue_id = o.queue_id
+      left join (
+        select distinct l.relation::regclass as log from pg_locks l
+        where l.locktype = 'relation' and l.granted and l.mode <> 'AccessShareLock' and l.pid is distinct from pg_backend_pid()
+          and l.database = (select d.oid from pg_database d where d.datname = current_database())) used
+        on used.log = to_regclass(format('trunq_log.%I', q.log_table))
+      order by used.log is not null, q.queue_id
     loop
       begin
         perform trunq._refresh_queue(v_next.queue_id);
         return v_next.name;
       exception when lock_not_available then
         -- Its locks are given back; another queue may be free.
-        continue;
+        v_is_over := clock_timestamp() > v_until;
+        exit when v_is_over and v_has_met_all;
       end;
     end loop;
     if v_next.name is null then
       return null;
     end if;
+    exit when v_is_over;
+    v_has_met_all := true;
     perform pg_sleep(0.05);
   end loop;
   perform trunq._fail('TQ009', format('queue "%s" cannot be brought up to date: an open transaction uses it', v_next.name),
@@ -99,7 +113,7 @@ begin
 end $$;
 comment on function trunq._refresh_next() is
   'Brings one queue up to date of those that an upgrade has left to do. It waits for none for longer than a publisher may wait, and takes another one instead.
-Returns: its name; null: none is left. TQ009 when none of them is free for some fifteen seconds.
+Returns: its name; null: none is left. TQ009 when none of them is free for some fifteen seconds, or while each was tried once.
 Locks: installing; what _refresh_queue locks.';
 
 create or replace function trunq._refresh_queue(p_queue_id integer) returns void
@@ -132,9 +146,12 @@ Locks: granting; dropping the queue; its tables, where they lack a column; its l
 create or replace procedure trunq._refresh_each()
 language plpgsql as $$
 begin
-  while trunq._refresh_next() is not null loop
+  loop
     commit;
+    set transaction isolation level read committed;
+    exit when trunq._refresh_next() is null;
   end loop;
+  commit;
 end $$;
 comment on procedure trunq._refresh_each() is 'Brings every queue up to date that an upgrade has left to do, each in a transaction of its own: the end of the script of trunq db sql.';
 

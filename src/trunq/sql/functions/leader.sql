@@ -152,7 +152,8 @@ comment on function trunq.perform_duties() is
   'Every duty of every queue once (of rotation one segment), in one transaction, by hand; beside a leader it does no harm. pg_cron calls trunq.perform_each_duty().
 Returns: one row a duty and queue, done: how many, or error: why not.';
 
--- A procedure that commits can set nothing, search_path neither: so it only calls.
+-- A procedure that commits can set nothing, search_path neither: so it only calls. Its transactions are read committed whatever the default is:
+-- pg_cron has that of the database.
 create or replace procedure trunq.perform_each_duty()
 language plpgsql as $$
 declare
@@ -162,11 +163,14 @@ declare
 begin
   for v_each in select e.duty, e.queue from trunq._each_duty() e loop
     for v_try in 1..50 loop
-      v_is_left := trunq._is_left(v_each.duty, v_each.queue);
       commit;
+      set transaction isolation level read committed;
+      v_is_left := trunq._is_left(v_each.duty, v_each.queue);
       exit when not v_is_left;
     end loop;
   end loop;
+  commit;
+  set transaction isolation level read committed;
   perform trunq._note_all_duties(v_begun);
   commit;
 end $$;

@@ -31,14 +31,16 @@ declare
   v_done text;
 begin
   loop
-    v_done := trunq._rebase_next();
     commit;
+    set transaction isolation level read committed;
+    v_done := trunq._rebase_next();
     exit when v_done is null;
     raise notice '%', v_done;
   end loop;
+  commit;
 end $$;
 comment on procedure trunq.rebase_each_queue() is
-  'As trunq.rebase(), each queue in a transaction of its own, with a notice for each; outside of a transaction. What was stopped goes on where it was when it is called again; until all are done, nobody works here (TQ010). It needs READ COMMITTED.
+  'As trunq.rebase(), each queue in a transaction of its own, with a notice for each; outside of a transaction. What was stopped goes on where it was when it is called again; until all are done, nobody works here (TQ010).
 Locks: one queue at a time, exclusively.';
 
 create or replace function trunq._rebase_next() returns text
