@@ -123,6 +123,29 @@ async def test_a_lease_that_cannot_be_renewed_is_a_line_in_the_log_and_duties_pa
         await async_wait_until(lambda: leader.term)
 
 
+async def test_a_duty_that_fails_in_a_later_term_than_it_began_in_ends_nobody(
+    queue: Queue, in_the_way: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.connection.execute(
+        "create or replace function trunq.forget_memos() returns integer language plpgsql as"
+        " $$ begin lock table trunq.memo; raise 'it broke'; end $$"
+    )
+    leader = Leader(queue.dsn, "first", lease_time=1.0)
+    async with leading(leader):
+        await async_wait_until(asks(queue, BLOCKED))
+        queue.connection.execute(
+            "update trunq.leader set name = 'second', term = 2, lease_time = '1 hour',"
+            " expires_at = trunq.clock() + interval '1 hour'"
+        )
+        await async_wait_until(lambda: leader.term is None)
+        queue.connection.execute("select trunq.resign('second', 2)")
+        await async_wait_until(lambda: all(each._term == 3 for each in leader._lines))
+        in_the_way.rollback()
+        await async_wait_until(lambda: "duty forget_memos failed: it broke" in caplog.text)
+        before = leader.performed.calls.get("roll_up", 0)
+        await async_wait_until(lambda: leader.performed.calls.get("roll_up", 0) >= before + 2)
+
+
 async def test_when_duties_were_done_is_noted_in_a_row_for_each_duty_however_many_queues(
     queue: Queue, in_the_way: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

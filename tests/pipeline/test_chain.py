@@ -35,7 +35,7 @@ LONG = 240
 @pytest.fixture
 def own_server() -> Iterator[Embedded]:
     """A server that may be killed."""
-    with embedded.start(settings={"fsync": "off", "full_page_writes": "off"}) as server:
+    with embedded.start(settings={"fsync": "off"}) as server:
         yield server
 
 

@@ -45,6 +45,9 @@ _MOST_IN_A_ROW: Final = 50
 Pair = tuple[str, str | None]
 """A duty and a queue; None: of no queue."""
 
+Due = dict[tuple[Duty, str | None], float]
+"""When each duty is due, by `monotonic`."""
+
 
 def settings(budget: float) -> dict[str, str]:
     """Of the leader's own connections: those of the role may be meant for others. Duties wait for locks as
@@ -82,7 +85,7 @@ class Line:
         self._schedules = Schedules(self._link)
         self._duties: tuple[Duty, ...] = ()
         self._term: int | None = None
-        self._due: dict[tuple[Duty, str | None], float] = {}
+        self._due: Due = {}
         self._done: dict[Pair, float] = {}
         self._failures: dict[Pair, tuple[str, float]] = {}
         self._warn_at = 0.0
@@ -147,25 +150,26 @@ class Line:
             is_changed = self._schedules.take_change()
         if self._term != term:
             return
-        # A queue that is gone must not be waited for.
-        self._due = {pair: self._due.get(pair, 0.0) for pair in pairs}
+        # A queue that is gone must not be waited for. Kept here: a new term begins with times of its own, also
+        # while a duty of this one waits for the database.
+        self._due = due = {pair: self._due.get(pair, 0.0) for pair in pairs}
         now = monotonic()
         self._done = {(duty.duty, queue): self._done.get((duty.duty, queue), now) for duty, queue in pairs}
         for duty, queue in pairs:
-            if self._due[duty, queue] > monotonic() and not (is_changed and duty.duty == FIRE):
+            if due[duty, queue] > monotonic() and not (is_changed and duty.duty == FIRE):
                 continue
             begun = monotonic()
-            self._due[duty, queue] = begun + pause(duty, None if queue is None else spans[queue])
-            await self._perform_one(duty, queue)
+            due[duty, queue] = begun + pause(duty, None if queue is None else spans[queue])
+            await self._perform_one(duty, queue, due)
             if duty.duty == FIRE:
-                self._due[duty, queue] = monotonic() + await self._schedules.rest(pause(duty, None))
+                due[duty, queue] = monotonic() + await self._schedules.rest(pause(duty, None))
             # In a new term everything is due.
             if self._term != term or self._is_stopped:
                 return
         if self.line != QUICK:
             await self._warn()
 
-    async def _perform_one(self, duty: Duty, queue: str | None) -> None:
+    async def _perform_one(self, duty: Duty, queue: str | None, due: Due) -> None:
         """Call a duty, again and again while there is more to do."""
 
         async def perform(connection: AsyncConnection[Any]) -> tuple[int | None, str | None]:
@@ -178,23 +182,23 @@ class Line:
                 begun = monotonic()
                 done, error = await self._link.run(perform)
                 if error is not None:
-                    self._fail(duty, queue, error, monotonic() - begun)
+                    self._fail(duty, queue, due, error, monotonic() - begun)
                     return
                 self._performed.count(duty, done or 0)
                 if done is not None:
                     self._done[duty.duty, queue] = monotonic()
                 elif duty.again_after is not None:
                     again = monotonic() + duty.again_after.total_seconds()
-                    self._due[duty, queue] = min(self._due[duty, queue], again)
+                    due[duty, queue] = min(due[duty, queue], again)
                 if duty.again_from is None or (done or 0) < duty.again_from:
                     return
-            self._due[duty, queue] = 0.0
+            due[duty, queue] = 0.0
         except (psycopg.Error, TimeoutError) as error:
-            self._fail(duty, queue, first_line(error), monotonic() - begun)
+            self._fail(duty, queue, due, first_line(error), monotonic() - begun)
 
-    def _fail(self, duty: Duty, queue: str | None, why: str, took: float) -> None:
+    def _fail(self, duty: Duty, queue: str | None, due: Due, why: str, took: float) -> None:
         """Log a failure when it is a new one, then once a minute. One that took long has to wait as long."""
-        self._due[duty, queue] = max(self._due[duty, queue], monotonic() + took)
+        due[duty, queue] = max(due[duty, queue], monotonic() + took)
         before, logged_at = self._failures.get((duty.duty, queue), ("", 0.0))
         if why == before and monotonic() < logged_at + _SAY_AGAIN:
             return
