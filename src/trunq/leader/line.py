@@ -150,8 +150,8 @@ class Line:
             is_changed = self._schedules.take_change()
         if self._term != term:
             return
-        # A queue that is gone must not be waited for. Kept here: a new term begins with times of its own, also
-        # while a duty of this one waits for the database.
+        # A queue that is gone must not be waited for. Kept here: a new term begins with times of its own,
+        # also while a duty of this one waits for the database.
         self._due = due = {pair: self._due.get(pair, 0.0) for pair in pairs}
         now = monotonic()
         self._done = {(duty.duty, queue): self._done.get((duty.duty, queue), now) for duty, queue in pairs}
