@@ -33,6 +33,13 @@ LEASING = (
 )
 """Workers that were seen to lease."""
 
+ANSWERED = (
+    "select count(*) from pg_stat_activity"
+    " where state = 'idle in transaction' and query ~ 'trunq_queue.q_(ack|retry|reject|release)\\('"
+    " and state_change < clock_timestamp() - interval '3 s'"
+)
+"""Transactions of handlers that have answered, and do not commit."""
+
 STANDING = (
     "select count(*) from pg_stat_activity"
     " where application_name like 'trunq leader%' and query ~ 'trunq.(elect|_note_duties)\\('"
@@ -115,7 +122,16 @@ class Fleet:
         while self._expired_of(told) == before:
             self.feed()
             self.workers[name].send_signal(signal.SIGSTOP)
-            wait_until(lambda: self._expired_of(told) > before or not self._open_of(told), 120)
+            wait_until(
+                lambda: (
+                    self._expired_of(told) > before
+                    or not self._open_of(told)
+                    # Stopped between an ack and its commit, it keeps the lease from the reaper.
+                    or self._number(f"{ANSWERED} and strpos(application_name, '{told}') > 0")
+                ),
+                120,
+                f"the lease of {name} has run out",
+            )
             self.workers[name].send_signal(signal.SIGCONT)
 
     def feed(self) -> None:
