@@ -19,7 +19,7 @@ def own_server() -> Iterator[Embedded]:
     """A server that may be restarted and killed. It loses no commit when killed; a power cut is another
     matter.
     """
-    with copied_server(settings={"fsync": "off", "full_page_writes": "off"}) as server:
+    with copied_server(settings={"fsync": "off"}) as server:
         yield server
 
 

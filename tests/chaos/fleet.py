@@ -27,6 +27,24 @@ select l.reaped_at from trunq_data.q_lease l where strpos(l.worker, '{}') > 0
 """
 """Leases of which something was not answered by the worker."""
 
+LEASING = (
+    "select count(distinct application_name) from pg_stat_activity where query ~ 'trunq_queue.q_lease\\('"
+)
+"""Workers that were seen to lease."""
+
+ANSWERED = (
+    "select count(*) from pg_stat_activity"
+    " where state = 'idle in transaction' and query ~ 'trunq_queue.q_(ack|retry|reject|release)\\('"
+    " and state_change < clock_timestamp() - interval '3 s'"
+)
+"""Transactions of handlers that have answered, and do not commit."""
+
+STANDING = (
+    "select count(*) from pg_stat_activity"
+    " where application_name like 'trunq leader%' and query ~ 'trunq.(elect|_note_duties)\\('"
+)
+"""Leaders that were seen to stand for election: one session of each does, whatever its lines are at."""
+
 
 class Fleet:
     """Worker and leader processes on one queue, and what they did to the world."""
@@ -79,9 +97,13 @@ class Fleet:
         self.leaders.append(self._start(["-c", LEADER, self.dsn, name]))
 
     def kill_worker(self, name: str) -> None:
-        """Kill -9."""
-        self.workers[name].kill()
-        self.workers[name].wait()
+        """Kill -9, and wait until the session that leased is gone: the next of this name has its own."""
+        worker = self.workers[name]
+        worker.kill()
+        worker.wait()
+        shown = f"-{worker.pid}-" if name.startswith("-") else f"trunq worker {name}"
+        left = f"{LEASING} and strpos(application_name, '{shown}') > 0"
+        wait_until(lambda: self._number(left, 1) == 0, 120, f"{name} is gone")
 
     def terminate_connections(self) -> None:
         """Terminate every connection to the server."""
@@ -99,10 +121,16 @@ class Fleet:
         while self._expired_of(told) == before:
             self.feed()
             self.workers[name].send_signal(signal.SIGSTOP)
-            # Stopped between an answer and its commit, it keeps the lock of its lease, which is not reaped
-            # then: it is woken, and stopped once more.
-            with suppress(AssertionError):
-                wait_until(lambda: self._expired_of(told) > before or not self._open_of(told), 20)
+            wait_until(
+                lambda: (
+                    self._expired_of(told) > before
+                    or not self._open_of(told)
+                    # Stopped between an ack and its commit, it keeps the lease from the reaper.
+                    or self._number(f"{ANSWERED} and strpos(application_name, '{told}') > 0")
+                ),
+                120,
+                f"the lease of {name} has run out",
+            )
             self.workers[name].send_signal(signal.SIGCONT)
         self.was_frozen = True
 
@@ -137,22 +165,23 @@ class Fleet:
         wait_until(lambda: self.handled() >= handled, 120, f"{handled} messages handled")
 
     def wait_until_all_run(self) -> None:
-        """Wait until each process was seen to do its work: to lease, or to stand for election."""
-        seen = (
-            "select count(*) from pg_stat_activity"
-            " where application_name like 'trunq%' and query ~"
-            " '(trunq_queue.q_lease|trunq.(elect|perform_duty|list_queues|list_warnings))\\('"
+        """Wait until each process was seen to do its work: to lease, or to stand for election. One that has
+        yet to connect ends when the database is away, as it should.
+        """
+        wait_until(
+            lambda: (
+                self._number(LEASING) >= len(self.workers) and self._number(STANDING) >= len(self.leaders)
+            ),
+            120,
+            "all run",
         )
-        wait_until(lambda: self._number(seen) >= len(self.workers) + len(self.leaders), 120, "all run")
 
     def wait_for_end(self) -> None:
         """Wait until nothing waits, runs or is delayed, all processes alive."""
 
         def is_over() -> bool:
-            dead = [
-                process for process in (*self.workers.values(), *self.leaders) if process.poll() is not None
-            ]
-            assert not dead, f"a process ended by itself: {(self.folder / 'log').read_text()[-2000:]}"
+            dead = self.ended()
+            assert not dead, f"ended by itself: {dead}\n{(self.folder / 'log').read_text()[-8000:]}"
             with suppress(psycopg.OperationalError), self.connect() as connection, connection.transaction():
                 # At one moment: between two counts a message may move.
                 connection.execute("set transaction isolation level repeatable read, read only")
@@ -161,6 +190,16 @@ class Fleet:
             return False
 
         wait_until(is_over, 120, "everything is handled")
+
+    def ended(self) -> list[str]:
+        """The processes that ended by themselves, and how."""
+        processes = {f"worker {name}": process for name, process in self.workers.items()}
+        processes |= {f"leader {number}": process for number, process in enumerate(self.leaders)}
+        return [
+            f"{name} (process {process.pid}) with code {process.returncode}"
+            for name, process in processes.items()
+            if process.poll() is not None
+        ]
 
     def stop(self) -> None:
         """Stop all in good order."""

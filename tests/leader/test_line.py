@@ -152,6 +152,14 @@ async def test_a_duty_that_ends_after_its_term_leaves_the_next_one_alone(
             assert not task.done()
 
 
+def test_a_leader_that_waits_for_no_schedule_is_not_said_to_be_late(queue: Queue) -> None:
+    queue.connection.execute("select trunq.elect('me', '1 hour')")
+    rest = asks(queue, "select extract(epoch from trunq._until_due())::int")()
+    noted = rest + int(election._NOTE_EVERY)
+    queue.connection.execute("select trunq._note_duties(array['fire'], array[''], array[%s::int])", (noted,))
+    assert asks(queue, "select string_agg(warning, '|') from trunq.list_warnings()")() is None
+
+
 async def test_when_duties_were_done_is_noted_in_a_row_for_each_duty_however_many_queues(
     queue: Queue, in_the_way: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

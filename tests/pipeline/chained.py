@@ -48,9 +48,10 @@ def main(dsn: str, directory: str) -> None:
     """Run pipelines; each halts between the row of its attempt and its commit, too."""
     stage = Control.stage
 
-    def halting_stage(self: Control, run: Run, *given: Any) -> None:
-        stage(self, run, *given)
+    def halting_stage(self: Control, run: Run, *given: Any) -> bool:
+        is_open = stage(self, run, *given)
         halt(Path(directory, run.pipeline), "written")
+        return is_open
 
     Control.stage = halting_stage  # type: ignore[method-assign]
     runner = Runner(dsn)

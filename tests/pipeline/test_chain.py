@@ -36,7 +36,7 @@ LONG = 240
 @pytest.fixture
 def own_server() -> Iterator[Embedded]:
     """A server that may be killed."""
-    with copied_server(settings={"fsync": "off", "full_page_writes": "off"}) as server:
+    with copied_server(settings={"fsync": "off"}) as server:
         yield server
 
 

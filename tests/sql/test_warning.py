@@ -7,10 +7,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import fetch, new_names, refused
+from calling import call, fetch, new_names, refused
 from conftest import Connect
 from engine import Engine
 from streaming import LAKE, take
+from trunq import embedded, install
+from waiting import wait_until
 
 MINUTE = "1 minute"
 
@@ -202,3 +204,17 @@ def test_a_look_at_many_queues_holds_the_locks_of_none(session: psycopg.Connecti
         ).fetchone()
     assert {each.queue for each in queues} <= {queue for (queue,) in rows}
     assert held == (0,)
+
+
+def test_a_server_that_may_not_come_back_after_a_crash_is_named() -> None:
+    with embedded.start(settings={"full_page_writes": "off"}) as server:
+        install.install(server.dsn)
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("select trunq.create_queue('orders')")
+            (row,) = call(connection, "list_warnings")
+            assert (row.queue, row.subscription) == ("", None)
+            assert "full_page_writes is off" in row.warning
+            assert call(connection, "list_warnings", queue="orders") == []
+            for statement in row.hint.removeprefix("turn it on: ").split(", then "):
+                connection.execute(statement)
+            wait_until(lambda: call(connection, "list_warnings") == [])

@@ -208,11 +208,12 @@ comment on function trunq._move_on(trunq.schedule, timestamptz) is 'Says that th
 
 create or replace function trunq._until_due() returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$
+  -- Half of the minute after which a duty is late (trunq._warn_late).
   -- One that could not be fired, or that somebody holds, is not to be tried again without a pause.
-  select coalesce(min(greatest(s.next_due - trunq.clock(), case when s.error is null then interval '50 milliseconds' else interval '1 second' end)), '1 minute')
-  from trunq.schedule s where s.next_due < trunq.clock() + interval '1 minute'
+  select coalesce(min(greatest(s.next_due - trunq.clock(), case when s.error is null then interval '50 milliseconds' else interval '1 second' end)), '30 seconds')
+  from trunq.schedule s where s.next_due < trunq.clock() + interval '30 seconds'
 $$;
-comment on function trunq._until_due() is 'How long until the next schedule is to be fired, at most a minute.';
+comment on function trunq._until_due() is 'How long until the next schedule is to be fired, at most half a minute.';
 
 create or replace function trunq._warn_schedules(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$

@@ -36,11 +36,22 @@ begin
   return query select * from trunq._warn_space(p_queue);
   return query select * from trunq._warn_movers(p_queue);
   return query select * from trunq._warn_pipelines(p_queue);
+  return query select * from trunq._warn_recovery() where p_queue is null;
 end $$;
 comment on function trunq.list_warnings(text) is
-  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found no file yet, and history that waits for its taker for longer than the retention. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
-Returns: one row a warning, with the way out; subscription null: it is about the queue.
+  'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found no file yet, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
+Returns: one row a warning, with the way out; subscription null: it is about the queue; queue empty: about the database.
 Raises: TQ001.';
+
+create or replace function trunq._warn_recovery() returns table (queue text, subscription text, warning text, hint text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- Recovery comes to a change of a page whose file went with a truncated segment. The image of the page would make it again; without, Postgres 16 to 18
+  -- read the number of a buffer that is not there (brin_xlog_insert_update), and end. With fsync off, a server promises nothing.
+  select '', null::text, 'full_page_writes is off: after a crash, Postgres may fail to start, as it cannot replay changes of a BRIN index whose table was truncated since, and rotation truncates',
+    'turn it on: alter system set full_page_writes = on, then select pg_reload_conf()'
+  where current_setting('full_page_writes') = 'off' and current_setting('fsync') = 'on' and exists (select from trunq.queue)
+$$;
+comment on function trunq._warn_recovery() is 'That this server may not come back after a crash.';
 
 create or replace function trunq._warn_late(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
