@@ -44,7 +44,6 @@ BY_VERSION = (
     "sql/test_specimen.py",
     "race/test_rotation_locks.py",
     "race/test_truncate.py",
-    "facade/test_install.py",
 )
 """Files whose tests run on each version there is here, as the tests with the mark `each_version` do: in what
 they use, such as partitions, locks of DDL and grants, versions differ. The others run on the newest.
