@@ -180,7 +180,7 @@ def serve(
         from trunq.webhook import app as application  # noqa: PLC0415
         from trunq.webhook.serving import configure  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise Mistake(f"Webhooks need {error.name}: pip install 'trunq[pipeline]'.") from None
+        raise Mistake(f"Webhooks need {error.name}: pip install 'trunq[webhook]'.") from None
     with address(database) as dsn:
         if not dsn:
             # A database that is named may be away for a while; the usual place must have one.
