@@ -13,12 +13,12 @@ from typing import Any, Final, Literal
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from tenacity import AsyncRetrying, RetryCallState
+from tenacity import RetryCallState
 
 from trunq._async import AsyncClient
 from trunq._async.reading import AsyncBatchStream
 from trunq._async.wake import AsyncWake
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
 from trunq.errors import (
     InvalidArgument,
     InvalidName,
@@ -212,14 +212,7 @@ class Mover:
 
     async def _move(self, source: AsyncClient, target: AsyncClient, batch: Batch) -> None:
         """Move a batch, as often as it takes, or give it back."""
-        again = AsyncRetrying(
-            retry=WORTH_ANOTHER_TRY,
-            wait=BACKOFF,
-            stop=lambda _: self._is_stopped,
-            sleep=self._pause,
-            before_sleep=self._say,
-            reraise=True,
-        )
+        again = async_retrying(is_over=lambda: self._is_stopped, sleep=self._pause, before_sleep=self._say)
         try:
             await again(self._move_once, source, target, batch)
         except LeaseLost as error:
@@ -276,7 +269,7 @@ class Mover:
         self.statistics.last_error = f"{type(error).__name__}: {first_line(error)}"
 
     def _say(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
+        error = error_of(state)
         if error is not None and state.attempt_number == 1:
             log.warning("a database is away, or busy: %s", first_line(error))
 
