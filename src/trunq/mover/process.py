@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -34,6 +34,7 @@ from trunq.record import Batch
 from trunq.signals import run_with_signals
 from trunq.wire.name import check_name, own_name
 from trunq.wire.scalar import Interval
+from trunq.word import Start
 
 log = logging.getLogger("trunq.mover")
 
@@ -91,7 +92,7 @@ class Mover:
         patterns: Mapping[str, str] | None = None,
         on: Label | None = None,
         filter: Mapping[str, Any] | None = None,
-        start: Literal["latest", "earliest"] = "earliest",
+        start: Start = "earliest",
         create: bool = False,
         once: bool = False,
         accept: bool = False,
