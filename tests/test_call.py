@@ -17,7 +17,7 @@ from trunq.call import Call, explained
 from trunq.connection.address import complete
 from trunq.leader import duty
 from trunq.record import Duty
-from trunq.verb import VERBS
+from trunq.word import VERBS
 
 
 def test_a_call_names_what_is_given_and_leaves_out_the_rest() -> None:

@@ -15,9 +15,8 @@ from typing import Any, get_args
 import psycopg
 import pytest
 
-from trunq import AsyncClient, Client, errors, install, record
+from trunq import AsyncClient, Client, errors, install, record, word
 from trunq.cli.message import COLOURS, FATES
-from trunq.record import outcome
 from trunq.reply import _SAID
 from trunq.spark.statistic import FAILURES
 from trunq.wire.scalar import YES_OR_NO
@@ -211,10 +210,10 @@ def test_outcomes_states_and_reasons_are_the_same_everywhere(sql: psycopg.Connec
     states = {state for (state,) in sql.execute("select state from trunq._states()")}
     is_open = {state for (state,) in sql.execute("select state from trunq._states() where is_open")}
     assert {row[2] for row in rows} < states
-    assert set(get_args(outcome.Outcome)) == outcomes
-    assert set(get_args(outcome.State)) == set(COLOURS) == set(FATES) == states
-    assert set(get_args(outcome.Open)) == is_open
-    assert set(get_args(outcome.Reason)) == reasons
+    assert set(get_args(word.Outcome)) == outcomes
+    assert set(get_args(word.State)) == set(COLOURS) == set(FATES) == states
+    assert set(get_args(word.Open)) == is_open
+    assert set(get_args(word.Reason)) == reasons
     assert set(FAILURES) < outcomes
     assert {"success", *_SAID} == outcomes - {"released"}
     allowed = dict(

@@ -16,7 +16,7 @@ from typing import get_overloads
 
 from trunq import Client
 from trunq.errors import BY_SQLSTATE
-from trunq.verb import VERBS
+from trunq.word import VERBS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference.md"

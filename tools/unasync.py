@@ -25,7 +25,7 @@ RULES = [
     (r"\basyncio\.Lock\b", "threading.Lock"),
     (r"\ba(next|iter)\(", r"\1("),
     (r"\baclosing\b", "closing"),
-    (r"\basync_(connect|wait_until)\b", r"\1"),
+    (r"\basync_(connect|retrying|wait_until)\b", r"\1"),
     (r"\b_async\b", "_sync"),
     (r"written here once; `_sync` is generated from it by", "generated from `_async` by"),
 ]

@@ -1,9 +1,8 @@
 """trunq: a queue and event-stream system that lives inside Postgres."""
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from trunq._async import AsyncClient
-from trunq._sync import Client
 from trunq.errors import (
     ClientClosed,
     ClusterChanged,
@@ -41,13 +40,15 @@ from trunq.errors import (
     WrongMode,
 )
 from trunq.message import Message, Reject, Retry
-from trunq.schedule import Schedule
 from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
+    from trunq._async import AsyncClient
+    from trunq._sync import Client
     from trunq.consumer import Consumer
     from trunq.mover import Mover
     from trunq.rank import Rank, Ranks
+    from trunq.schedule import Schedule
     from trunq.worker import Worker
 
 __all__ = [
@@ -100,22 +101,31 @@ __all__ = [
 ]
 
 
+_AT_FIRST_USE: Final = {
+    "AsyncClient": "trunq._async",
+    "Client": "trunq._sync",
+    "Consumer": "trunq.consumer",
+    "Mover": "trunq.mover",
+    "Rank": "trunq.rank",
+    "Ranks": "trunq.rank",
+    "Schedule": "trunq.schedule",
+    "Worker": "trunq.worker",
+}
+"""A program that has one client does not wait for the other's modules, nor for a worker's."""
+
+
+_MODULES: Final = frozenset({"install", "record", "schedule"})
+"""Found as attributes without an import of their own."""
+
+
 def __getattr__(name: str) -> Any:
-    # A program that only publishes does not wait for what a worker imports.
-    if name == "Worker":
-        from trunq.worker import Worker  # noqa: PLC0415
+    if name in _MODULES:
+        return import_module(f"trunq.{name}")
+    if name not in _AT_FIRST_USE:
+        raise AttributeError(f"module 'trunq' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_AT_FIRST_USE[name]), name)
+    return found
 
-        return Worker
-    if name == "Consumer":
-        from trunq.consumer import Consumer  # noqa: PLC0415
 
-        return Consumer
-    if name == "Mover":
-        from trunq.mover import Mover  # noqa: PLC0415
-
-        return Mover
-    if name in ("Rank", "Ranks"):
-        from trunq import rank  # noqa: PLC0415
-
-        return getattr(rank, name)
-    raise AttributeError(f"module 'trunq' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

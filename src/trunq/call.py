@@ -15,10 +15,10 @@ from typing import Any, Final
 import psycopg
 
 from trunq.errors import Diagnosis, InvalidArgument, Translated
-from trunq.verb import VERBS
 from trunq.wire.array import Array
 from trunq.wire.name import check_name
 from trunq.wire.scalar import plain
+from trunq.word import VERBS
 
 AT_ONCE: Final = 50
 """How many statements of the hot path are prepared at their first use. Others wait for psycopg's own rule (a

@@ -51,7 +51,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from trunq.verb import VERBS
+from trunq.word import VERBS
 
 
 class TrunqError(Exception):

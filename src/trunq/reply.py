@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import selectors
 import socket
 import threading
@@ -27,7 +26,7 @@ from psycopg import Cursor, sql
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
-from trunq.connection.backoff import first_line, is_away, is_passing
+from trunq.connection.backoff import first_line, is_retryable, pause_after
 from trunq.connection.session import PROBE, adapt, is_pooled
 from trunq.connection.silence import Watched
 from trunq.errors import ClientClosed, MessageFailed, MessageTooLarge, translate
@@ -52,7 +51,6 @@ LONGEST_POLL: Final = 1.0
 """Seconds between two looks where none come, at first and later."""
 _LINGER: Final = 1.0
 """Seconds for which the connection stays when nobody waits: who asks one thing after the other keeps it."""
-_LONGEST_PAUSE: Final = 3.0
 _PART: Final = 10_000
 
 
@@ -131,18 +129,18 @@ class Replies:
     # In the thread
 
     def _serve(self) -> None:
-        tries = 0
+        failures = 0
         while True:
             try:
                 listening = _Listening(self._conninfo, self._hearing)
                 try:
-                    tries = 0
+                    failures = 0
                     self._attend(listening)
                     return
                 finally:
                     listening.close()
             except psycopg.Error as error:
-                if not (is_away(error) or is_passing(error)):
+                if not is_retryable(error):
                     self._fail(self._asked(), translate(error) or error)
                 log.info("not listening for replies for now: %s", first_line(error))
             except Exception as error:
@@ -150,8 +148,8 @@ class Replies:
                 self._fail(self._asked(), error)
             if self._may_end():
                 return
-            self._pause(min(_LONGEST_PAUSE, 0.1 * 2.0 ** min(tries, 10)) * (0.5 + random.random()))
-            tries += 1
+            failures += 1
+            self._pause(pause_after(failures))
 
     def _pause(self, seconds: float) -> None:
         ends = monotonic() + seconds
@@ -270,7 +268,7 @@ class Replies:
 
 def _ours(error: psycopg.Error) -> Exception:
     """What those who asked are told; what another try may mend is raised again."""
-    if is_away(error) or is_passing(error):
+    if is_retryable(error):
         raise error
     return translate(error) or error
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -19,12 +19,7 @@ from cronsim import CronSim, CronSimError
 from trunq.errors import InvalidSchedule
 from trunq.wire.json import headers_text, json_text
 from trunq.wire.scalar import Interval, Label, interval, label, moment
-
-Missed = Literal["skip", "one", "all"]
-"""What to do with times that are over when somebody fires again."""
-
-Overlap = Literal["allow", "skip"]
-"""What to do when the message before is not finished."""
+from trunq.word import Missed, Overlap
 
 AHEAD: Final = 1000
 """How many due times of a cron text stand in the database."""

@@ -79,7 +79,7 @@ def _run(directory: Path, replay: float, console: Console) -> Evidence:
         from trunq_demo.place import PlaceUnusable
         from trunq_demo.run import run
     except ModuleNotFoundError as error:
-        raise Mistake(f"The demo needs {error.name}, which is not here: pip install 'trunq[all]'.") from None
+        raise Mistake(f"The demo needs {error.name}, which is not here: pip install 'trunq[demo]'.") from None
     try:
         return run(directory, replay, console)
     except (InputMissing, PlaceUnusable, ProcessDied) as error:

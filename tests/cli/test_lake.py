@@ -93,4 +93,4 @@ def test_who_has_no_plotly_hears_it_before_spark_counts(
     monkeypatch.delattr(cli, "report")
     monkeypatch.setitem(sys.modules, "trunq.cli.report", None)
     asked = ("statistics", "--lake", "lake", "--html", "x.html", "--dsn", "host=nowhere")
-    assert "trunq[demo]" in shell(*asked).said
+    assert "trunq[report]" in shell(*asked).said

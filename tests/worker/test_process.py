@@ -99,7 +99,7 @@ ANSWERS = [
     ("return what is no JSON", "failed", "TypeError: the handler returned what JSON cannot hold"),
     ("retry", "failed", None),
     ("retry because of", "failed", "LookupError: not yet\nreference "),
-    ("rejected", "rejected", "bad"),
+    ("reject", "rejected", "bad"),
     ("raise an answer of its own", "rejected", "declined 7\nreference "),
     ("return an answer of its own", "rejected", "declined 7\nreference "),
     ("lose a connection", "failed", "ConnectionResetError: by peer\n  {file}:"),
@@ -109,7 +109,7 @@ ANSWERS = [
     ("crash", "failed", "was killed by SIGSEGV"),
     ("recurse", "failed", "RecursionError: maximum recursion depth exceeded"),
     ("recurse because of", "failed", "LookupError: deep\n  {file}:"),
-    ("nothing", "ack", None),
+    ("nothing", "success", None),
 ]
 
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from psycopg import AsyncConnection
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
+from trunq.word import Bell
 
 
 class AsyncBells(AsyncAccess):
     """The bell."""
 
-    async def take_bell(
-        self, queue: str, *, connection: AsyncConnection[Any]
-    ) -> Literal["held", "publisher", "sleeper"]:
+    async def take_bell(self, queue: str, *, connection: AsyncConnection[Any]) -> Bell:
         """Ask to be woken, before sleeping on a connection that listens on `queue_channel`.
 
         held: look once more, then sleep; publisher: an open publisher is in the way, look again soon;
         sleeper: another holds it, sleep. The bell belongs to the session of `connection`.
         """
-        answer: Literal["held", "publisher", "sleeper"] = await self._value(
-            connection, "take_bell", queue=queue
-        )
+        answer: Bell = await self._value(connection, "take_bell", queue=queue)
         return answer
 
     async def give_bell(self, queue: str, *, connection: AsyncConnection[Any]) -> bool:

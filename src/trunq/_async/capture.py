@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import Capture
 from trunq.wire.array import name_array
 from trunq.wire.json import json_text
-
-Change = Literal["insert", "update", "delete", "truncate"]
+from trunq.word import CaptureFormat, Change
 
 
 class AsyncCaptures(AsyncAccess):
@@ -28,7 +27,7 @@ class AsyncCaptures(AsyncAccess):
         key: Iterable[str] | None = None,
         deny: Iterable[Change] | None = None,
         columns: Iterable[str] | None = None,
-        format: Literal["plain", "debezium"] | None = None,
+        format: CaptureFormat | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
         """Publish the changes of a table into a queue, in the transaction that changes it.

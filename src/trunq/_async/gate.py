@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection, sql
-from tenacity import AsyncRetrying
 
 from trunq._async.access import AsyncAccess
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.backoff import async_retrying, first_line, is_away
 from trunq.connection.given import AsyncGiven
 from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
@@ -90,8 +89,7 @@ class AsyncGates(AsyncAccess):
                 log.warning("not listening to queue %s for now: %s", queue, first_line(error))
             finally:
                 await connection.close()
-            again = AsyncRetrying(retry=WORTH_ANOTHER_TRY, wait=BACKOFF, reraise=True)
-            connection = await again(self._listen_on, channel)
+            connection = await async_retrying()(self._listen_on, channel)
 
     async def _listen_on(self, channel: str) -> AsyncConnection[Any]:
         connection = await self.connect()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import Group, Member
 from trunq.wire.scalar import moment
+from trunq.word import BatchLeft, Start
 
 
 class AsyncGroups(AsyncAccess):
@@ -19,7 +19,7 @@ class AsyncGroups(AsyncAccess):
         queue: str,
         group: str,
         slots: int | None = None,
-        start: Literal["latest", "earliest"] = "latest",
+        start: Start = "latest",
         tick_id: int | None = None,
         at: datetime | None = None,
         *,
@@ -66,7 +66,7 @@ class AsyncGroups(AsyncAccess):
         queue: str,
         group: str,
         member: str,
-        batch: Literal["finish", "give_back"] | None = None,
+        batch: BatchLeft | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import MessageState
-from trunq.record.outcome import State
 from trunq.wire.scalar import Interval, interval
+from trunq.word import State
 
 
 class AsyncHistory(AsyncAccess):

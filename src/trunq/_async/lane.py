@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import Lane
 from trunq.wire.scalar import moment
+from trunq.word import LanePolicy
 
 
 class AsyncLanes(AsyncAccess):
@@ -19,7 +19,7 @@ class AsyncLanes(AsyncAccess):
         queue: str,
         subscription: str | None = None,
         *,
-        policy: Literal["fair", "priority", "ranked"] | None = None,
+        policy: LanePolicy | None = None,
         max_running: int | None = None,
         rate: float | None = None,
         burst: int | None = None,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import Queue
 from trunq.wire.array import kind_array
 from trunq.wire.scalar import Interval, Label, interval
+from trunq.word import Lanes, UniquePolicy
 
 
 class AsyncQueues(AsyncAccess):
@@ -26,8 +26,8 @@ class AsyncQueues(AsyncAccess):
         tick_idle_period: Interval | None = None,
         default_subscription: bool | None = None,
         kinds: Iterable[Label] | None = None,
-        lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
-        unique: Literal["refuse", "replace"] | None = None,
+        lanes: Lanes | None = None,
+        unique: UniquePolicy | None = None,
         hold_at_most: Interval | None = None,
         hold_size: int | None = None,
         retain_size: int | None = None,

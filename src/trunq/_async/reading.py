@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
-from tenacity import AsyncRetrying, retry_if_exception_type
 
 from trunq._async.batch import AsyncBatches
 from trunq._async.bell import AsyncBells
@@ -19,7 +18,7 @@ from trunq._async.columns import PAGE, AsyncColumns
 from trunq._async.group import AsyncGroups
 from trunq._async.stream import AsyncStreams
 from trunq._async.wake import AsyncWake
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
+from trunq.connection.backoff import async_retrying
 from trunq.connection.turn import AsyncTurn
 from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
@@ -171,12 +170,7 @@ class AsyncBatchStream:
 
     async def _next(self) -> Batch | None:
         """Ask for a batch as often as it takes to get an answer; None, too, when the loop is to end."""
-        again = AsyncRetrying(
-            retry=WORTH_ANOTHER_TRY | retry_if_exception_type(SubscriptionBusy),
-            wait=BACKOFF,
-            stop=lambda _: self._is_stopped,
-            reraise=True,
-        )
+        again = async_retrying(also=SubscriptionBusy, is_over=lambda: self._is_stopped)
         try:
             return await again(
                 self._client.next_batch, self._queue, self._subscription, self.worker, **self._asked

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import Role
+from trunq.word import RoleName
 
 
 class AsyncRoles(AsyncAccess):
@@ -15,7 +14,7 @@ class AsyncRoles(AsyncAccess):
     async def grant_role(
         self,
         queue: str,
-        role: Literal["publisher", "worker", "reader", "admin"],
+        role: RoleName,
         grantee: str,
         *,
         payload: bool = False,
@@ -32,7 +31,7 @@ class AsyncRoles(AsyncAccess):
     async def revoke_role(
         self,
         queue: str,
-        role: Literal["publisher", "worker", "reader", "admin"],
+        role: RoleName,
         grantee: str,
         *,
         connection: AsyncGiven | None = None,

@@ -12,9 +12,10 @@ from trunq.call import Call
 from trunq.connection.given import AsyncGiven
 from trunq.errors import InvalidSchedule
 from trunq.record import ScheduleChange, ScheduleRun, ScheduleState
-from trunq.schedule import AHEAD, Missed, Overlap, Schedule, due_times
+from trunq.schedule import AHEAD, Schedule, due_times
 from trunq.wire.json import json_text
 from trunq.wire.scalar import Interval, Label, moment
+from trunq.word import Missed, Overlap
 
 
 class AsyncSchedules(AsyncPublishing):

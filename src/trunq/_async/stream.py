@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import BatchState, Loss, Stream
 from trunq.wire.array import bigint_array
 from trunq.wire.scalar import Interval, interval, moment
+from trunq.word import Start
 
 
 class AsyncStreams(AsyncAccess):
@@ -52,7 +52,7 @@ class AsyncStreams(AsyncAccess):
         subscription: str,
         tick_id: int | None = None,
         at: datetime | None = None,
-        start: Literal["latest", "earliest"] | None = None,
+        start: Start | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
@@ -12,7 +12,8 @@ from trunq.record import (
     Subscription,
 )
 from trunq.wire.json import json_text
-from trunq.wire.scalar import Backoff, Interval, interval, moment
+from trunq.wire.scalar import Interval, interval, moment
+from trunq.word import Backoff, Mode, Start
 
 
 class AsyncSubscriptions(AsyncAccess):
@@ -23,8 +24,8 @@ class AsyncSubscriptions(AsyncAccess):
         queue: str,
         subscription: str,
         *,
-        mode: Literal["shared", "exclusive"] | None = None,
-        start: Literal["latest", "earliest"] | None = None,
+        mode: Mode | None = None,
+        start: Start | None = None,
         max_attempts: int | None = None,
         lease_time: Interval | None = None,
         backoff: Backoff | None = None,
@@ -102,7 +103,7 @@ class AsyncSubscriptions(AsyncAccess):
         self,
         queue: str,
         subscription: str,
-        start: Literal["latest", "earliest"] | None = None,
+        start: Start | None = None,
         *,
         connection: AsyncGiven | None = None,
     ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import Webhook
 from trunq.wire.scalar import Interval, Label, interval
+from trunq.word import WebhookBody, WebhookScheme
 
 
 class AsyncWebhooks(AsyncAccess):
@@ -20,7 +20,7 @@ class AsyncWebhooks(AsyncAccess):
         queue: str,
         secret: str,
         *,
-        scheme: Literal["plain", "github", "stripe", "slack"] = "plain",
+        scheme: WebhookScheme = "plain",
         kind: Label | None = None,
         header: str | None = None,
         prefix: str | None = None,
@@ -28,7 +28,7 @@ class AsyncWebhooks(AsyncAccess):
         tolerance: Interval | None = None,
         id_header: str | None = None,
         headers: Sequence[str] = (),
-        body: Literal["json", "bytes"] = "json",
+        body: WebhookBody = "json",
         max_bytes: int | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:

@@ -13,7 +13,8 @@ from trunq.connection.given import Given
 from trunq.held import Held, Leased, for_each, only_one
 from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
-from trunq.wire.scalar import Backoff, Interval, interval
+from trunq.wire.scalar import Interval, interval
+from trunq.word import Backoff
 
 
 class Answers(Access):

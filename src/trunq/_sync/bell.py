@@ -4,26 +4,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from psycopg import Connection
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
+from trunq.word import Bell
 
 
 class Bells(Access):
     """The bell."""
 
-    def take_bell(
-        self, queue: str, *, connection: Connection[Any]
-    ) -> Literal["held", "publisher", "sleeper"]:
+    def take_bell(self, queue: str, *, connection: Connection[Any]) -> Bell:
         """Ask to be woken, before sleeping on a connection that listens on `queue_channel`.
 
         held: look once more, then sleep; publisher: an open publisher is in the way, look again soon;
         sleeper: another holds it, sleep. The bell belongs to the session of `connection`.
         """
-        answer: Literal["held", "publisher", "sleeper"] = self._value(connection, "take_bell", queue=queue)
+        answer: Bell = self._value(connection, "take_bell", queue=queue)
         return answer
 
     def give_bell(self, queue: str, *, connection: Connection[Any]) -> bool:

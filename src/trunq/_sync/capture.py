@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import Capture
 from trunq.wire.array import name_array
 from trunq.wire.json import json_text
-
-Change = Literal["insert", "update", "delete", "truncate"]
+from trunq.word import CaptureFormat, Change
 
 
 class Captures(Access):
@@ -30,7 +29,7 @@ class Captures(Access):
         key: Iterable[str] | None = None,
         deny: Iterable[Change] | None = None,
         columns: Iterable[str] | None = None,
-        format: Literal["plain", "debezium"] | None = None,
+        format: CaptureFormat | None = None,
         connection: Given | None = None,
     ) -> bool:
         """Publish the changes of a table into a queue, in the transaction that changes it.

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import Connection, sql
-from tenacity import Retrying
 
 from trunq._sync.access import Access
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.backoff import first_line, is_away, retrying
 from trunq.connection.given import Given
 from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
@@ -92,8 +91,7 @@ class Gates(Access):
                 log.warning("not listening to queue %s for now: %s", queue, first_line(error))
             finally:
                 connection.close()
-            again = Retrying(retry=WORTH_ANOTHER_TRY, wait=BACKOFF, reraise=True)
-            connection = again(self._listen_on, channel)
+            connection = retrying()(self._listen_on, channel)
 
     def _listen_on(self, channel: str) -> Connection[Any]:
         connection = self.connect()

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import Group, Member
 from trunq.wire.scalar import moment
+from trunq.word import BatchLeft, Start
 
 
 class Groups(Access):
@@ -21,7 +21,7 @@ class Groups(Access):
         queue: str,
         group: str,
         slots: int | None = None,
-        start: Literal["latest", "earliest"] = "latest",
+        start: Start = "latest",
         tick_id: int | None = None,
         at: datetime | None = None,
         *,
@@ -64,7 +64,7 @@ class Groups(Access):
         queue: str,
         group: str,
         member: str,
-        batch: Literal["finish", "give_back"] | None = None,
+        batch: BatchLeft | None = None,
         *,
         connection: Given | None = None,
     ) -> bool:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import MessageState
-from trunq.record.outcome import State
 from trunq.wire.scalar import Interval, interval
+from trunq.word import State
 
 
 class History(Access):

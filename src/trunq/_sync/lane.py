@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import Lane
 from trunq.wire.scalar import moment
+from trunq.word import LanePolicy
 
 
 class Lanes(Access):
@@ -21,7 +21,7 @@ class Lanes(Access):
         queue: str,
         subscription: str | None = None,
         *,
-        policy: Literal["fair", "priority", "ranked"] | None = None,
+        policy: LanePolicy | None = None,
         max_running: int | None = None,
         rate: float | None = None,
         burst: int | None = None,

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import Queue
 from trunq.wire.array import kind_array
 from trunq.wire.scalar import Interval, Label, interval
+from trunq.word import Lanes, UniquePolicy
 
 
 class Queues(Access):
@@ -28,8 +28,8 @@ class Queues(Access):
         tick_idle_period: Interval | None = None,
         default_subscription: bool | None = None,
         kinds: Iterable[Label] | None = None,
-        lanes: Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None = None,
-        unique: Literal["refuse", "replace"] | None = None,
+        lanes: Lanes | None = None,
+        unique: UniquePolicy | None = None,
         hold_at_most: Interval | None = None,
         hold_size: int | None = None,
         retain_size: int | None = None,

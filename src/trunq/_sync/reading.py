@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import Connection
-from tenacity import Retrying, retry_if_exception_type
 
 from trunq._sync.batch import Batches
 from trunq._sync.bell import Bells
@@ -21,7 +20,7 @@ from trunq._sync.columns import PAGE, Columns
 from trunq._sync.group import Groups
 from trunq._sync.stream import Streams
 from trunq._sync.wake import Wake
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY
+from trunq.connection.backoff import retrying
 from trunq.connection.turn import Turn
 from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
@@ -173,12 +172,7 @@ class BatchStream:
 
     def _next(self) -> Batch | None:
         """Ask for a batch as often as it takes to get an answer; None, too, when the loop is to end."""
-        again = Retrying(
-            retry=WORTH_ANOTHER_TRY | retry_if_exception_type(SubscriptionBusy),
-            wait=BACKOFF,
-            stop=lambda _: self._is_stopped,
-            reraise=True,
-        )
+        again = retrying(also=SubscriptionBusy, is_over=lambda: self._is_stopped)
         try:
             return again(self._client.next_batch, self._queue, self._subscription, self.worker, **self._asked)
         except (psycopg.Error, SubscriptionBusy):

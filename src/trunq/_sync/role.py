@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import Role
+from trunq.word import RoleName
 
 
 class Roles(Access):
@@ -17,7 +16,7 @@ class Roles(Access):
     def grant_role(
         self,
         queue: str,
-        role: Literal["publisher", "worker", "reader", "admin"],
+        role: RoleName,
         grantee: str,
         *,
         payload: bool = False,
@@ -34,7 +33,7 @@ class Roles(Access):
     def revoke_role(
         self,
         queue: str,
-        role: Literal["publisher", "worker", "reader", "admin"],
+        role: RoleName,
         grantee: str,
         *,
         connection: Given | None = None,

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import BatchState, Loss, Stream
 from trunq.wire.array import bigint_array
 from trunq.wire.scalar import Interval, interval, moment
+from trunq.word import Start
 
 
 class Streams(Access):
@@ -48,7 +48,7 @@ class Streams(Access):
         subscription: str,
         tick_id: int | None = None,
         at: datetime | None = None,
-        start: Literal["latest", "earliest"] | None = None,
+        start: Start | None = None,
         *,
         connection: Given | None = None,
     ) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
@@ -14,7 +14,8 @@ from trunq.record import (
     Subscription,
 )
 from trunq.wire.json import json_text
-from trunq.wire.scalar import Backoff, Interval, interval, moment
+from trunq.wire.scalar import Interval, interval, moment
+from trunq.word import Backoff, Mode, Start
 
 
 class Subscriptions(Access):
@@ -25,8 +26,8 @@ class Subscriptions(Access):
         queue: str,
         subscription: str,
         *,
-        mode: Literal["shared", "exclusive"] | None = None,
-        start: Literal["latest", "earliest"] | None = None,
+        mode: Mode | None = None,
+        start: Start | None = None,
         max_attempts: int | None = None,
         lease_time: Interval | None = None,
         backoff: Backoff | None = None,
@@ -102,7 +103,7 @@ class Subscriptions(Access):
         self,
         queue: str,
         subscription: str,
-        start: Literal["latest", "earliest"] | None = None,
+        start: Start | None = None,
         *,
         connection: Given | None = None,
     ) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from trunq._sync.publish import Publishing
 from trunq.call import Call
@@ -17,6 +17,7 @@ from trunq.record import Published
 from trunq.wire.copy import Columns
 from trunq.wire.json import headers_text, json_text
 from trunq.wire.scalar import Interval, Label, content, interval, moment
+from trunq.word import OnConflict, UniqueUntil
 
 
 class UniqueKeys(Publishing):
@@ -38,9 +39,9 @@ class UniqueKeys(Publishing):
         options: Mapping[str, Any] | None = None,
         max_age: Interval | None = None,
         awaited: bool | Interval = False,
-        unique_until: Literal["leased", "done"] | None = None,
+        unique_until: UniqueUntil | None = None,
         unique_for: Interval | None = None,
-        on_conflict: Literal["refuse", "replace", "raise"] | None = None,
+        on_conflict: OnConflict | None = None,
         connection: Given | None = None,
     ) -> Published:
         """Publish a message if no other holds its `unique_key`, or in the place of that one.
@@ -96,9 +97,9 @@ class UniqueKeys(Publishing):
         max_age: Interval | None = None,
         awaited: bool | Interval = False,
         priorities: Sequence[int] | int | None = None,
-        unique_until: Literal["leased", "done"] | None = None,
+        unique_until: UniqueUntil | None = None,
         unique_for: Interval | None = None,
-        on_conflict: Literal["refuse", "replace", "raise"] | None = None,
+        on_conflict: OnConflict | None = None,
         kind: Label | None = None,
         key: Label | None = None,
         connection: Given | None = None,

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
 from trunq.record import Webhook
 from trunq.wire.scalar import Interval, Label, interval
+from trunq.word import WebhookBody, WebhookScheme
 
 
 class Webhooks(Access):
@@ -22,7 +22,7 @@ class Webhooks(Access):
         queue: str,
         secret: str,
         *,
-        scheme: Literal["plain", "github", "stripe", "slack"] = "plain",
+        scheme: WebhookScheme = "plain",
         kind: Label | None = None,
         header: str | None = None,
         prefix: str | None = None,
@@ -30,7 +30,7 @@ class Webhooks(Access):
         tolerance: Interval | None = None,
         id_header: str | None = None,
         headers: Sequence[str] = (),
-        body: Literal["json", "bytes"] = "json",
+        body: WebhookBody = "json",
         max_bytes: int | None = None,
         connection: Given | None = None,
     ) -> bool:

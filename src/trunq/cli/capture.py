@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from trunq.cli import completion, option
 from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, say, write_json, write_rows
+from trunq.word import CaptureFormat
 
 app = option.noun(
     "Capture publishes the changes of a table: create, list, drop.",
@@ -91,7 +92,7 @@ class Shape:
         typer.Option("--no-key", metavar=option.FLAG, rich_help_panel=MESSAGES, help="Publish without keys."),
     ] = False
     format: Annotated[
-        Literal["plain", "debezium"] | None,
+        CaptureFormat | None,
         typer.Option(
             "--format", rich_help_panel=MESSAGES, help="What the payload looks like (default: plain)."
         ),

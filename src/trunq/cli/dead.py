@@ -15,7 +15,7 @@ from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, with_age, write_json, write_rows
 from trunq.cli.question import Yes, confirm
-from trunq.record.outcome import Reason
+from trunq.word import Reason
 
 app = option.noun(
     "Dead messages: rejected, or given up after their last attempt (others say dead-letter queue).",

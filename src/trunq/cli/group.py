@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from trunq.cli.database import client
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_facts, say, write_json, write_rows
 from trunq.cli.question import Yes, confirm
+from trunq.word import Start
 
 app = option.noun(
     "Groups: several members read one stream at the same time.",
@@ -57,7 +58,7 @@ def create(
         ),
     ] = None,
     start: Annotated[
-        Literal["latest", "earliest"],
+        Start,
         typer.Option("--start", help="earliest: at the oldest message in reach; latest: at those to come."),
     ] = "latest",
     tick: Annotated[int | None, typer.Option("--tick", metavar="TICK", help="Start after this tick.")] = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -15,6 +15,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, say, write_json, write_rows
 from trunq.cli.pause import Pause, how_long, with_words
 from trunq.cli.subscription import Name
+from trunq.word import LanePolicy
 
 app = option.noun(
     "Lanes of a queue that was made with them: list, set, pause, resume, policy, rankings.",
@@ -246,7 +247,7 @@ def policy(
     queue: option.Queue,
     subscription: Name,
     policy: Annotated[
-        Literal["fair", "priority", "ranked"] | None,
+        LanePolicy | None,
         typer.Argument(
             metavar="POLICY",
             help="fair: a share of each lane in turn; priority: the smallest priority first; "
@@ -272,7 +273,7 @@ def policy(
     has waited longest, so none waits for ever. `trunq lane set` gives one lane limits of its own.
     """
     if policy is None:
-        is_policy = subscription in ("fair", "priority", "ranked")
+        is_policy = subscription in get_args(LanePolicy)
         said = f"default {subscription}" if is_policy else f"{subscription} fair (or priority, ranked)"
         raise Mistake(f"Say which subscription, and which policy: trunq lane policy {queue} {said}")
     if (policy == "ranked") != (function is not None):

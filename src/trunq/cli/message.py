@@ -19,7 +19,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, err, out, print_fact, say, with_age, write_json, write_rows
 from trunq.cli.question import Yes, confirm
 from trunq.display import attempt as attempt_in_words
-from trunq.record.outcome import Open, State
+from trunq.word import Open, State
 
 app = option.noun(
     "Messages: where each one is and what became of it; cancel or erase some.",

@@ -18,6 +18,7 @@ from trunq.cli.output import Row, print_facts, say, write_json, write_rows
 from trunq.cli.policy import Filter
 from trunq.mover import Mover, Statistics, TargetNotFound
 from trunq.mover.process import default_name
+from trunq.word import Start
 
 log = logging.getLogger("trunq.mover")
 
@@ -125,7 +126,7 @@ def move(
         typer.Option("--create", metavar=option.FLAG, help="Make queues of the target that are not there."),
     ] = False,
     start: Annotated[
-        Literal["latest", "earliest"],
+        Start,
         typer.Option("--start", help="Where a new mover begins: at the oldest message in reach, or now."),
     ] = "earliest",
     once: Annotated[

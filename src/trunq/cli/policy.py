@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -14,6 +14,7 @@ from trunq.cli import option
 from trunq.cli.failure import Mistake
 from trunq.cli.output import Row
 from trunq.display import interval, text
+from trunq.word import Backoff
 
 POLICY: Final = "Its policy"
 FILTER: Final = "Which messages it reads; what you give takes the place of the filter it has"
@@ -67,7 +68,7 @@ class Policy:
         ),
     ] = None  # fmt: skip
     backoff: Annotated[
-        Literal["constant", "linear", "exponential"] | None,
+        Backoff | None,
         typer.Option("--backoff", rich_help_panel=POLICY, help="How the delay grows (default: exponential)."),
     ] = None
     backoff_base: Annotated[

@@ -14,6 +14,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_fact, say, write_json, write_rows
 from trunq.cli.pause import Pause, how_long, with_words
 from trunq.display import interval
+from trunq.word import Lanes, UniquePolicy
 
 app = option.noun(
     "Queues: create, set, list, close, open, pause, resume, drop.",
@@ -109,14 +110,14 @@ def create(
         ),
     ] = None,
     lanes: Annotated[
-        Literal["priority", "key", "kind", "priority,key", "priority,kind"] | None,
+        Lanes | None,
         typer.Option(
             "--lanes",
             help="Hand messages out by turns of these instead of the oldest first; chosen once, for ever.",
         ),
     ] = None,
     unique: Annotated[
-        Literal["refuse", "replace"] | None,
+        UniquePolicy | None,
         typer.Option(
             "--unique",
             help="Messages may have unique keys: one whose key another holds is left out, or stands for that"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from trunq.cli import option
 from trunq.cli.database import client
 from trunq.cli.output import say, write_json, write_rows
+from trunq.word import RoleName
 
 app = option.noun(
     "Roles of a queue, for database roles that are there: grant, revoke, list.",
@@ -21,7 +22,7 @@ app = option.noun(
 COLUMNS = ("queue", "role", "grantee", "payload")
 
 Kind = Annotated[
-    Literal["publisher", "worker", "reader", "admin"],
+    RoleName,
     typer.Argument(metavar="ROLE", help="What it may do: publisher, worker, reader or admin."),
 ]
 Grantee = Annotated[str, typer.Argument(metavar="GRANTEE", help="Name of the database role (create role).")]

@@ -6,7 +6,7 @@ import json as jsons
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo
 
 import typer
@@ -19,6 +19,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, out, print_fact, say, write_json, write_rows
 from trunq.cli.pause import Pause, how_long, with_words
 from trunq.schedule import due_times, steps
+from trunq.word import Missed, Overlap
 
 app = option.noun(
     "Schedules publish messages again and again: "
@@ -149,13 +150,13 @@ def create(
     queue: option.Queue,
     payload: Annotated[str | None, typer.Argument(metavar="PAYLOAD", help="JSON.")] = None,
     missed: Annotated[
-        Literal["skip", "one", "all"],
+        Missed,
         typer.Option(
             "--missed", help="Times that are over when somebody fires again; one: the last of them."
         ),
     ] = "one",
     overlap: Annotated[
-        Literal["allow", "skip"],
+        Overlap,
         typer.Option("--overlap", help="skip: leave a time out while the message before is not finished."),
     ] = "allow",
     *,

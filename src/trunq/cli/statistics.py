@@ -142,9 +142,9 @@ def _of_lake(found: lakes.Found, html: Path | None, json: bool) -> None:
 
 def _report() -> ModuleType:
     try:
-        from trunq.cli import report  # noqa: PLC0415  # plotly is slow to import, and of the extra demo
+        from trunq.cli import report  # noqa: PLC0415  # plotly is slow to import, and of the extra report
     except ImportError as error:
-        raise Mistake("The page is drawn with plotly: pip install 'trunq[demo]'") from error
+        raise Mistake("The page is drawn with plotly: pip install 'trunq[report]'") from error
     return report
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from trunq.cli.failure import Mistake
 from trunq.cli.output import Row, print_facts, say, write_json, write_rows
 from trunq.cli.subscription import Name
 from trunq.record import Batch, Stream
+from trunq.word import Start
 
 app = option.noun(
     "Streams, the exclusive subscriptions of queues: where they stand, and how to move them.",
@@ -100,7 +101,7 @@ def seek(
         ),
     ] = None,
     start: Annotated[
-        Literal["latest", "earliest"] | None,
+        Start | None,
         typer.Option("--start", help="earliest: at the oldest message in reach; latest: at those to come."),
     ] = None,
     like: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from trunq.cli.pause import Pause, how_long, with_words
 from trunq.cli.policy import LIMITS, Filter, Limits, Policy, differ, words
 from trunq.cli.question import Yes, confirm
 from trunq.cli.status import in_words
+from trunq.word import Mode, Start
 
 app = option.noun(
     "Subscriptions, the readers of a queue: create, set, list, pause, resume, drop, reset.",
@@ -35,8 +36,8 @@ Name = Annotated[
         metavar="SUBSCRIPTION", help="Name of the subscription.", autocompletion=completion.subscriptions
     ),
 ]
-Start = Annotated[
-    Literal["latest", "earliest"],
+From = Annotated[
+    Start,
     typer.Option("--start", help="earliest: at the oldest message that is kept; latest: at those to come."),
 ]
 
@@ -58,10 +59,10 @@ def create(
     queue: option.Queue,
     subscription: Name,
     mode: Annotated[
-        Literal["shared", "exclusive"],
+        Mode,
         typer.Option("--mode", help="shared: many workers; exclusive: one reader, in order."),
     ] = "shared",
-    start: Start = "latest",
+    start: From = "latest",
     *,
     policy: Policy,
     filter: Filter,
@@ -249,7 +250,7 @@ def drop(
 def reset(
     queue: option.Queue,
     subscription: Name,
-    start: Start = "latest",
+    start: From = "latest",
     yes: Yes = False,
     *,
     database: option.Database,

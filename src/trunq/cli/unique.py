@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from trunq.cli import option
 from trunq.cli.failure import Mistake
 from trunq.cli.output import say
 from trunq.record import Published
+from trunq.word import OnConflict, UniqueUntil
 
 PANEL = "Unique keys, of a queue made with --unique"
 
@@ -36,7 +37,7 @@ class Unique:
         ),
     ] = False  # fmt: skip
     unique_until: Annotated[
-        Literal["leased", "done"] | None,
+        UniqueUntil | None,
         typer.Option(
             "--unique-until", rich_help_panel=PANEL, help="How long it holds the key (default: done)."
         ),
@@ -49,7 +50,7 @@ class Unique:
         ),
     ] = None  # fmt: skip
     on_conflict: Annotated[
-        Literal["refuse", "replace", "raise"] | None,
+        OnConflict | None,
         typer.Option(
             "--on-conflict", rich_help_panel=PANEL,
             help="What to do if another holds the key (default: as the queue was made).",

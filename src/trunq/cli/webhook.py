@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 import psycopg
 import typer
@@ -14,6 +14,7 @@ from trunq.cli.database import address, client
 from trunq.cli.failure import Mistake
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import err, say, write_json, write_rows
+from trunq.word import WebhookBody, WebhookScheme
 
 app = option.noun(
     "Webhooks: signed requests of others become messages of a queue.",
@@ -47,7 +48,7 @@ def create(
         ),
     ],
     scheme: Annotated[
-        Literal["plain", "github", "stripe", "slack"],
+        WebhookScheme,
         typer.Option("--scheme", help="How requests are signed."),
     ] = "plain",
     kind: Annotated[
@@ -83,9 +84,7 @@ def create(
         list[str] | None,
         typer.Option("--keep", metavar="HEADER", help="A header that messages keep; repeat it."),
     ] = None,
-    body: Annotated[
-        Literal["json", "bytes"], typer.Option("--body", help="A payload, or bytes as they come.")
-    ] = "json",
+    body: Annotated[WebhookBody, typer.Option("--body", help="A payload, or bytes as they come.")] = "json",
     max_bytes: Annotated[
         int | None, typer.Option("--max-bytes", min=1, help="Of a body; by default 1 MB.")
     ] = None,
@@ -180,7 +179,7 @@ def serve(
         from trunq.webhook import app as application  # noqa: PLC0415
         from trunq.webhook.serving import configure  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise Mistake(f"Webhooks need {error.name}: pip install 'trunq[pipeline]'.") from None
+        raise Mistake(f"Webhooks need {error.name}: pip install 'trunq[webhook]'.") from None
     with address(database) as dsn:
         if not dsn:
             # A database that is named may be away for a while; the usual place must have one.

@@ -1,12 +1,13 @@
-"""Trying again: which errors are worth it, and how long to wait between."""
+"""Trying again: which errors are retryable, how long to wait between tries, and the one policy of both."""
 
 from __future__ import annotations
 
 import random
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import psycopg
-from tenacity import RetryCallState, retry_if_exception, wait_exponential
+from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from trunq.wire.secret import without_password
 
@@ -21,15 +22,18 @@ busy.
 """
 
 
-class _Spread(wait_exponential):
-    """Half to one and a half of the pause: a fleet that lost its server must not come back as one."""
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        return super().__call__(retry_state) * (0.5 + random.random())
+_SHORTEST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 3.0
 
 
-BACKOFF: Final = _Spread(multiplier=0.1, max=3.0)
-"""0.1 s, doubled with each try, at most 3 s; all spread. After any outage, who waits is back within 5 s."""
+def pause_after(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: 0.1, doubled with each, at most 3.
+
+    Half to one and a half of that: a fleet that lost its server must not come back as one. After any outage,
+    whoever waits is back within 5 s.
+    """
+    pause = min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2.0 ** min(failures - 1, 10))
+    return pause * (0.5 + random.random())
 
 
 def is_away(error: BaseException) -> bool:
@@ -48,7 +52,58 @@ def is_passing(error: BaseException) -> bool:
     return state is not None and state.startswith(_PASSING)
 
 
-WORTH_ANOTHER_TRY: Final = retry_if_exception(lambda error: is_away(error) or is_passing(error))
+def is_retryable(error: BaseException) -> bool:
+    """Whether the same may succeed later, perhaps over a new connection."""
+    return is_away(error) or is_passing(error)
+
+
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+
+
+def retrying(
+    *,
+    also: Errors = (),
+    within: float | None = None,
+    is_over: Callable[[], bool] | None = None,
+    **more: Any,
+) -> Retrying:
+    """Tries again after what is retryable, and after the errors `also`, until `is_over`, or for `within`
+    seconds (none: for ever); then it raises the last error. `more` is for tenacity: `sleep`, `after`.
+    """
+    return Retrying(**_policy(also, within, is_over), **more)
+
+
+def async_retrying(
+    *,
+    also: Errors = (),
+    within: float | None = None,
+    is_over: Callable[[], bool] | None = None,
+    **more: Any,
+) -> AsyncRetrying:
+    """The same for an event loop."""
+    return AsyncRetrying(**_policy(also, within, is_over), **more)
+
+
+def _policy(also: Errors, within: float | None, is_over: Callable[[], bool] | None) -> dict[str, Any]:
+    def retry(state: RetryCallState) -> bool:
+        error = error_of(state)
+        return error is not None and (isinstance(error, also) or is_retryable(error))
+
+    def stop(state: RetryCallState) -> bool:
+        is_late = within is not None and (state.seconds_since_start or 0.0) >= within
+        return is_late or (is_over is not None and is_over())
+
+    return {
+        "retry": retry,
+        "stop": stop,
+        "wait": lambda state: pause_after(state.attempt_number),
+        "reraise": True,
+    }
+
+
+def error_of(state: RetryCallState) -> BaseException | None:
+    """What the try that is over raised."""
+    return state.outcome.exception() if state.outcome is not None else None
 
 
 def first_line(error: BaseException) -> str:

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.abc import AdaptContext
-from tenacity import AsyncRetrying, RetryCallState
+from tenacity import RetryCallState
 
 from trunq.connection.address import complete
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
 from trunq.connection.outage import Outage
 from trunq.connection.session import PROBE, adapt, is_pooled
 from trunq.connection.silence import AsyncWatched
@@ -81,14 +81,7 @@ class Link:
 
     async def _again(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], failed: psycopg.Error) -> T:
         """Go on after the first failure, as often as it takes."""
-        tries = AsyncRetrying(
-            retry=WORTH_ANOTHER_TRY,
-            wait=BACKOFF,
-            stop=lambda _: self._hurried.is_set(),
-            sleep=self._pause,
-            before_sleep=self._say,
-            reraise=True,
-        )
+        tries = async_retrying(is_over=self._hurried.is_set, sleep=self._pause, before_sleep=self._say)
         async for attempt in tries:
             with attempt:
                 # The first is the one that failed; hurried while it waited, the latest failure stands.
@@ -127,7 +120,7 @@ class Link:
         self._outage.answered(self._opened_at)
 
     def _say(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
+        error = error_of(state)
         pause = state.next_action.sleep if state.next_action is not None else 0.0
         if error is None:
             return

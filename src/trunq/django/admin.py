@@ -19,8 +19,8 @@ from django.urls import path
 from trunq import Client
 from trunq.django.models import Queue
 from trunq.errors import TrunqError
-from trunq.record.outcome import State
 from trunq.wire.scalar import ids_told
+from trunq.word import State
 
 PAGE: Final = 100
 """Messages on a page."""

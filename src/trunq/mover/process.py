@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from tenacity import AsyncRetrying, RetryCallState
+from tenacity import RetryCallState
 
 from trunq._async import AsyncClient
 from trunq._async.reading import AsyncBatchStream
 from trunq._async.wake import AsyncWake
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away
+from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
 from trunq.errors import (
     InvalidArgument,
     InvalidName,
@@ -34,6 +34,7 @@ from trunq.record import Batch
 from trunq.signals import run_with_signals
 from trunq.wire.name import check_name, own_name
 from trunq.wire.scalar import Interval
+from trunq.word import Start
 
 log = logging.getLogger("trunq.mover")
 
@@ -91,7 +92,7 @@ class Mover:
         patterns: Mapping[str, str] | None = None,
         on: Label | None = None,
         filter: Mapping[str, Any] | None = None,
-        start: Literal["latest", "earliest"] = "earliest",
+        start: Start = "earliest",
         create: bool = False,
         once: bool = False,
         accept: bool = False,
@@ -212,14 +213,7 @@ class Mover:
 
     async def _move(self, source: AsyncClient, target: AsyncClient, batch: Batch) -> None:
         """Move a batch, as often as it takes, or give it back."""
-        again = AsyncRetrying(
-            retry=WORTH_ANOTHER_TRY,
-            wait=BACKOFF,
-            stop=lambda _: self._is_stopped,
-            sleep=self._pause,
-            before_sleep=self._say,
-            reraise=True,
-        )
+        again = async_retrying(is_over=lambda: self._is_stopped, sleep=self._pause, before_sleep=self._say)
         try:
             await again(self._move_once, source, target, batch)
         except LeaseLost as error:
@@ -276,7 +270,7 @@ class Mover:
         self.statistics.last_error = f"{type(error).__name__}: {first_line(error)}"
 
     def _say(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
+        error = error_of(state)
         if error is not None and state.attempt_number == 1:
             log.warning("a database is away, or busy: %s", first_line(error))
 

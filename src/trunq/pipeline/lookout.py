@@ -28,6 +28,7 @@ from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
 from trunq.pipeline.model import Pipeline, QueueSource, read_definition
 from trunq.pipeline.redact import redact
+from trunq.word import OPEN
 
 log = logging.getLogger("trunq.pipeline")
 
@@ -252,7 +253,7 @@ class _Loop:
             if connection.broken:
                 raise
             found = None
-        if found is not None and found[0] in ("scheduled", "ready", "leased", "retrying"):
+        if found is not None and found[0] in OPEN:
             return False
         # It died, or found nothing where we had seen something.
         self._asked = None

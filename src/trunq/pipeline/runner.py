@@ -26,6 +26,7 @@ from trunq.pipeline.run import Executor
 from trunq.record import MessageState
 from trunq.thread import Thread
 from trunq.wire.scalar import seconds
+from trunq.word import OPEN
 from trunq.worker import Worker
 
 log = logging.getLogger("trunq.pipeline")
@@ -170,7 +171,7 @@ class Runner(Worker):
 
     def _look(self, rows: list[MessageState]) -> None:
         row = next(row for row in rows if row.subscription == "default")
-        if row.state not in ("scheduled", "ready", "leased", "retrying"):
+        if row.state not in OPEN:
             self._is_answered = True
             self._end_if_done()
         elif row.state == "retrying" and sum(bool(each["error"]) for each in row.attempts) >= _TRIES:

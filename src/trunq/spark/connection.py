@@ -7,10 +7,9 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from tenacity import Retrying, stop_after_delay
 
 from trunq.connection.address import complete
-from trunq.connection.backoff import BACKOFF, WORTH_ANOTHER_TRY, first_line, is_away, is_passing
+from trunq.connection.backoff import first_line, is_away, is_retryable, retrying
 from trunq.errors import translate
 from trunq.spark.errors import DatabaseAway
 
@@ -42,15 +41,12 @@ class Database:
         The work must therefore be idempotent. Raises the errors of trunq, and `DatabaseAway` when the
         database does not come back.
         """
-        tries = Retrying(
-            retry=WORTH_ANOTHER_TRY, wait=BACKOFF, stop=stop_after_delay(self._patience), reraise=True
-        )
         try:
-            done: T = tries(self._attempt, work)
+            done: T = retrying(within=self._patience)(self._attempt, work)
         except psycopg.Error as error:
             if (ours := translate(error)) is not None:
                 raise ours from error
-            if is_away(error) or is_passing(error):
+            if is_retryable(error):
                 raise away(error, self._address()) from error
             raise
         self._patience = LATER

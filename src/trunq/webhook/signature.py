@@ -1,4 +1,8 @@
-"""Whether a request is from who knows the secret: HMAC-SHA256, as each scheme writes it."""
+"""Whether a request is from who knows the secret: HMAC-SHA256, as each scheme writes it.
+
+The library standardwebhooks checks none of these schemes, only one of its own (base64, over id, time and
+body), fixes the tolerance at five minutes, and refuses a body that is not UTF-8.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 from psycopg.abc import AdaptContext
@@ -20,9 +20,6 @@ from trunq.wire import span
 
 Interval = timedelta | float | str
 """A length of time: a timedelta, seconds, or text that says it as Postgres would read it: "10 minutes"."""
-
-Backoff = Literal["constant", "linear", "exponential"]
-"""How the delay before an attempt grows with their number."""
 
 Label = str | int | UUID | Enum
 """A kind or a key: text, a whole number, a UUID, or an Enum with such a value."""

@@ -1,5 +1,8 @@
 """Lengths of time as people write them: as Postgres reads intervals, words ("10 minutes", "1h 30m"), a clock
 ("01:30:00"), ISO 8601 ("PT10M"), or seconds ("90").
+
+Of these, pydantic reads ISO 8601 alone, which is one pattern here. It takes a year for 365 days and a month
+for 30; Postgres does not, so months and years are refused.
 """
 
 from __future__ import annotations

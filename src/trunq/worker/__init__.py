@@ -46,11 +46,12 @@ from trunq.bridge.transaction import Library
 from trunq.connection.address import address
 from trunq.errors import InvalidArgument, translated
 from trunq.rank import Ranks
-from trunq.schedule import Missed, Overlap, Schedule
+from trunq.schedule import Schedule
 from trunq.signals import run_with_signals
 from trunq.wire.habit import WorkerHabits, mark
 from trunq.wire.name import own_name
-from trunq.wire.scalar import Backoff, Interval, Label, label, seconds
+from trunq.wire.scalar import Interval, Label, label, seconds
+from trunq.word import Backoff, Missed, Overlap
 from trunq.worker import child
 from trunq.worker.batched import Batching
 from trunq.worker.incoming import Incoming, OnInvalid

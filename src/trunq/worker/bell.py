@@ -21,11 +21,11 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Notify, sql
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity import RetryCallState
 
 from trunq._async.execute import value
 from trunq.call import Call
-from trunq.connection.backoff import BACKOFF, first_line, is_away
+from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
 from trunq.connection.link import Link
 from trunq.connection.silence import limit
 from trunq.wire.scalar import ids_told
@@ -94,9 +94,7 @@ class Bell:
         """Keep listening until cancelled; once back after a loss, every queue is looked at."""
         while self._notify is not False:
             if self._connection is None:
-                await AsyncRetrying(
-                    retry=retry_if_exception_type(psycopg.Error), wait=BACKOFF, after=self._say, reraise=True
-                )(self._open_again)
+                await async_retrying(also=psycopg.Error, after=self._say)(self._open_again)
             while not self._lost.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(limit()):
@@ -218,7 +216,7 @@ class Bell:
         self._lost.set()
 
     def _say(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
+        error = error_of(state)
         if error is not None and is_away(error):
             self._link.notice(error)
         elif error is not None:

@@ -27,8 +27,6 @@ from multiprocessing import spawn
 from time import monotonic
 from typing import Any, Final, cast
 
-from tblib import pickling_support
-
 from trunq.errors import InvalidArgument
 from trunq.message import Message, Reject, Retry, Runner
 from trunq.worker.result import encode, raised_answer, shortened, text_of, with_causes
@@ -90,6 +88,8 @@ def main() -> None:
     """Serve the worker that started this process, until it hangs up."""
     global is_child  # noqa: PLW0603  # said once, to all that asks
     is_child = True
+    # Loaded now, while nothing has failed; not above, because the worker imports this module too.
+    _pickling()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Not ignored, or the programs that a handler starts would ignore it too.
         signal.signal(number, _leave_to_the_worker)
@@ -241,18 +241,25 @@ def _tell(channel: _Channel, error: BaseException) -> None:
             # It may be its cause that cannot be.
             error.__cause__ = error.__context__ = None
             raw = _copied(error)
-    pickling_support.install(told)
+    _pickling().install(told)
     channel.send(RAISED, raw, pickle.dumps(told, pickle.HIGHEST_PROTOCOL))
 
 
 def _copied(error: Exception) -> bytes | None:
     """An error as it is sent; None when it cannot be made again from that."""
     with suppress(Exception):
-        pickling_support.install(error)
+        _pickling().install(error)
         raw = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
         pickle.loads(raw)  # noqa: S301  # just made
         return raw
     return None
+
+
+def _pickling() -> Any:
+    """What makes errors fit to be sent with their tracebacks."""
+    from tblib import pickling_support  # noqa: PLC0415
+
+    return pickling_support
 
 
 def _ours_left_out(error: BaseException) -> Any:

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from trunq.errors import InvalidArgument
 from trunq.message import Message
-from trunq.wire.scalar import Backoff, Interval, interval
+from trunq.wire.scalar import Interval, interval
+from trunq.word import Backoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import psycopg
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay
+from tenacity import before_sleep_log
 
 from trunq.connection.address import address
-from trunq.connection.backoff import BACKOFF, first_line
+from trunq.connection.backoff import first_line, retrying
 from trunq.errors import TrunqError
 from trunq.spark.connection import redact
 from trunq.spark.fleet.line import Line, Number, own_place
@@ -101,13 +101,11 @@ def _run(worker: Worker, plan: Plan, line: Line) -> None:
     before = log.level
     log.setLevel(min(plan.level, log.getEffectiveLevel()))
     log.addHandler(line)
-    limit = stop_after_delay(_PATIENCE)
-    tries = Retrying(
-        retry=retry_if_exception_type(psycopg.OperationalError),
-        wait=BACKOFF,
-        stop=lambda state: line.is_stopping or limit(state),
+    tries = retrying(
+        also=psycopg.OperationalError,
+        within=_PATIENCE,
+        is_over=lambda: line.is_stopping,
         before_sleep=before_sleep_log(log, logging.DEBUG),
-        reraise=True,
     )
     try:
         tries(worker.run)

@@ -14,10 +14,9 @@ from typing import Any, Final, Protocol
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from tenacity import Retrying, retry_if_exception, stop_after_delay
 
 from trunq.connection.address import complete
-from trunq.connection.backoff import BACKOFF, first_line, is_away, is_passing
+from trunq.connection.backoff import first_line, is_away, retrying
 from trunq.errors import Diagnosis, TrunqError, translate_diagnosis
 from trunq.spark.connection import APPLICATION, LATER, Connection, away, connect, redact
 from trunq.spark.errors import DatabaseAway, SinkRefused, SparkError
@@ -90,12 +89,7 @@ def session(dsn: str, engine: str, what: str) -> Iterator[Session]:
     It waits a minute for a database that is away. Raises the errors of trunq, `SinkRefused` for what
     Postgres refuses, and `DatabaseAway`.
     """
-    tries = Retrying(
-        retry=retry_if_exception(lambda e: isinstance(e, DatabaseAway) or is_away(e) or is_passing(e)),
-        wait=BACKOFF,
-        stop=stop_after_delay(LATER),
-        reraise=True,
-    )
+    tries = retrying(also=DatabaseAway, within=LATER)
     try:
         connection = tries(_open_adbc if engine == "adbc" else _open_psycopg, dsn)
     except psycopg.Error as error:

@@ -22,10 +22,9 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from tenacity import Retrying, retry_if_exception, stop_after_delay
 
 from trunq import fetch as shared
-from trunq.connection.backoff import BACKOFF, is_away, is_passing
+from trunq.connection.backoff import is_retryable, retrying
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
 from trunq.spark.source.column import BY_NAME, arrow_schema
@@ -80,16 +79,14 @@ def fetch(
         return
     read = choose(engine, part.rows)
     statement = query.statement(part)
-    tries = Retrying(
-        retry=retry_if_exception(_passes), wait=BACKOFF, stop=stop_after_delay(LATER), reraise=True
-    )
+    tries = retrying(also=DatabaseAway, within=LATER)
     try:
         first, rest = tries(_begin, partial(read, dsn, statement, query.columns, query.check(after)))
         if first is not None:
             yield first
             yield from rest
     except (psycopg.Error, DatabaseAway) as error:
-        if not _passes(error):
+        if not (isinstance(error, DatabaseAway) or is_retryable(error)):
             raise
         raise away(error, dsn) from error
 
@@ -195,8 +192,3 @@ def _forget(dsn: str) -> None:
     if connection is not None:
         with suppress(Exception):
             connection.close()
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether the same statement may succeed a moment later."""
-    return isinstance(error, DatabaseAway) or is_away(error) or is_passing(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from trunq.errors import InvalidArgument
 from trunq.spark.option import (
@@ -18,6 +18,7 @@ from trunq.spark.option import (
     one_of,
     refuse_unknown,
 )
+from trunq.word import Start
 
 KNOWN = (
     "dsn",
@@ -69,7 +70,7 @@ class Options:
             queue=a_name(given, "queue", required=True) or "",
             dsn=a_dsn(given),
             subscription=a_name(given, "subscription"),
-            starting_offsets=one_of(given, "startingOffsets", ("earliest", "latest")),
+            starting_offsets=one_of(given, "startingOffsets", tuple(sorted(get_args(Start)))),
             starting_tick=a_number(given, "startingTick", 0),
             ending_tick=a_number(given, "endingTick", 0),
             max_messages_per_trigger=a_number(given, "maxMessagesPerTrigger", 1),

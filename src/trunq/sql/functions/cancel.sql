@@ -213,7 +213,7 @@ begin
       select m.id from trunq._message(v_sub, p_queue, array(
         select u.id from unnest(v_ids) u(id) where not exists (
           select from trunq.dead d where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id = u.id)), true, false) m
-      where m.state in (select s.state from trunq._states() s where s.is_open));
+      where trunq._is_open(m.state));
     delete from trunq.cancelled c where c.subscription_id = v_sub.subscription_id and c.id = any (v_ids) and c.id <> all (v_open);
     get diagnostics v_gone = row_count;
     v_count := v_count + v_gone;

@@ -94,8 +94,8 @@ begin
   v_capture.deny := trunq._check_deny(p_deny);
   v_capture.hidden := trunq._virtual_columns(p_relation);
   v_capture.format := coalesce(p_format, 'plain');
-  if v_capture.format not in ('plain', 'debezium') then
-    perform trunq._fail('TQ005', format('a capture has no format "%s"', left(p_format, 100)), 'the format is plain or debezium');
+  if v_capture.format <> all (trunq._words('capture_format')) then
+    perform trunq._fail('TQ005', format('a capture has no format "%s"', left(p_format, 100)), 'the format is ' || trunq._either(trunq._words('capture_format')));
   end if;
   v_role := trunq._become_owner();
   perform pg_advisory_xact_lock(trunq._lock_class('captures'), 0);

@@ -319,7 +319,7 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
   v_unknown text;
 begin
-  select coalesce(u.op, '') into v_unknown from unnest(p_deny) u(op) where u.op is null or u.op not in ('insert', 'update', 'delete', 'truncate') limit 1;
+  select coalesce(u.op, '') into v_unknown from unnest(p_deny) u(op) where u.op is null or u.op <> all (trunq._words('change')) limit 1;
   if found then
     perform trunq._fail('TQ005', format('a capture cannot deny "%s"', left(v_unknown, 100)), 'it can deny insert, update, delete and truncate');
   end if;
@@ -363,7 +363,7 @@ declare
   v_kind text;
 begin
   for v_kind in
-    select trunq._capture_kind(p_capture, o.op) from unnest('{insert,update,delete,truncate}'::text[]) o(op)
+    select trunq._capture_kind(p_capture, o.op) from unnest(trunq._words('change')) o(op)
     where (o.op = any (p_capture.deny)) is not true
   loop
     if v_kind = '' then

@@ -100,7 +100,7 @@ create or replace function trunq._is_finished(p_queue_id integer, p_id bigint) r
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   return p_id is null or not exists (
-    select from trunq.show_message((trunq._find_queue(p_queue_id)).name, p_id) m where m.state in ('scheduled', 'ready', 'leased', 'retrying'));
+    select from trunq.show_message((trunq._find_queue(p_queue_id)).name, p_id) m where trunq._is_open(m.state));
 exception when others then
   if sqlstate <> 'TQ013' then
     raise;

@@ -125,7 +125,7 @@ begin
   end if;
   perform trunq._require_read_committed('leave_group');
   v_group := trunq._group(p_queue, p_group);
-  if p_batch not in ('finish', 'give_back') then
+  if p_batch <> all (trunq._words('batch_left')) then
     perform trunq._fail('TQ005', format('what becomes of the batch of a member who leaves is finish or give_back, not "%s"', left(p_batch, 100)));
   end if;
   -- Nobody gives it a batch meanwhile.

@@ -53,7 +53,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_lanes text;
 begin
-  if p_lanes not in ('priority', 'key', 'kind', 'priority,key', 'priority,kind') then
+  if p_lanes <> all (trunq._words('lanes')) then
     perform trunq._fail('TQ005', format('queue "%s" cannot have lanes by "%s"', p_queue, p_lanes),
       'lanes are made of priority, key, kind, "priority,key" or "priority,kind"');
   end if;
@@ -202,7 +202,7 @@ begin
     perform trunq._pass(p_queue, 'set_lanes', 'p_subscription', p_subscription, 'p_policy', p_policy, 'p_max_running', p_max_running::text, 'p_rate', p_rate::text, 'p_burst', p_burst::text, 'p_function', p_function);
     return;
   end if;
-  if coalesce(p_policy, '') not in ('fair', 'priority', 'ranked') then
+  if coalesce(p_policy, '') <> all (trunq._words('lane_policy')) then
     perform trunq._fail('TQ005', format('there is no policy "%s" for lanes', p_policy),
       'fair: each lane in turn; priority: the smallest first; ranked: by a function of yours. Weights and ranks are settings of single lanes (trunq.set_lane, trunq.set_ranks)');
   end if;

@@ -1,6 +1,7 @@
 -- The words for what becomes of a message: how an attempt ended, what state the message is in then, and for what reason it is dead. Whatever
--- names one of them takes it from these two tables: history, archive, statistics, takers, replies, lists of dead messages. The literals of
--- Python, the choices of the shell, pages and constraints are compared with them by a test.
+-- names one of them takes it from these two tables: history, archive, statistics, takers, replies, lists of dead messages. The words that
+-- arguments may be (roles, modes and so on) and the verbs of a queue stand in the table below them. src/trunq/word.py has all of them for
+-- Python's types and the shell's choices; a test compares it, pages and constraints with these tables.
 --
 -- A receipt keeps a letter. Its word is looked up in a constant that the planner makes of the table once a plan, so that it costs a row
 -- no call of a function.
@@ -37,6 +38,45 @@ language sql immutable parallel safe as $$
 $$;
 comment on function trunq._states() is 'The states of a message, for one shared subscription; is_open: it may still be handed out.';
 
+create or replace function trunq._is_open(p_state text) returns boolean
+language sql immutable parallel safe as $$ select exists (select from trunq._states() s where s.state = p_state and s.is_open) $$;
+comment on function trunq._is_open(text) is 'Whether a message in this state may still be handed out.';
+
+create or replace function trunq._vocabulary()
+returns table (subject text, words text[])
+language sql immutable parallel safe as $$
+  values
+    ('role', '{publisher,worker,reader,admin}'::text[]),
+    ('mode', '{shared,exclusive}'),
+    ('start', '{latest,earliest}'),
+    ('backoff', '{constant,linear,exponential}'),
+    ('lanes', '{priority,key,kind,"priority,key","priority,kind"}'),
+    ('lane_policy', '{fair,priority,ranked}'),
+    ('unique_policy', '{refuse,replace}'),
+    ('on_conflict', '{refuse,replace,raise}'),
+    ('unique_until', '{leased,done}'),
+    ('missed', '{skip,one,all}'),
+    ('overlap', '{allow,skip}'),
+    ('capture_format', '{plain,debezium}'),
+    ('change', '{insert,update,delete,truncate}'),
+    ('webhook_scheme', '{plain,github,stripe,slack}'),
+    ('webhook_body', '{json,bytes}'),
+    ('batch_left', '{finish,give_back}'),
+    ('bell', '{held,publisher,sleeper}'),
+    ('verb', '{publish,publish_many,publish_unique,lease,ack,retry,time_out,reject,release,extend,set_progress,next_batch,finish_batch}')
+$$;
+comment on function trunq._vocabulary() is 'The words that an argument, or an answer, may be, by what they are about; verb: the functions that each queue has for itself.';
+
+create or replace function trunq._words(p_subject text) returns text[]
+language sql immutable parallel safe as $$ select v.words from trunq._vocabulary() v where v.subject = p_subject $$;
+comment on function trunq._words(text) is 'The words about a subject.';
+
+create or replace function trunq._either(p_words text[]) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+  select array_to_string(p_words[:cardinality(p_words) - 1], ', ') || ' or ' || p_words[cardinality(p_words)]
+$$;
+comment on function trunq._either(text[]) is 'Words as a sentence lists them: a, b or c.';
+
 create or replace function trunq._words_of_receipts() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select jsonb_object_agg(o.receipt, o.outcome) from trunq._outcomes() o
@@ -62,8 +102,7 @@ create or replace function trunq._check_word(p_word text, p_words text[], p_unkn
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
   if p_word <> all (p_words) then
-    perform trunq._fail('TQ005', format(p_unknown, p_word),
-      array_to_string(p_words[:cardinality(p_words) - 1], ', ') || ' or ' || p_words[cardinality(p_words)]);
+    perform trunq._fail('TQ005', format(p_unknown, p_word), trunq._either(p_words));
   end if;
 end $$;
 comment on function trunq._check_word(text, text[], text) is 'Refuses (TQ005) a word that is not among these; null passes.';

@@ -154,7 +154,7 @@ begin
       select m.id from trunq._message(v_sub, p_queue, array(
         select u.id from unnest(v_ids) u(id) where not exists (
           select from trunq.dead d where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id = u.id)), true, false) m
-      where m.state in ('scheduled', 'ready', 'leased', 'retrying'));
+      where trunq._is_open(m.state));
     -- What runs, and does not pass a filter that came meanwhile, is not among the messages of the subscription.
     v_kept := v_kept || array(
       select p.id from trunq.progress p where p.subscription_id = v_sub.subscription_id and p.id = any (v_ids) and p.id <> all (v_kept)

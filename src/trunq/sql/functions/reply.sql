@@ -85,7 +85,7 @@ begin
       return jsonb_build_object('id', v_message.id, 'sqlstate', 'TQ005',
         'message', format('message %s of queue "%s" was not published as awaited, so nobody will keep its result for you', v_message.id, v_queue.name),
         'hint', 'publish it with the option {"awaited": true}; of others, trunq.show_message tells the state');
-    elsif v_message.state not in ('scheduled', 'ready', 'leased', 'retrying') then
+    elsif not trunq._is_open(v_message.state) then
       return jsonb_build_object('id', v_message.id, 'sqlstate', 'TQ013',
         'message', format('the reply to message %s of queue "%s" is gone: the message is %s', v_message.id, v_queue.name, v_message.state),
         'hint', 'a reply is kept for an hour, or as many seconds as the option "awaited" says');

@@ -79,8 +79,8 @@ create or replace function trunq._check_role(p_queue text, p_role text, p_grante
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._find_queue(p_queue);
-  if p_role is null or p_role not in ('publisher', 'worker', 'reader', 'admin') then
-    perform trunq._fail('TQ005', format('a queue has no role "%s"', coalesce(p_role, '')), 'publisher, worker, reader or admin');
+  if p_role is null or p_role <> all (trunq._words('role')) then
+    perform trunq._fail('TQ005', format('a queue has no role "%s"', coalesce(p_role, '')), trunq._either(trunq._words('role')));
   elsif not exists (select from pg_roles r where r.rolname = p_grantee) then
     perform trunq._fail('TQ005', format('there is no database role "%s"', coalesce(p_grantee, '')),
       'create it first (create role); a group takes the place of PUBLIC');

@@ -222,10 +222,10 @@ begin
     perform trunq._fail('TQ017', format('%s cannot run every %s', v_what, justify_hours(p_new.every)), 'give an interval of a second to 1000 years');
   elsif p_new.start_at not between '0001-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then
     perform trunq._fail('TQ017', format('%s cannot start at %s', v_what, p_new.start_at), 'give a time before the year 9000');
-  elsif p_new.missed not in ('skip', 'one', 'all') then
-    perform trunq._fail('TQ017', format('%s: missed cannot be "%s"', v_what, left(p_new.missed, 100)), 'skip, one or all');
-  elsif p_new.overlap not in ('allow', 'skip') then
-    perform trunq._fail('TQ017', format('%s: overlap cannot be "%s"', v_what, left(p_new.overlap, 100)), 'allow or skip');
+  elsif p_new.missed <> all (trunq._words('missed')) then
+    perform trunq._fail('TQ017', format('%s: missed cannot be "%s"', v_what, left(p_new.missed, 100)), trunq._either(trunq._words('missed')));
+  elsif p_new.overlap <> all (trunq._words('overlap')) then
+    perform trunq._fail('TQ017', format('%s: overlap cannot be "%s"', v_what, left(p_new.overlap, 100)), trunq._either(trunq._words('overlap')));
   elsif jsonb_typeof(p_new.headers) <> 'object' then
     perform trunq._fail('TQ017', format('%s: headers are a JSON object, not %s', v_what, jsonb_typeof(p_new.headers)));
   elsif p_new.options ? 'expires_at' then

@@ -46,7 +46,7 @@ begin
     return false;
   end if;
   perform trunq._check_name('subscription', p_subscription);
-  if coalesce(p_mode, '') not in ('shared', 'exclusive') then
+  if coalesce(p_mode, '') <> all (trunq._words('mode')) then
     perform trunq._fail('TQ005', format('a subscription is shared or exclusive, not "%s"', p_mode));
   end if;
   perform trunq._check_start(p_start, p_tick_id, p_at);
@@ -248,8 +248,8 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_policy.max_attempts < 0 then
     perform trunq._fail('TQ005', format('max_attempts in the policy of %s cannot be %s', p_what, p_policy.max_attempts), 'give 1 or more, or 0 for ever');
-  elsif p_policy.backoff not in ('constant', 'linear', 'exponential') then
-    perform trunq._fail('TQ005', format('backoff in the policy of %s cannot be "%s"', p_what, left(p_policy.backoff, 100)), 'give constant, linear or exponential');
+  elsif p_policy.backoff <> all (trunq._words('backoff')) then
+    perform trunq._fail('TQ005', format('backoff in the policy of %s cannot be "%s"', p_what, left(p_policy.backoff, 100)), 'give ' || trunq._either(trunq._words('backoff')));
   elsif p_policy.jitter not between 0 and 1 then
     perform trunq._fail('TQ005', format('jitter in the policy of %s cannot be %s', p_what, p_policy.jitter), 'give a number from 0 to 1');
   end if;
@@ -264,7 +264,7 @@ begin
   if num_nonnulls(p_tick_id, p_at) = 2 or num_nonnulls(p_tick_id, p_at) = 1 and p_start is distinct from 'latest' then
     perform trunq._fail('TQ005', 'a subscription starts at one place', 'give p_start, p_tick_id or p_at');
   end if;
-  if coalesce(p_start, '') not in ('latest', 'earliest') then
+  if coalesce(p_start, '') <> all (trunq._words('start')) then
     perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
   end if;
 end $$;

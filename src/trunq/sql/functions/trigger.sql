@@ -192,7 +192,7 @@ declare
 begin
   foreach v_id in array p_asked loop
     begin
-      if exists (select from trunq.show_message('pipelines', v_id) m where m.subscription = 'default' and m.state in ('scheduled', 'ready', 'leased', 'retrying')) then
+      if exists (select from trunq.show_message('pipelines', v_id) m where m.subscription = 'default' and trunq._is_open(m.state)) then
         v_left := v_left || v_id;
       end if;
     exception when others then

@@ -100,9 +100,9 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_policy text;
 begin
-  if p_unique not in ('refuse', 'replace') then
+  if p_unique <> all (trunq._words('unique_policy')) then
     perform trunq._fail('TQ005', format('queue "%s" cannot have unique keys by the policy "%s"', p_queue, left(p_unique, 100)),
-      'the policy is refuse or replace');
+      'the policy is ' || trunq._either(trunq._words('unique_policy')));
   end if;
   select q.unique_policy into v_policy from trunq.queue q where q.name = p_queue;
   if found and p_unique is not null and v_policy is distinct from p_unique then
@@ -264,7 +264,7 @@ Returns: how many turns of keys it forgot.';
 create or replace function trunq._abandoned(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-  c_open constant text[] := '{scheduled,ready,leased,retrying}';
+  c_open constant text[] := array(select s.state from trunq._states() s where s.is_open);
   v_sub trunq.subscription;
   v_ids bigint[] := p_ids;
 begin

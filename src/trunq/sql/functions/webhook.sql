@@ -80,9 +80,9 @@ begin
   if p_secret is null or p_secret !~ '^[A-Za-z_][A-Za-z0-9_]{0,100}$' then
     perform trunq._fail('TQ005', format('webhook "%s" needs the name of a variable that has its secret', p_webhook),
       'a name as GITHUB_SECRET, which the server has in its environment; the secret itself does not belong here');
-  elsif p_scheme is null or p_scheme not in ('plain', 'github', 'stripe', 'slack') then
-    perform trunq._fail('TQ005', format('webhook "%s": there is no scheme "%s"', p_webhook, coalesce(p_scheme, '')), 'plain, github, stripe or slack');
-  elsif p_body is null or p_body not in ('json', 'bytes') then
+  elsif p_scheme is null or p_scheme <> all (trunq._words('webhook_scheme')) then
+    perform trunq._fail('TQ005', format('webhook "%s": there is no scheme "%s"', p_webhook, coalesce(p_scheme, '')), trunq._either(trunq._words('webhook_scheme')));
+  elsif p_body is null or p_body <> all (trunq._words('webhook_body')) then
     perform trunq._fail('TQ005', format('webhook "%s": a body is json or bytes, not "%s"', p_webhook, coalesce(p_body, '')));
   elsif p_max_bytes is null or p_max_bytes not between 1 and 16000000 then
     perform trunq._fail('TQ005', format('webhook "%s": max_bytes is from 1 to 16000000, not %s', p_webhook, coalesce(p_max_bytes::text, 'null')));
