@@ -14,7 +14,6 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from trunq.connection.silence import SILENCE
 from trunq.errors import InvalidArgument
 
 FILE = Path("trunq.toml")
@@ -73,9 +72,9 @@ class Settings(BaseSettings):
     embedded: Path | None = None
     """Directory of an embedded server to use instead."""
 
-    silence: Annotated[float, Field(gt=0)] = SILENCE
+    silence: Annotated[float, Field(gt=0)] | None = None
     """Seconds of silence after which the server is asked what became of a connection. Where it does not work
-    for it, or cannot be reached, the connection is closed, and opened again."""
+    for it, or cannot be reached, the connection is closed, and opened again. None: 30."""
 
     spark: Spark = Spark()
 

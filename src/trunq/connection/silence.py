@@ -87,7 +87,7 @@ def limit() -> float:
         return SILENCE
     from trunq import settings  # noqa: PLC0415  # slow to import, and hardly anybody sets it
 
-    return settings.load().silence
+    return settings.load().silence or SILENCE
 
 
 class _Silence(Exception):
