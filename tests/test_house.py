@@ -153,6 +153,15 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
     assert [name for name, columns in returned.items() if columns] == ["lease"]
 
 
+def test_docstrings_that_are_comments_have_the_words_of_python() -> None:
+    of_sql = re.compile(r"\bp_[a-z]\w*|TQ\d{3}|\b[nN]ull\b(?![\]}])|\b(?:true|false|infinity)\b|functions/")
+    said = {
+        name: of_sql.findall(method.__doc__ or "") for name, method in vars(Passing).items() if name[0] != "_"
+    }
+    assert len(said) > 100
+    assert {name: words for name, words in said.items() if words} == {}
+
+
 def test_errors_and_sqlstates_are_the_same_ones() -> None:
     text = "".join(path.read_text() for path in SQL)
     caught = set(re.findall(r"when sqlstate '(TQ\d{3})'", text))
