@@ -36,6 +36,7 @@ check: $(READY) ## style, types, layers, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/client.py --check
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/signature.py --check
@@ -44,6 +45,7 @@ check: $(READY) ## style, types, layers, generated files
 format: $(READY) ## put code into shape and generate what is generated
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/python tools/client.py
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/signature.py

@@ -4,68 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from trunq._async.access import AsyncAccess
+from trunq._async.passing import AsyncPassing
 from trunq.connection.backoff import async_retrying, first_line, is_away
-from trunq.connection.given import AsyncGiven
 from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
-from trunq.wire.array import kind_array
-from trunq.wire.scalar import LARGEST, Label
+from trunq.wire.scalar import LARGEST
 
 log = logging.getLogger("trunq.client")
 
 _ANNOUNCED: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 
 
-class AsyncGates(AsyncAccess):
+class AsyncGates(AsyncPassing):
     """Rules by which queues take messages."""
-
-    async def set_publishing(
-        self,
-        queue: str,
-        *,
-        kinds: Iterable[Label] | None = None,
-        max_waiting: int | None = None,
-        max_per_transaction: int | None = None,
-        announce: bool | None = None,
-        connection: AsyncGiven | None = None,
-    ) -> None:
-        """Change what is given of the rules by which a queue takes messages, however they are published.
-
-        Only these `kinds` (empty: any; else InvalidArgument). No more while the slowest shared subscription
-        has `max_waiting` messages waiting (0: no limit; else QueueFull), a soft limit: each session looks
-        every 100 ms. At most `max_per_transaction` in one transaction (0: no limit; else
-        TransactionTooLarge). `announce` sends a NOTIFY with the ids of each statement, for `listen`.
-        """
-        await self._value(
-            connection,
-            "set_publishing",
-            queue=queue,
-            kinds=kind_array(kinds),
-            max_waiting=max_waiting,
-            max_per_transaction=max_per_transaction,
-            announce=announce,
-        )
-
-    async def close_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> None:
-        """Refuse to publish into a queue (QueueClosed); what it holds is handled as before."""
-        await self._value(connection, "close_queue", queue=queue)
-
-    async def open_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> None:
-        """Let a queue that was closed take messages again."""
-        await self._value(connection, "open_queue", queue=queue)
-
-    async def announcement_channel(self, queue: str, *, connection: AsyncGiven | None = None) -> str:
-        """The channel to LISTEN on for the ids of messages; InvalidArgument when the queue announces none."""
-        channel: str = await self._value(connection, "announcement_channel", queue=queue)
-        return channel
 
     async def listen(self, queue: str) -> AsyncIterator[Announced]:
         """The ids of messages as they are published: first and last of each statement, until you stop.

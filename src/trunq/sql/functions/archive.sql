@@ -45,7 +45,7 @@ exception when lock_not_available then
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
 comment on function trunq.create_archive(text, interval) is
-  'Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>, from what the queue still holds on; for p_archive_for (null or 0: for ever), by whole months. Of a queue that has one, it changes p_archive_for (null: nothing, 0: for ever). An archive that a dropped queue of this name left is continued.
+  'Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>, which is yours to read: one row an attempt that is over, with its message, outcome, error, result, worker and times. It begins with what the queue still holds. p_archive_for: how long rows stay (null or 0: for ever), by whole months. Of a queue that has one, it changes p_archive_for (null: nothing, 0: for ever). An archive that a dropped queue of this name left is continued.
 Returns: true when the queue had none.
 Raises: TQ001, TQ005, TQ007; TQ009 when an open transaction creates or drops it for 5 seconds.
 Locks: the queue, shared.';
@@ -117,7 +117,7 @@ exception when lock_not_available then
   return null;  -- a subscription is about to end, or somebody makes an index
 end $$;
 comment on function trunq.archive(text) is
-  'Writes attempts that are over into the archive of the queue, if it has one, and drops the months that it keeps no longer.
+  'Writes attempts that are over into the archive of the queue, if it has one, and drops the months that it keeps no longer. A leader does so every 30 seconds. It needs READ COMMITTED.
 Returns: how many messages the leases had that it archived, some thousands at most; null when another is doing it.
 Raises: TQ001, TQ007.
 Locks: its row in trunq.archive_policy; the archive, shared, and 50 ms exclusively where a month is dropped.';

@@ -199,7 +199,7 @@ begin
   return v_is_finished;
 end $$;
 comment on function trunq.finish_batch(text, text, bigint, bigint, bigint, bigint) is
-  'Finishes the open batch: the position moves to its last tick; with p_upto_txid and p_upto_id (read_batch tells them), behind that message, and the next batch is the rest.
+  'Finishes the open batch: the position moves to its last tick; with p_upto_txid and p_upto_id (read_batch tells them), behind that message, and the next batch is the rest. In the transaction that holds what the batch led to, both happen, or neither.
 Returns: false when it was finished before.
 Raises: TQ001, TQ002, TQ005 for a place outside of the batch, TQ007, TQ008, TQ011; TQ003 when another worker has it.
 Locks: the subscription.';

@@ -44,7 +44,7 @@ Raises: TQ001.';
 create or replace function trunq.queue_channel(p_queue text) returns text
 language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._find_queue(p_queue)).queue_id) $$;
 comment on function trunq.queue_channel(text) is
-  'The NOTIFY channel of a queue: payload m, there are messages; bell, the bell is free; look, every worker is to look (a pause has ended, a limit has changed).
+  'The channel to LISTEN on for new messages of a queue: payload m, there are messages; bell, the bell is free; look, every worker is to look (a pause has ended, a limit has changed).
 Raises: TQ001.';
 
 create or replace function trunq._ring(p_queue_id integer) returns void

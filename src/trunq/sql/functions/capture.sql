@@ -26,7 +26,7 @@ begin
   return trunq._set_capture(trunq._find_table(p_table), p_table, p_queue, p_ignore, p_where, p_kind, p_key, p_deny, p_columns, p_format);
 end $$;
 comment on function trunq.capture(text, text, text[], jsonb, text, text[], text[], text[], text) is
-  'Publishes the changes of a table into a queue, in the transaction that changes it; or changes the capture that is there: what is left out gets its default. p_ignore: an update of these columns alone is not published. p_where: only rows that pass, as {"in": {"status": ["paid", "sent"]}, "not_in": {"country": ["XX", null]}}; an update if the row passes before or after it. p_kind: kind of the messages, in which {table} and {op} stand for the table and insert, update, delete or truncate; {table}.{op} by default. p_key: columns that make the key; the primary key by default, {}: no key. p_deny: changes to be refused (insert, update, delete, truncate). p_columns: publish these alone. p_format: plain or debezium. For the owner of trunq, with the right TRIGGER on the table.
+  'Publishes the changes of a table into a queue, in the transaction that changes it; or changes the capture that is there: what is left out gets its default. A message a row: its payload has op, table, before, after, changed and at, or by p_format debezium what Debezium writes. p_table is named as in SQL. p_ignore: an update of these columns alone is not published. p_where: only rows that pass, as {"in": {"status": ["paid", "sent"]}, "not_in": {"country": ["XX", null]}}; an update if the row passes before or after it. p_kind: kind of the messages, in which {table} and {op} stand for the table and insert, update, delete or truncate; {table}.{op} by default. p_key: columns that make the key; the primary key by default, empty: no key. p_deny: changes to be refused (TQ020): insert, update, delete, truncate. p_columns: publish these alone. p_format: plain (the default) or debezium. For the owner of trunq, with the right TRIGGER on the table.
 Returns: true when it was made, false when the table was captured already.
 Raises: TQ001; TQ005 for what cannot be captured, columns that there are not, and kinds that the queue does not take; TQ007; TQ009 while an open transaction uses the table.
 Locks: writers of the table, waiting 200 ms at a time, where a trigger is missing.';
@@ -60,7 +60,7 @@ begin
     where p_queue is null or q.name = p_queue order by 1, c.capture_id;
 end $$;
 comment on function trunq.list_captures(text) is
-  'The captured tables, of one queue or all. published_as: what messages call the table, which is its name when it was captured; key null: messages have none; condition: p_where; warning: what is wrong with it, such as a table that was dropped or a partition that was attached since.
+  'The captured tables by name, of one queue or all. published_as: what messages call the table, which is its name when it was captured; key null: messages have none; condition: the where of trunq.capture; warning: what is wrong with it, such as a table that was dropped or a partition that was attached since.
 Raises: TQ001.';
 
 create or replace function trunq._find_table(p_name text) returns regclass

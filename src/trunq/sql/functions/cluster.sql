@@ -41,7 +41,7 @@ end $$;
 comment on function trunq.adopt() is
   'After pg_upgrade, or from a physical copy with another identifier: checks every position and tick against this cluster''s transaction ids and goes on from them; Spark checkpoints stay valid.
 Returns: true when this cluster was not ours before.
-Raises: TQ007; TQ010 when the ids here do not continue those of the positions, and nothing is changed.
+Raises: TQ007; TQ010 when the ids here do not continue those of the positions, and nothing is changed: then trunq.rebase.
 Locks: creating and dropping queues.';
 
 create or replace function trunq._check_cluster() returns void

@@ -84,7 +84,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.promote(text, integer) is
-  'Inserts messages that are due into the log, at most p_max.
+  'Inserts messages that are due into the log, at most p_max (1,000).
 Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';

@@ -217,7 +217,7 @@ begin
     order by d.deletion_id desc limit p_limit;
 end $$;
 comment on function trunq.list_deletions(text, integer, bigint) is
-  'Who deleted which messages, the newest first; without p_queue for the owner alone, with those of queues that are gone. p_before: the last deletion_id of the page before. ids: those of which something was there; messages: how many; running: how many of these a worker held: delete them again when they are over.
+  'Who deleted which messages, the newest first, p_limit of them at most (100); without p_queue for the owner alone, with those of queues that are gone. p_before: the last deletion_id of the page before. ids: those of which something was there; messages: how many; running: how many of these a worker held: delete them again when they are over.
 Raises: TQ001, TQ005.';
 
 create or replace function trunq._refuse_rewrite() returns trigger

@@ -25,7 +25,7 @@ begin
   perform trunq._change_gate(p_queue, p_kinds, p_max_waiting, p_max_per_transaction, p_announce, null);
 end $$;
 comment on function trunq.set_publishing(text, text[], bigint, integer, boolean) is
-  'Changes what is given of the rules by which a queue takes messages. p_kinds: only these (empty: any); p_max_waiting: refused while the slowest shared subscription has so many waiting, looked at once in 100 ms a session (0: no limit); p_max_per_transaction: so many in one transaction (0: no limit); p_announce: a NOTIFY with the first and last id of each statement, on trunq.announcement_channel.
+  'Changes what is given of the rules by which a queue takes messages, however they are published. p_kinds: only these (empty: any; else TQ005); p_max_waiting: refused while the slowest shared subscription has so many waiting, looked at once in 100 ms a session (0: no limit; else TQ014); p_max_per_transaction: so many in one transaction (0: no limit; else TQ019); p_announce: a NOTIFY with the first and last id of each statement, on trunq.announcement_channel (in Python: client.listen).
 Raises: TQ001, TQ005; TQ009 while an open transaction publishes.
 Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or goes.';
 
@@ -248,5 +248,5 @@ begin
   return concat('trunq_', v_queue.queue_id, '_messages');
 end $$;
 comment on function trunq.announcement_channel(text) is
-  'The NOTIFY channel on which a queue announces its messages (trunq.set_publishing); payload: the first and last id of a statement, with a hyphen between.
+  'The channel to LISTEN on, where a queue announces its messages (trunq.set_publishing); payload: the first and last id of a statement, with a hyphen between.
 Raises: TQ001; TQ005 for a queue that announces nothing.';

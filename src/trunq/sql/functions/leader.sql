@@ -28,7 +28,7 @@ begin
   return v_term;
 end $$;
 comment on function trunq.elect(text, interval) is
-  'Makes p_name the leader for p_lease_time, or renews it.
+  'Makes p_name the leader for p_lease_time (15 s), or renews it.
 Returns: the term, null when another leads.
 Raises: TQ005, TQ010.
 Locks: the leader row.';

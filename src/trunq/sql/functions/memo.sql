@@ -99,7 +99,7 @@ begin
     order by m.scope, m.name limit p_limit;
 end $$;
 comment on function trunq.list_memos(text, text, integer, text, text) is
-  'Memos by scope and name, of one scope or all; p_prefix: those whose names begin so; p_after_scope and p_after: scope and name of the last one of the page before.
+  'Memos by scope and name, of one scope or all, p_limit of them at most (1,000); p_prefix: those whose names begin so; p_after_scope and p_after: scope and name of the last one of the page before.
 Raises: TQ005.';
 
 create or replace function trunq.forget_memos() returns integer
@@ -114,7 +114,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.forget_memos() is
-  'Deletes memos whose time is over, at most 1,000. Nobody reads them meanwhile.
+  'Deletes memos whose time is over, at most 1,000. Nobody reads them meanwhile. A leader does so each minute.
 Returns: how many.
 Locks: the rows it deletes.';
 

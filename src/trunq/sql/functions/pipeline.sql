@@ -120,7 +120,7 @@ begin
   perform trunq._pause_trigger(v_pipeline, p_until);
 end $$;
 comment on function trunq.pause_pipeline(text, timestamptz) is
-  'Begins no run of a pipeline before p_until (infinity: until it is resumed). Messages that ask for one wait, its trigger publishes none, and a run that is going on ends.
+  'Begins no run of a pipeline before p_until (left out: until it is resumed). Messages that ask for one wait, its trigger publishes none, and a run that is going on ends.
 Raises: TQ030; TQ005 for a time that is over.
 Locks: the pipeline.';
 
@@ -146,7 +146,7 @@ begin
   return trunq.publish('pipelines', p_payload, p_pipeline);
 end $$;
 comment on function trunq.run_pipeline(text, jsonb) is
-  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. Messages with equal payloads, or none, that wait while a run goes on get one run.
+  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run.
 Returns: the id of the message.
 Raises: TQ001, TQ030, TQ006.';
 
@@ -179,7 +179,7 @@ begin
   return trunq.publish('pipelines', p_range, p_pipeline, p_headers => '{"backfill": true}');
 end $$;
 comment on function trunq.backfill_pipeline(text, jsonb) is
-  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows.
+  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows.
 Returns: the id of the message.
 Raises: TQ001, TQ030, TQ031.';
 

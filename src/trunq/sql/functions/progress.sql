@@ -68,7 +68,7 @@ begin
     order by p.reported_at desc, p.id desc, s.name;
 end $$;
 comment on function trunq.list_progress(text, text, bigint[], integer) is
-  'What handlers last reported, the newest first: of messages that run (is_running), and of those that a later attempt goes on with, or that are dead. checkpoint_bytes null: no checkpoint.
+  'What handlers last reported, the newest first, p_limit of them at most (100), of all messages or those of p_ids: of those that run (is_running), and of those that a later attempt goes on with, or that are dead. checkpoint_bytes null: no checkpoint.
 Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq._is_running(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_id bigint) returns boolean

@@ -49,7 +49,7 @@ begin
     order by q.quarantine_id desc limit p_limit;
 end $$;
 comment on function trunq.list_quarantine(text, text, integer, bigint) is
-  'Rows of a pipeline that broke a rule, newest first, with the run that met them; of one reason or all. p_before: the smallest quarantine_id of the page before.
+  'Rows of a pipeline that broke a rule, newest first, p_limit of them at most (100), with the run that met them; of one reason or all. p_before: the smallest quarantine_id of the page before.
 Raises: TQ005, TQ030.';
 
 create or replace function trunq.count_quarantine(p_pipeline text) returns table (reason text, quarantined bigint)
@@ -62,7 +62,7 @@ begin
     where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null group by 1 order by 2 desc, 1;
 end $$;
 comment on function trunq.count_quarantine(text) is
-  'How many rows of a pipeline broke which rule; a row that broke two is counted by both.
+  'How many rows of a pipeline broke which rule, the most frequent first; a row that broke two is counted by both.
 Raises: TQ030.';
 
 create or replace function trunq.resend_quarantine(p_pipeline text, p_reason text default null) returns bigint

@@ -52,7 +52,7 @@ begin
   return v_is_made;
 end $$;
 comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text, text, interval, bigint, bigint) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; a plain queue has none. p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace). p_hold_at_most and p_hold_size: how long, and up to how many bytes, the log is held for subscriptions that have not read it; what is behind they lose (trunq.loss); p_retain_size: what all have read is kept up to so many bytes, however long the retention; null: for ever, no limit.
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it: with p_default_subscription false, a queue that only streams read does without. For the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; messages are handed out by turns of it (trunq.set_lanes); a plain queue has none. p_retention: how long messages are kept (1 day), and longer while a subscription needs them. A tick is due after p_tick_max_count messages (500), and p_tick_max_lag after the first of them (3 s); p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace). p_hold_at_most and p_hold_size: how long, and up to how many bytes, the log is held for subscriptions that have not read it; what is behind they lose (trunq.list_losses); p_retain_size: what all have read is kept up to so many bytes, however long the retention; null: for ever, no limit.
 Returns: true when it was made, false when it was there.
 Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes or another policy of unique keys than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
@@ -168,7 +168,7 @@ begin
   perform trunq._in_turns(p_queue, format('select 0 from trunq._drop_queue($1, %L)', p_force));
 end $$;
 comment on function trunq.drop_queue(text, boolean) is
-  'Drops a queue with all its messages. Its archive stays, with all attempts that are over, until trunq.drop_archive.
+  'Drops a queue with all its messages. Its archive stays, with all attempts that are over, until trunq.drop_archive. p_force: also one that is in use.
 Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default", schedules, captures, unfinished messages or history that a taker has not taken, unless forced, or while an open transaction uses it.
 Locks: its tables, exclusively, waiting 200 ms at a time.';
 

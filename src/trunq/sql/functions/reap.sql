@@ -62,7 +62,7 @@ begin
   return v_total;
 end $$;
 comment on function trunq.reap(text) is
-  'Ends leases whose time ran out, at most 100 a call, and no further one after 1,000 messages. Warns of a lease that it could not end.
+  'Ends leases whose time ran out, at most 100 a call, and no further one after 1,000 messages: their messages go back, or die as lease_expired. Warns of a lease that it could not end.
 Returns: how many.
 Raises: TQ001, TQ007.
 Locks: each lease it ends, and the mark of its subscription; a subscription for the moment in which it reads the clock. It waits for none of them.';
@@ -91,7 +91,7 @@ begin
   return v_ended;
 end $$;
 comment on function trunq.reclaim(text, text, text) is
-  'Ends all open leases of a worker by that name (up to 1000), for one that starts again: its messages go back as after an expiry, without waiting for it; answers of its former self are refused.
+  'Ends all open leases of a worker by that name (up to 1000), for one that starts again: its messages go back as after an expiry, without waiting for it; the attempt counts, and answers of its former self are refused.
 Returns: how many leases.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011.
 Locks: each lease it ends.';

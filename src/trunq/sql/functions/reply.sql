@@ -47,14 +47,14 @@ begin
     order by r.id;
 end $$;
 comment on function trunq.list_replies(text, bigint[], text, boolean) is
-  'The final answers of a shared subscription to messages that were published as awaited (option awaited), as far as there are any. outcome: success, rejected, failed (after its last attempt), timed_out (likewise), lease_expired, expired, cancelled or replaced; error: what the one who waits may know: the reason of a rejection, the first line of an error, with success why the result is not here; reference and public: those of the error. p_check: messages that will never have a reply are refused; it searches the log, so not each time. Replies are notified on the channel trunq.reply_channel.
+  'The final answers of a shared subscription to messages that were published as awaited (option awaited), as far as there are any: it does not wait. outcome: success, rejected, failed (after its last attempt), timed_out (likewise), lease_expired, expired, cancelled or replaced; error: what the one who waits may know: the reason of a rejection, the first line of an error, with success why the result is not here; reference and public: those of the error. p_check, unless false: messages that will never have a reply are refused; it searches the log, so not each time. Replies are notified on the channel trunq.reply_channel.
 Returns: a row for each that has a reply.
 Raises: TQ001, TQ002, TQ007 with p_check, TQ011; TQ005 for a message that nobody published as awaited, one that this transaction published, or more than 10,000; TQ013 for one that is nowhere, or whose reply is gone.';
 
 create or replace function trunq.reply_channel(p_queue text) returns text
 language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._find_queue(p_queue)).queue_id, '_reply') $$;
 comment on function trunq.reply_channel(text) is
-  'The NOTIFY channel on which a queue tells of replies (trunq.list_replies); payload: the ids of their messages with spaces between, or nothing for many.
+  'The channel to LISTEN on, where a queue tells of replies (trunq.list_replies); payload: the ids of their messages with spaces between, or nothing for many.
 Raises: TQ001.';
 
 create or replace function trunq._find_unreplied(p_sub trunq.subscription, p_ids bigint[]) returns jsonb

@@ -71,7 +71,7 @@ begin
   return case when v_is_busy then null else 0 end;
 end $$;
 comment on function trunq.rotate(text) is
-  'Empties one table of one old segment in which nothing is needed. Call it several times a span (trunq.list_queues).
+  'Empties one table of one old segment in which nothing is needed. Call it several times a span (trunq.list_queues), with READ COMMITTED and in a transaction of its own.
 Returns: 1 when it did, or moved cursors out of the way first (call again at once); 0 when there is nothing to do; null when somebody was in the way (call again within a second).
 Raises: TQ001, TQ007.
 Locks: that segment, exclusively, waiting 5 ms for it, up to 80 ms when that was refused before; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';

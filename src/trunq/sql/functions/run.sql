@@ -433,5 +433,5 @@ begin
     order by r.run_id desc limit p_limit;
 end $$;
 comment on function trunq.list_runs(text, uuid, integer) is
-  'Runs, newest first: of a pipeline, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0.
+  'Runs, newest first, p_limit of them at most (100): of a pipeline, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0.
 Raises: TQ005, TQ030.';

@@ -95,7 +95,7 @@ begin
   update trunq.schedule s set paused_until = p_until where s.name = p_schedule;
 end $$;
 comment on function trunq.pause_schedule(text, timestamptz) is
-  'Fires no time of a schedule before p_until (infinity: until it is resumed). Its times are skipped and do not come again.
+  'Fires no time of a schedule before p_until (left out: until it is resumed). Its times are skipped and do not come again.
 Raises: TQ016; TQ005 for a time that is over.
 Locks: the schedule.';
 
@@ -173,7 +173,7 @@ begin
   return array(select trunq._step(v_schedule.next_due, v_schedule.every, n) from generate_series(0, p_limit - 1) n);
 end $$;
 comment on function trunq.preview_schedule(text, integer) is
-  'When a schedule is due next, as far as that is computed ahead: at most 1,000 times.
+  'When a schedule is due next, as far as that is computed ahead: p_limit times (10), at most 1,000. In Python, trunq.schedule.due_times tells the same of a cron text.
 Raises: TQ005, TQ016.';
 
 create or replace function trunq.list_schedule_runs(p_schedule text, p_limit integer default 100, p_before timestamptz default null)
@@ -189,7 +189,7 @@ begin
     order by r.due_at desc limit p_limit;
 end $$;
 comment on function trunq.list_schedule_runs(text, integer, timestamptz) is
-  'What became of the times of a schedule, newest first, the newest 1,000 rows. id: the message; skipped: why there is none: missed (it was over before somebody fired), overlap or paused. Times skipped one after the other for one reason share a row, from due_at to last_due_at; error: why they could not be fired when they were due. p_before: the smallest due_at of the page before.
+  'What became of the times of a schedule, newest first, p_limit rows at most (100) of the newest 1,000. id: the message; skipped: why there is none: missed (it was over before somebody fired), overlap or paused. Times skipped one after the other for one reason share a row, from due_at to last_due_at; error: why they could not be fired when they were due. p_before: the smallest due_at of the page before.
 Raises: TQ005, TQ016.';
 
 create or replace function trunq._find_schedule(p_schedule text) returns trunq.schedule

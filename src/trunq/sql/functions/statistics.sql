@@ -47,7 +47,7 @@ begin
     order by s.at, s.name, s.subscription, s.count desc, s.kind, s.outcome;
 end $$;
 comment on function trunq.statistics(text, text, text, interval, interval, boolean) is
-  'What the last p_last brought, by queue, subscription, kind and outcome: how many messages, and in seconds how long they ran (took) and how long they had waited from publishing to their first lease, a delay included. p_per: for each such interval, in at; null: all together. p_by_kind false: kinds together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for 90.
+  'What the last p_last (1 hour) brought, by queue, subscription, kind and outcome: how many messages, and in seconds how long they ran (took) and how long they had waited from publishing to their first lease, a delay included. p_per: for each such interval, a minute or more, in at; null: all together. p_by_kind false: kinds together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for 90.
 Returns: kind null: without one; (others): beyond the fifty most frequent of a minute. Times null: nobody said them.
 Raises: TQ001, TQ005.';
 
@@ -86,7 +86,7 @@ exception when lock_not_available then
   return null;
 end $$;
 comment on function trunq.roll_up(text) is
-  'Computes the statistics of the minutes that are over, at most 60.
+  'Computes the statistics of the minutes that are over, at most 60. A leader does so every 10 seconds.
 Returns: how many minutes; null when another is doing it.
 Raises: TQ001.
 Locks: its mark.';

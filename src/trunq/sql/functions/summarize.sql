@@ -17,7 +17,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.summarize(text) is
-  'Summarizes the new pages of the queue''s BRIN indexes.
+  'Summarizes the new pages of the queue''s BRIN indexes, which find a message by its id.
 Returns: how many page ranges.
 Raises: TQ001.
 Locks: none that readers or publishers feel.';

@@ -17,7 +17,7 @@ begin
   perform trunq._go_back(v_role);
 end $$;
 comment on function trunq.set_tenancy(text, boolean) is
-  'Lets roles that are not the owner publish into a queue, and read its log, for one tenant at a time: the key of a message must be the setting trunq.tenant. A guard against mistakes, as a session may change the setting. Postgres refuses COPY there (publish_many takes its place). Workers, readers and admins see all tenants.
+  'Lets roles that are not the owner publish into a queue, and read its log, for one tenant at a time: the key of a message must be the setting trunq.tenant (in Python: client.for_tenant). p_tenancy false: no more. A guard against mistakes, as a session may change the setting. Postgres refuses COPY there (publish_many takes its place). Workers, readers and admins see all tenants.
 Raises: TQ001, TQ007; TQ009 while an open transaction uses the queue.
 Locks: its log, exclusively, waiting 200 ms at a time.';
 

@@ -88,7 +88,7 @@ begin
   return (trunq._cut_tick(v_queue, p_tick_id, p_created_at, p_last_message_id)).tick_id;
 end $$;
 comment on function trunq.cut_tick(text, bigint, timestamptz, bigint) is
-  'Cuts a tick of a queue whose ticks are external, with what another system says of it: its id, its time, and where message ids stood (at least where they do stand). Null: the next, now, as it is.
+  'Cuts a tick of a queue whose ticks are external, with what another system says of it: its id, its time, and where message ids stood (at least where they do stand). Left out: the next, now, as it is.
 Returns: its id.
 Raises: TQ001, TQ007, TQ010; TQ005 where ticks are not external, or are paused, and for an id that is not the newest.
 Locks: the queue''s ticks, waiting for them.';
@@ -144,7 +144,7 @@ begin
     order by t.tick_id;
 end $$;
 comment on function trunq.list_ticks(text, bigint, bigint) is
-  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes. reachable: every message after it is still in the log.
+  'The ticks kept, in order, from p_from to p_to, both included. last_message_id: where the ids stood; differences estimate sizes. reachable: every message after it is still in the log.
 Raises: TQ001, TQ010.';
 
 create or replace function trunq._last_message_id(p_queue trunq.queue) returns bigint
