@@ -418,8 +418,11 @@ def _record(migration: Migration) -> str:
 
 
 def _finish() -> str:
-    """The last step: queues are to follow, what was changed by hand is again, and the checksum is noted."""
-    return f"""select trunq._note_settings();
+    """The last step: functions get doors, queues are to follow, what was changed by hand is again, and the
+    checksum is noted.
+    """
+    return f"""select trunq._add_doors();
+select trunq._note_settings();
 select trunq._outdate_queues(current_setting('trunq.changes')::jsonb);
 comment on schema trunq_data is '{_mark()}';"""
 
