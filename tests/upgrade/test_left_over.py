@@ -53,3 +53,18 @@ def test_functions_of_former_doors_go(database: str, connect: Connect) -> None:
     migrate(session, "door")
     assert fetch(session, NAMED_TWICE) == before
     assert fetch(session, "select to_regproc('trunq._set_memo')") is None
+
+
+def test_an_upgrade_comments_on_its_own_function_beside_one_of_other_arguments(
+    database: str, connect: Connect
+) -> None:
+    session = connect()
+    owns = "from pg_proc where proname = '_owns'"
+    comments = f"select array_agg(obj_description(oid, 'pg_proc') order by pronargs) {owns}"
+    (told,) = fetch(session, comments)
+    session.execute(
+        "create function trunq._owns(p_role text) returns boolean language sql as 'select true';"
+        "comment on function trunq._owns() is 'of before'; comment on schema trunq_data is 'of before'"
+    )
+    assert install.install(database).functions
+    assert fetch(session, comments) == [told, None]
