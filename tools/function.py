@@ -21,7 +21,7 @@ DEFINITION = (
     r"^create or replace (?P<kind>function|procedure) trunq\.(?P<name>{name})\((?P<parameters>.*?)\)\s+"
     r"(?:returns (?P<returns>.*?)\n?)?language "
 )
-COMMENT = r"^comment on (?:function|procedure) trunq\.{name}\([^)]*\) is\s+'(?P<text>(?:[^']|'')*)';"
+COMMENT = r"^comment on (?:function|procedure) trunq\.{name}(?:\([^)]*\))? is\s+'(?P<text>(?:[^']|'')*)';"
 
 
 @dataclass(frozen=True)

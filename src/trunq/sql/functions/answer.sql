@@ -123,10 +123,6 @@ declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
-  if trunq._goes_through(p_queue, 'list_fates') then
-    return query execute trunq._through(p_queue, 'list_fates', 'p_subscription', p_subscription, 'p_ids', p_ids::text);
-    return;
-  end if;
   -- Asked for their order too: without statistics all indexes look alike, and another one would read all that is delayed.
   return query
     select u.id, e.due_at - v_now, e.reason from unnest(p_ids) u(id) cross join lateral (

@@ -73,11 +73,6 @@ declare
   -- As in _read_page.
   v_gives_back constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
-  if trunq._goes_through(p_queue, 'read_batch') then
-    return query execute trunq._through(p_queue, 'read_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
-      'p_after_txid', p_after_txid::text, 'p_after_id', p_after_id::text, 'p_limit', p_limit::text, 'p_filter', p_filter::text);
-    return;
-  end if;
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   if v_sub.lost_at is not null then
@@ -122,23 +117,29 @@ Locks: nothing for longer than it runs, as a reader may work for long in this tr
 
 create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
 returns table (query text, queue_id integer, from_tick_id bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+begin
+  -- Of the caller, who runs the query. A name it may not look up is an error, so the catalog is asked.
+  if exists (
+      select from pg_class c
+      where c.relnamespace = (select n.oid from pg_namespace n where n.nspname = 'trunq_log') and c.relname = v_queue.log_table
+        and has_schema_privilege(c.relnamespace, 'usage') and has_table_privilege(c.oid, 'select') and not row_security_active(c.oid)) then
+    return query select w.* from trunq._write_batch_query(p_queue, p_subscription, p_batch_id, p_filter) w;
+  end if;
+end $$;
+comment on function trunq._batch_query(text, text, bigint, jsonb) is
+  'The query that reads of the log what trunq.read_batch returns, in that order, for those who may select from all of it: COPY takes its rows as they come, where read_batch keeps all of them first. Its values are literals. No row for others. Run it with seqscan, bitmapscan, jit and parallel workers off, and trunq._check_reachable afterwards.';
+
+create or replace function trunq._write_batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb)
+returns table (query text, queue_id integer, from_tick_id bigint)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_sub trunq.subscription;
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v record;
 begin
-  -- Of the caller, who runs the query. A name it may not look up is an error, so the catalog is asked.
-  if not exists (
-      select from pg_class c
-      where c.relnamespace = (select n.oid from pg_namespace n where n.nspname = 'trunq_log') and c.relname = v_queue.log_table
-        and has_schema_privilege(c.relnamespace, 'usage') and has_table_privilege(c.oid, 'select') and not row_security_active(c.oid)) then
-    return;
-  elsif trunq._goes_through(p_queue, '_batch_query') then
-    return query execute trunq._through(p_queue, '_batch_query', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
-      'p_filter', p_filter::text);
-    return;
-  end if;
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   if v_sub.lost_at is not null then
@@ -160,8 +161,7 @@ begin
       format('%L::xid8', v.last_txid), v.last_id::text, v_sub.subscription_id::text]));
   return next;
 end $$;
-comment on function trunq._batch_query(text, text, bigint, jsonb) is
-  'The query that reads of the log what trunq.read_batch returns, in that order, for those who may select from all of it: COPY takes its rows as they come, where read_batch keeps all of them first. Its values are literals. No row for others. Run it with seqscan, bitmapscan, jit and parallel workers off, and trunq._check_reachable afterwards.';
+comment on function trunq._write_batch_query(text, text, bigint, jsonb) is 'Of trunq._batch_query what reads tables of all queues.';
 
 create or replace function trunq._fail_no_batch(p_queue text, p_subscription text, p_batch_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -207,9 +207,6 @@ Locks: the subscription.';
 create or replace function trunq.position(p_queue text, p_subscription text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'position') then
-    return trunq._pass(p_queue, 'position', 'p_subscription', p_subscription)::bigint;
-  end if;
   perform trunq._check_cluster();
   if trunq._is_split(p_queue, p_subscription) then
     return (select min(trunq._tick_position(trunq._subscription(p_queue, s.name))) from trunq._slots(p_queue, p_subscription) s(name));
@@ -230,9 +227,6 @@ declare
   v_open bigint[] := '{}';
   v record;
 begin
-  if trunq._goes_through(p_queue, 'advance') then
-    return trunq._pass(p_queue, 'advance', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text)::bigint;
-  end if;
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
   if trunq._is_split(p_queue, p_subscription) then

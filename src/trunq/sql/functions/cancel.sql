@@ -18,10 +18,6 @@ declare
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
   v_found bigint[] := '{}';
 begin
-  if trunq._goes_through(p_queue, 'cancel') then
-    return query execute trunq._through(p_queue, 'cancel', 'p_ids', p_ids::text, 'p_subscription', p_subscription);
-    return;
-  end if;
   perform trunq._require_read_committed('cancel');
   perform trunq._check_cancel(p_queue, p_subscription, p_ids);
   for subscription, id, state in select c.* from trunq._cancel(v_queue, p_subscription, v_ids) c loop

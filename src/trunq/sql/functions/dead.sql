@@ -16,10 +16,6 @@ create or replace function trunq.list_dead(
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 begin
-  if trunq._goes_through(p_queue, 'list_dead') then
-    return query execute trunq._through(p_queue, 'list_dead', 'p_subscription', p_subscription, 'p_limit', p_limit::text, 'p_before', p_before::text, 'p_brief', p_brief::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_reason', p_reason);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query
     select d.dead_id, d.name, d.id, d.kind, d.key, case when not p_brief then d.payload end, case when not p_brief then d.headers end,
@@ -42,9 +38,6 @@ create or replace function trunq.count_dead(
 ) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'count_dead') then
-    return trunq._pass(p_queue, 'count_dead', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::bigint;
-  end if;
   return (
     select count(*)
     from trunq._dead_ids(p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
@@ -89,9 +82,6 @@ declare
   v_dead_ids bigint[];
   v_count integer;
 begin
-  if trunq._goes_through(p_queue, 'requeue') then
-    return trunq._pass(p_queue, 'requeue', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::integer;
-  end if;
   v_dead_ids := array(select trunq._dead_ids(
     p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
   -- Those that somebody deleted while they waited or ran died empty.
@@ -133,9 +123,6 @@ create or replace function trunq.purge(
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'purge') then
-    return trunq._pass(p_queue, 'purge', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::integer;
-  end if;
   return trunq._purge((trunq._find_queue(p_queue)).queue_id, array(select trunq._dead_ids(
     p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false)));
 end $$;

@@ -94,9 +94,6 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, '_has_delayed') then
-    return trunq._pass(p_queue, '_has_delayed', 'p_subscription', p_subscription, 'p_kinds', p_kinds::text)::boolean;
-  end if;
   return exists (
     select from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
@@ -109,9 +106,6 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, '_count_unhandled') then
-    return trunq._pass(p_queue, '_count_unhandled', 'p_subscription', p_subscription, 'p_kinds', p_kinds::text)::bigint;
-  end if;
   return (
     select count(*) from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)

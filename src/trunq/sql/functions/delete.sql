@@ -17,9 +17,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
 begin
-  if trunq._goes_through(p_queue, 'delete') then
-    return trunq._pass(p_queue, 'delete', 'p_ids', p_ids::text)::bigint;
-  end if;
   perform trunq._find_queue(p_queue);
   perform trunq._require_read_committed('delete');
   if p_ids is null or array_position(v_ids, null) is not null then
@@ -204,10 +201,6 @@ declare
 begin
   if p_queue is not null then
     v_queue_id := (trunq._find_queue(p_queue)).queue_id;
-    if trunq._goes_through(p_queue, 'list_deletions') then
-      return query execute trunq._through(p_queue, 'list_deletions', 'p_limit', p_limit::text, 'p_before', p_before::text);
-      return;
-    end if;
   end if;
   perform trunq._check_limit(p_limit);
   return query

@@ -11,10 +11,6 @@ create or replace function trunq.set_publishing(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'set_publishing') then
-    perform trunq._pass(p_queue, 'set_publishing', 'p_kinds', p_kinds::text, 'p_max_waiting', p_max_waiting::text, 'p_max_per_transaction', p_max_per_transaction::text, 'p_announce', p_announce::text);
-    return;
-  end if;
   if array_ndims(p_kinds) > 1 or exists (select from unnest(p_kinds) k where k is null) then
     perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
   end if;
@@ -32,10 +28,6 @@ Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or 
 create or replace function trunq.close_queue(p_queue text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'close_queue') then
-    perform trunq._pass(p_queue, 'close_queue');
-    return;
-  end if;
   perform trunq._change_gate(p_queue, null, null, null, null, true);
 end $$;
 comment on function trunq.close_queue(text) is
@@ -46,10 +38,6 @@ Locks: publishers of the queue, waiting 200 ms at a time.';
 create or replace function trunq.open_queue(p_queue text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'open_queue') then
-    perform trunq._pass(p_queue, 'open_queue');
-    return;
-  end if;
   perform trunq._change_gate(p_queue, null, null, null, null, false);
 end $$;
 comment on function trunq.open_queue(text) is

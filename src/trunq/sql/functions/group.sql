@@ -83,9 +83,6 @@ declare
   v_member trunq.member;
   v_now timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'join_group') then
-    return trunq._pass(p_queue, 'join_group', 'p_group', p_group, 'p_member', p_member)::timestamptz;
-  end if;
   perform trunq._require_read_committed('join_group');
   v_group := trunq._group(p_queue, p_group);
   perform trunq._check_member(p_member);
@@ -120,9 +117,6 @@ declare
   v_group trunq.subscription_group;
   v_held record;
 begin
-  if trunq._goes_through(p_queue, 'leave_group') then
-    return trunq._pass(p_queue, 'leave_group', 'p_group', p_group, 'p_member', p_member, 'p_batch', p_batch)::boolean;
-  end if;
   perform trunq._require_read_committed('leave_group');
   v_group := trunq._group(p_queue, p_group);
   if p_batch <> all (trunq._words('batch_left')) then
@@ -159,13 +153,6 @@ declare
   v record;
   v_now timestamptz := trunq.clock();
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_groups') q cross join lateral trunq.list_groups(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_groups') then
-    return query execute trunq._through(p_queue, 'list_groups');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -193,10 +180,6 @@ returns table (
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'list_members') then
-    return query execute trunq._through(p_queue, 'list_members', 'p_group', p_group);
-    return;
-  end if;
   return query select m.* from trunq._members(trunq._group(p_queue, p_group), trunq.clock()) m order by m.member;
 end $$;
 comment on function trunq.list_members(text, text) is

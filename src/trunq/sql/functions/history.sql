@@ -18,10 +18,6 @@ declare
   v_found boolean := false;
   v_message record;
 begin
-  if trunq._goes_through(p_queue, 'show_message') then
-    return query execute trunq._through(p_queue, 'show_message', 'p_id', p_id::text);
-    return;
-  end if;
   for v_sub in
     select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'shared' order by s.name
   loop
@@ -70,10 +66,6 @@ declare
   v_limit integer := coalesce(p_limit, trunq._limit('list_rows'));
   v_count integer;
 begin
-  if trunq._goes_through(p_queue, 'list_messages') then
-    return query execute trunq._through(p_queue, 'list_messages', 'p_subscription', p_subscription, 'p_state', p_state, 'p_limit', p_limit::text, 'p_before', p_before::text, 'p_brief', p_brief::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text);
-    return;
-  end if;
   perform trunq._check_limit(v_limit);
   perform trunq._check_word(p_state, array(select s.state from trunq._states() s), 'there is no state "%s"');
   return query

@@ -198,10 +198,6 @@ declare
   v_has_turns boolean;
   v_was_ranked boolean;
 begin
-  if trunq._goes_through(p_queue, 'set_lanes') then
-    perform trunq._pass(p_queue, 'set_lanes', 'p_subscription', p_subscription, 'p_policy', p_policy, 'p_max_running', p_max_running::text, 'p_rate', p_rate::text, 'p_burst', p_burst::text, 'p_function', p_function);
-    return;
-  end if;
   if coalesce(p_policy, '') <> all (trunq._words('lane_policy')) then
     perform trunq._fail('TQ005', format('there is no policy "%s" for lanes', p_policy),
       'fair: each lane in turn; priority: the smallest first; ranked: by a function of yours. Weights and ranks are settings of single lanes (trunq.set_lane, trunq.set_ranks)');
@@ -243,10 +239,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'set_lane') then
-    perform trunq._pass(p_queue, 'set_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text, 'p_max_running', p_max_running::text, 'p_rate', p_rate::text, 'p_burst', p_burst::text, 'p_weight', p_weight::text, 'p_rank', p_rank::text);
-    return;
-  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_lane_limits(p_max_running, p_rate, p_burst);
   if p_weight not between 1 and 100 then
@@ -270,10 +262,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'pause_lane') then
-    perform trunq._pass(p_queue, 'pause_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text, 'p_until', p_until::text);
-    return;
-  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_pause(format('lane "%s" of queue "%s"', p_lane, p_queue), coalesce(p_until, 'infinity'));
   perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[p_priority], array[p_lane]);
@@ -292,9 +280,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'resume_lane') then
-    return trunq._pass(p_queue, 'resume_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text)::boolean;
-  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   if not exists (
       select from trunq.lane z where z.subscription_id = (v.sub).subscription_id and z.priority = p_priority and z.lane = p_lane
@@ -324,10 +309,6 @@ declare
   v record := trunq._laned(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
-  if trunq._goes_through(p_queue, 'list_lanes') then
-    return query execute trunq._through(p_queue, 'list_lanes', 'p_subscription', p_subscription, 'p_limit', p_limit::text);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query execute format($q$
     select l.lane, l.priority, least(l.depth, 1000)::integer, l.depth > 1000, l.running, $4 - l.oldest,

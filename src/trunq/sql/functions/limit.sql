@@ -14,9 +14,6 @@ declare
   v_newest record;
   v_tokens double precision;
 begin
-  if trunq._goes_through(p_queue, 'retry_after') then
-    return trunq._pass(p_queue, 'retry_after', 'p_subscription', p_subscription)::interval;
-  end if;
   if trunq._is_paused(v_sub, v_now) then
     return least(case when isfinite(trunq._paused_until(v_sub)) then trunq._paused_until(v_sub) - v_now end, interval '1 day');
   end if;

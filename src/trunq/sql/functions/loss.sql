@@ -20,13 +20,6 @@ returns table (
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_losses') q cross join lateral trunq.list_losses(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_losses') then
-    return query execute trunq._through(p_queue, 'list_losses');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -48,9 +41,6 @@ declare
   v_sub trunq.subscription;
   v_count integer;
 begin
-  if trunq._goes_through(p_queue, 'accept_loss') then
-    return trunq._pass(p_queue, 'accept_loss', 'p_subscription', p_subscription)::integer;
-  end if;
   perform trunq._require_read_committed('accept_loss');
   -- Of a group by key, all its slots.
   v_subs := array(

@@ -10,9 +10,6 @@ declare
   v_now timestamptz := trunq.clock();
   v_version bigint;
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_set_memo') then
-    return trunq._pass(trunq._memo_queue(p_scope), '_set_memo', 'p_scope', p_scope, 'p_name', p_name, 'p_value', p_value::text, 'p_expires', p_expires::text, 'p_expected', p_expected::text)::bigint;
-  end if;
   perform trunq._check_memo(p_scope, p_name);
   if p_value is null then
     perform trunq._fail('TQ005', format('memo "%s" of "%s" needs a value', p_name, p_scope), 'delete_memo takes it away; JSON has a null of its own');
@@ -47,10 +44,6 @@ returns table (scope text, name text, value jsonb, version bigint, updated_at ti
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_get_memo') then
-    return query execute trunq._through(trunq._memo_queue(p_scope), '_get_memo', 'p_scope', p_scope, 'p_name', p_name);
-    return;
-  end if;
   perform trunq._check_memo(p_scope, p_name);
   return query
     select m.scope, m.name, m.value, m.version, m.updated_at, m.expires_at from trunq.memo m
@@ -66,9 +59,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_valid boolean;
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_delete_memo') then
-    return trunq._pass(trunq._memo_queue(p_scope), '_delete_memo', 'p_scope', p_scope, 'p_name', p_name, 'p_expected', p_expected::text)::boolean;
-  end if;
   perform trunq._check_memo(p_scope, p_name);
   delete from trunq.memo m where m.scope = p_scope and m.name = p_name and (p_expected is null or m.version = p_expected)
   returning (m.expires_at > trunq.clock()) is not false into v_is_valid;
@@ -86,10 +76,6 @@ create or replace function trunq.list_memos(
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_list_memos') then
-    return query execute trunq._through(trunq._memo_queue(p_scope), '_list_memos', 'p_scope', p_scope, 'p_prefix', p_prefix, 'p_limit', p_limit::text, 'p_after_scope', p_after_scope, 'p_after', p_after);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query
     select m.scope, m.name, m.value, m.version, m.updated_at, m.expires_at from trunq.memo m
@@ -136,40 +122,6 @@ comment on function trunq._check_memo(text, text) is 'Refuses (TQ005) what canno
 create or replace function trunq._memo_queue(p_scope text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select split_part(p_scope, ':', 1) $$;
 comment on function trunq._memo_queue(text) is 'The queue whose roles may use the memos of a scope.';
-
-create or replace function trunq._set_memo(p_queue text, p_scope text, p_name text, p_value jsonb, p_expires interval, p_expected bigint) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return trunq.set_memo(p_scope, p_name, p_value, p_expires, p_expected);
-end $$;
-comment on function trunq._set_memo(text, text, text, jsonb, interval, bigint) is 'What the roles of a queue do by set_memo.';
-
-create or replace function trunq._get_memo(p_queue text, p_scope text, p_name text)
-returns table (scope text, name text, value jsonb, version bigint, updated_at timestamptz, expires_at timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return query select * from trunq.get_memo(p_scope, p_name);
-end $$;
-comment on function trunq._get_memo(text, text, text) is 'What the roles of a queue do by get_memo.';
-
-create or replace function trunq._delete_memo(p_queue text, p_scope text, p_name text, p_expected bigint) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return trunq.delete_memo(p_scope, p_name, p_expected);
-end $$;
-comment on function trunq._delete_memo(text, text, text, bigint) is 'What the roles of a queue do by delete_memo.';
-
-create or replace function trunq._list_memos(p_queue text, p_scope text, p_prefix text, p_limit integer, p_after_scope text, p_after text)
-returns table (scope text, name text, value jsonb, version bigint, updated_at timestamptz, expires_at timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return query select * from trunq.list_memos(p_scope, p_prefix, p_limit, p_after_scope, p_after);
-end $$;
-comment on function trunq._list_memos(text, text, text, integer, text, text) is 'What the roles of a queue do by list_memos.';
 
 create or replace function trunq._check_scope(p_queue text, p_scope text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$

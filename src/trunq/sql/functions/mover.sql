@@ -15,9 +15,6 @@ declare
   v_sub trunq.subscription;
   v_stops integer;
 begin
-  if trunq._goes_through(p_queue, 'start_mover') then
-    return trunq._pass(p_queue, 'start_mover', 'p_subscription', p_subscription, 'p_worker', p_worker, 'p_definition', p_definition::text)::integer;
-  end if;
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   if v_sub.group_id is not null then
@@ -52,10 +49,6 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription;
 begin
-  if trunq._goes_through(p_queue, 'begin_move') then
-    return query execute trunq._through(p_queue, 'begin_move', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text);
-    return;
-  end if;
   perform trunq._require_read_committed('begin_move');
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
@@ -130,10 +123,6 @@ declare
   v_sub trunq.subscription;
   v_place jsonb;
 begin
-  if trunq._goes_through(p_queue, 'finish_move') then
-    return trunq._pass(p_queue, 'finish_move', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_messages', p_messages::text)::boolean;
-  end if;
   perform trunq._require_read_committed('finish_move');
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   if p_messages is null or p_messages < 0 then
@@ -163,10 +152,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_until timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'fail_move') then
-    return trunq._pass(p_queue, 'fail_move', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_error', p_error, 'p_after', p_after::text)::timestamptz;
-  end if;
   v_until := trunq.fail_batch(p_queue, p_subscription, p_batch_id, p_token, p_error, p_after);
   update trunq.mover m set error = left(coalesce(p_error, 'failed'), trunq._limit('error_characters')), failed_at = trunq.clock()
   where m.subscription_id = (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id;
@@ -183,9 +168,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_mover trunq.mover;
 begin
-  if trunq._goes_through(p_queue, 'stop_mover') then
-    return trunq._pass(p_queue, 'stop_mover', 'p_subscription', p_subscription)::boolean;
-  end if;
   update trunq.mover m set stops = m.stops + 1
   where m.subscription_id = (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id returning m.* into v_mover;
   if not found then
@@ -203,9 +185,6 @@ Locks: the row of the mover.';
 create or replace function trunq.end_mover(p_queue text, p_subscription text, p_worker text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'end_mover') then
-    return trunq._pass(p_queue, 'end_mover', 'p_subscription', p_subscription, 'p_worker', p_worker)::boolean;
-  end if;
   update trunq.mover m set worker = null
   where m.subscription_id = (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id and m.worker = p_worker;
   return found;
@@ -224,13 +203,6 @@ returns table (
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_movers') q cross join lateral trunq.list_movers(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_movers') then
-    return query execute trunq._through(p_queue, 'list_movers');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -248,9 +220,6 @@ Raises: TQ001, TQ010.';
 create or replace function trunq._mover_stops(p_queue text, p_subscription text) returns integer
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, '_mover_stops') then
-    return trunq._pass(p_queue, '_mover_stops', 'p_subscription', p_subscription)::integer;
-  end if;
   return (
     select m.stops from trunq.mover m join trunq.subscription s using (subscription_id) join trunq.queue q on q.queue_id = s.queue_id
     where q.name = p_queue and s.name = p_subscription);

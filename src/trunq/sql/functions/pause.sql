@@ -7,10 +7,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription;
 begin
-  if trunq._goes_through(p_queue, 'pause_subscription') then
-    perform trunq._pass(p_queue, 'pause_subscription', 'p_subscription', p_subscription, 'p_until', p_until::text);
-    return;
-  elsif trunq._is_split(p_queue, p_subscription) then
+  if trunq._is_split(p_queue, p_subscription) then
     perform trunq.pause_subscription(p_queue, s.name, p_until) from trunq._slots(p_queue, p_subscription) s(name);
     return;
   end if;
@@ -30,9 +27,7 @@ declare
   v_sub trunq.subscription;
   v_until timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'resume_subscription') then
-    return trunq._pass(p_queue, 'resume_subscription', 'p_subscription', p_subscription)::boolean;
-  elsif trunq._is_split(p_queue, p_subscription) then
+  if trunq._is_split(p_queue, p_subscription) then
     return (select bool_or(trunq.resume_subscription(p_queue, s.name)) from trunq._slots(p_queue, p_subscription) s(name));
   end if;
   v_sub := trunq._subscription(p_queue, p_subscription);
@@ -51,10 +46,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
 begin
-  if trunq._goes_through(p_queue, 'pause_queue') then
-    perform trunq._pass(p_queue, 'pause_queue', 'p_until', p_until::text);
-    return;
-  end if;
   perform trunq._check_pause(format('queue "%s"', p_queue), p_until);
   perform trunq._set_pause(p_queue, v_queue_id, p_until);
 end $$;
@@ -68,9 +59,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
-  if trunq._goes_through(p_queue, 'resume_queue') then
-    return trunq._pass(p_queue, 'resume_queue')::boolean;
-  end if;
   return coalesce(trunq._set_pause(p_queue, v_queue.queue_id, null) > trunq.clock(), false);
 end $$;
 comment on function trunq.resume_queue(text) is

@@ -33,9 +33,6 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
 begin
-  if trunq._goes_through(p_queue, 'show_checkpoint') then
-    return trunq._pass(p_queue, 'show_checkpoint', 'p_id', p_id::text, 'p_subscription', p_subscription)::jsonb;
-  end if;
   return (select p.checkpoint from trunq.progress p where p.subscription_id = v_sub.subscription_id and p.id = p_id);
 end $$;
 comment on function trunq.show_checkpoint(text, bigint, text) is
@@ -53,10 +50,6 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'list_progress') then
-    return query execute trunq._through(p_queue, 'list_progress', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_limit', p_limit::text);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query
     select s.name, p.id, trunq._is_running(v_queue, p.subscription_id, p.lease_id, p.id), p.percent, p.note, p.checkpoint_bytes, p.worker, p.reported_at

@@ -202,8 +202,8 @@ declare
 begin
   if not trunq._owns() then
     foreach v_queue in array p_queues loop
-      if trunq._goes_through(v_queue, '_attend_queue') then
-        perform trunq._pass(v_queue, '_attend_queue', 'p_worker', p_worker, 'p_subscription', p_subscription, 'p_slots', p_slots::text);
+      if trunq._door(v_queue, trunq._doors_to('_attend_queue')) is not null then
+        perform trunq._attend_queue(v_queue, p_worker, p_subscription, p_slots);
         p_queues := array_remove(p_queues, v_queue);
       end if;
     end loop;
@@ -229,17 +229,16 @@ end $$;
 comment on function trunq._attend(text, text[], text, integer) is 'Tells that a worker serves these queues, with so many slots; forgets those of these queues that have not told for an hour.';
 
 create or replace function trunq._attend_queue(p_queue text, p_worker text, p_subscription text, p_slots integer) returns void
-language sql volatile set search_path = pg_catalog, pg_temp as $$ select trunq._attend(p_worker, array[p_queue], p_subscription, p_slots) $$;
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._attend(p_worker, array[p_queue], p_subscription, p_slots);
+end $$;
 comment on function trunq._attend_queue(text, text, text, integer) is '_attend, for one queue.';
 
 create or replace function trunq._leave(p_worker text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_queue text;
 begin
-  for v_queue in select * from trunq._open_to('_leave_queue') loop
-    perform trunq._pass(v_queue, '_leave_queue', 'p_worker', p_worker);
-  end loop;
+  perform trunq._leave_queue(o.queue, p_worker) from trunq._open_to(trunq._doors_to('_leave_queue')) o(queue);
   if trunq._owns() or has_table_privilege('trunq.worker', 'delete') then
     delete from trunq.worker w where w.name = p_worker;
   end if;
@@ -247,10 +246,11 @@ end $$;
 comment on function trunq._leave(text) is 'Tells that a worker leases no more.';
 
 create or replace function trunq._leave_queue(p_queue text, p_worker text) returns void
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
   delete from trunq.worker w using trunq.subscription s, trunq.queue q
-  where w.name = p_worker and s.subscription_id = w.subscription_id and q.queue_id = s.queue_id and q.name = p_queue
-$$;
+  where w.name = p_worker and s.subscription_id = w.subscription_id and q.queue_id = s.queue_id and q.name = p_queue;
+end $$;
 comment on function trunq._leave_queue(text, text) is '_leave, for one queue.';
 
 create or replace function trunq.fleet(p_queue text, p_subscription text default 'default')
@@ -261,10 +261,6 @@ declare
   v_id integer := (trunq._subscription(p_queue, p_subscription, 'shared')).subscription_id;
   v_since timestamptz := trunq.clock() - interval '30 seconds';
 begin
-  if trunq._goes_through(p_queue, 'fleet') then
-    return query execute trunq._through(p_queue, 'fleet', 'p_subscription', p_subscription);
-    return;
-  end if;
   queue := p_queue;
   subscription := p_subscription;
   -- One that serves several queues has its slots once: what it holds of another takes them too.

@@ -76,9 +76,6 @@ declare
   v_mark record;
   v_ended integer;
 begin
-  if trunq._goes_through(p_queue, 'reclaim') then
-    return trunq._pass(p_queue, 'reclaim', 'p_subscription', p_subscription, 'p_worker', p_worker)::integer;
-  end if;
   perform trunq._require_read_committed('reclaim');
   if coalesce(p_worker, '') = '' then
     perform trunq._fail('TQ005', 'a worker reclaims under its name, and gave none');

@@ -39,13 +39,6 @@ declare
   v_found jsonb;
   v_is_found boolean := false;
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select r.* from trunq._open_to('find_reference') o cross join lateral trunq.find_reference(p_reference, o) r;
-    return;
-  elsif trunq._goes_through(p_queue, 'find_reference') then
-    return query execute trunq._through(p_queue, 'find_reference', 'p_reference', p_reference);
-    return;
-  end if;
   if p_queue is not null and to_regclass(format('trunq_archive.%I', p_queue)) is null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -87,10 +80,6 @@ create or replace function trunq.show_public(p_queue text, p_id bigint)
 returns table (subscription text, state text, reference text, public text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'show_public') then
-    return query execute trunq._through(p_queue, 'show_public', 'p_id', p_id::text);
-    return;
-  end if;
   return query
   select m.subscription, m.state, trunq._reference_of(m.error),
     -- One that was requeued, and cancelled, has the errors of its former life.

@@ -17,10 +17,6 @@ declare
   v_now timestamptz := trunq.clock();
   v_never jsonb;
 begin
-  if trunq._goes_through(p_queue, 'list_replies') then
-    return query execute trunq._through(p_queue, 'list_replies', 'p_ids', p_ids::text, 'p_subscription', p_subscription, 'p_check', p_check::text);
-    return;
-  end if;
   if p_ids is null or array_position(array(select unnest(p_ids)), null) is not null then
     perform trunq._fail('TQ005', 'replies are asked for by the ids of messages, not null', format('select * from trunq.list_replies(%L, array[42])', p_queue));
   elsif cardinality(p_ids) > trunq._limit('awaited_messages') then

@@ -23,10 +23,6 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_now timestamptz := trunq.clock();
 begin
-  if trunq._goes_through(p_queue, 'statistics') then
-    return query execute trunq._through(p_queue, 'statistics', 'p_subscription', p_subscription, 'p_kind', p_kind, 'p_last', p_last::text, 'p_per', p_per::text, 'p_by_kind', p_by_kind::text);
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;

@@ -11,13 +11,6 @@ returns table (
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('status') q cross join lateral trunq.status(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'status') then
-    return query execute trunq._through(p_queue, 'status');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;

@@ -15,9 +15,6 @@ declare
   v_name text;
   v_tick trunq.tick;
 begin
-  if trunq._goes_through(p_queue, 'seek') then
-    return trunq._pass(p_queue, 'seek', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text, 'p_start', p_start)::bigint;
-  end if;
   perform trunq._require_read_committed('seek');
   perform trunq._subscription_of(p_queue, p_subscription, null);
   if num_nonnulls(p_tick_id, p_at, p_start) <> 1 then
@@ -60,9 +57,6 @@ declare
   v_ids integer[];
   v_stand record;
 begin
-  if trunq._goes_through(p_queue, 'copy_position') then
-    return trunq._pass(p_queue, 'copy_position', 'p_subscription', p_subscription, 'p_like', p_like)::bigint;
-  end if;
   perform trunq._require_read_committed('copy_position');
   v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
   v_from := trunq._subscription(p_queue, p_like, 'exclusive');
@@ -113,10 +107,6 @@ declare
   v_failures integer;
   v_until timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'fail_batch') then
-    return trunq._pass(p_queue, 'fail_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_error', p_error, 'p_after', p_after::text)::timestamptz;
-  end if;
   perform trunq._require_read_committed('fail_batch');
   perform trunq._check_interval('the time until a batch is handed out again', p_after, '0');
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
@@ -149,10 +139,6 @@ declare
   v_waiting bigint[];
   v_given bigint[];
 begin
-  if trunq._goes_through(p_queue, 'retry_batch') then
-    return trunq._pass(p_queue, 'retry_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_ids', p_ids::text, 'p_after', p_after::text, 'p_error', p_error)::integer;
-  end if;
   perform trunq._require_read_committed('retry_batch');
   perform trunq._check_interval('the time until a message is handed out again', p_after, '0');
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
@@ -205,10 +191,6 @@ declare
   v_sub trunq.subscription;
   v record;
 begin
-  if trunq._goes_through(p_queue, 'show_batch') then
-    return query execute trunq._through(p_queue, 'show_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text);
-    return;
-  end if;
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   execute format($q$
@@ -286,13 +268,6 @@ returns table (
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_streams') q cross join lateral trunq.list_streams(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_streams') then
-    return query execute trunq._through(p_queue, 'list_streams');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;

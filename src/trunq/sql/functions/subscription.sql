@@ -32,9 +32,6 @@ declare
   v_created boolean := false;
   v_tick trunq.tick;
 begin
-  if trunq._goes_through(p_queue, 'subscribe') then
-    return trunq._pass(p_queue, 'subscribe', 'p_subscription', p_subscription, 'p_mode', p_mode, 'p_start', p_start, 'p_max_attempts', p_max_attempts::text, 'p_lease_time', p_lease_time::text, 'p_backoff', p_backoff, 'p_backoff_base', p_backoff_base::text, 'p_backoff_cap', p_backoff_cap::text, 'p_jitter', p_jitter::text, 'p_keep_results', p_keep_results::text, 'p_dead_retention', p_dead_retention::text, 'p_filter', p_filter::text, 'p_rate', p_rate::text, 'p_rate_interval', p_rate_interval::text, 'p_burst', p_burst::text, 'p_max_running', p_max_running::text, 'p_time_out', p_time_out::text, 'p_in_order', p_in_order::text, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text)::boolean;
-  end if;
   perform trunq._require_read_committed('subscribe');
   if trunq._is_split(p_queue, p_subscription) then
     if num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running, nullif(p_time_out, '0'), p_in_order) > 0 then
@@ -191,13 +188,6 @@ returns table (
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_subscriptions') q cross join lateral trunq.list_subscriptions(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_subscriptions') then
-    return query execute trunq._through(p_queue, 'list_subscriptions');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;

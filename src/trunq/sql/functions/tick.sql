@@ -96,9 +96,6 @@ Locks: the queue''s ticks, waiting for them.';
 create or replace function trunq.pause_ticks(p_queue text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'pause_ticks') then
-    return trunq._pass(p_queue, 'pause_ticks')::boolean;
-  end if;
   perform trunq._find_queue(p_queue);
   update trunq.queue q set tick_paused = true where q.name = p_queue and not q.tick_paused;
   return found;
@@ -113,9 +110,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_resumed boolean;
 begin
-  if trunq._goes_through(p_queue, 'resume_ticks') then
-    return trunq._pass(p_queue, 'resume_ticks')::boolean;
-  end if;
   perform trunq._find_queue(p_queue);
   update trunq.queue q set tick_paused = false where q.name = p_queue and q.tick_paused;
   v_is_resumed := found;
@@ -133,10 +127,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
-  if trunq._goes_through(p_queue, 'list_ticks') then
-    return query execute trunq._through(p_queue, 'list_ticks', 'p_from', p_from::text, 'p_to', p_to::text);
-    return;
-  end if;
   perform trunq._check_cluster();
   return query
     select t.tick_id, t.snapshot, t.last_message_id, t.created_at, t.tick_id >= v_queue.reachable_tick_id from trunq.tick t

@@ -1,5 +1,5 @@
 -- The doors of a queue, through which roles reach what stands on tables of all queues: each runs a few functions, for this queue, with
--- the owner's rights. functions/role.sql has the essay. To go through one is a grant on it, which Postgres checks.
+-- the owner's rights. functions/door.sql has the essay. To go through one is a grant on it, which Postgres checks.
 
 create or replace function trunq_queue._specimen_work(p_function text, p_arguments text[] default '{}') returns setof record
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
