@@ -26,7 +26,7 @@ declare
   v_now timestamptz := trunq.clock(); v_expires_at timestamptz; v_started timestamptz := clock_timestamp();
   v_current pg_snapshot; v_xmax_before xid8;
   v_is_watched boolean; v_more boolean; v_is_changed boolean := false;
-  v_late xid8[]; v_new integer[]; v_round integer; v_take integer; v_count integer; v_expired bigint[]; v_buried integer := 0;
+  v_late xid8[]; v_new integer[]; v_round integer; v_take integer; v_count integer; v_size integer; v_buried integer := 0;
   v_most integer; v_live integer; v_at integer; v_sum integer; v_is_deep boolean := false;
   v_classes integer[]; v_heads bigint[]; v_turns trunq_data._lanespecimen_turn[]; v_shares integer[]; v_limits integer[];
   v_weight bigint; v_floor xid8; v_segments smallint[];
@@ -119,7 +119,8 @@ begin
         select b.* from batch b cross join total t
         where t.n <= p_max_messages and t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) and t.expiries <= 1
           and (b.subscription_id = v_sub.subscription_id or b.subscription_id is null and (v_all
-            or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, b.kind, b.key, b.headers)))),
+            or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, b.kind, b.key, b.headers)))
+        order by case when v_policy.policy = 'priority' then b.priority else 0 end, b.txid, b.id),
       made as (
         insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, wake_lo, timer_at,
           classes, heads, min_txid, max_txid, size, ids, txids, leased_at, expires_at, tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
@@ -133,19 +134,21 @@ begin
       freed as (insert into trunq_data._uniquespecimen_freed (id) select o.id from own o where o.unique_until = 'l' and o.attempt = 1)*/
       select v_lease_id, v_token, o.id, o.attempt, coalesce((o.options->>'max_attempts')::integer, v_sub.max_attempts), o.kind::text, o.key::text,
         o.payload::jsonb, o.body::bytea, o.headers::jsonb, o.priority::smallint, o.created_at, v_expires_at, o.options::jsonb
-      from own o/*replace
-      left join lateral (
-        select trunq_queue._uniquespecimen_replaced_by(o.unique_key, o.unique_turn, o.attempt) by where o.unique_key is not null) n on true*/
-      where (o.options is null or (o.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(o.id))
-        and (not v_sub.has_cancelled or trunq._note_cancelled(v_sub.subscription_id, o.id))/*replace
-        and (n.by is null or trunq._note_replaced(o.id, n.by))*/
-      order by case when v_policy.policy = 'priority' then o.priority else 0 end, o.txid, o.id;
+      from own o
+      -- Where one is over, none is handed out here, and it is sorted out below.
+      where not exists (
+        select from own x/*replace
+        left join lateral (
+          select trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) by where x.unique_key is not null) n on true*/
+        where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null/*replace  or n.by is not null*/);
     get diagnostics v_count = row_count;
-    if current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
-        or current_setting('trunq.replaced', true) <> ''*/ then
-      perform trunq_queue._lanespecimen_bury_noted(v_sub.subscription_id, v_lease_id, v_now);
+    if v_count > 0 then
       return;
-    elsif v_count > 0 then
+    elsif pg_current_xact_id_if_assigned() is not null and exists (
+        select from trunq_data._lanespecimen_lease l
+        where l.subscription_id = v_sub.subscription_id and l.lease_id = v_lease_id) then
+      return query select * from trunq_queue._specimen_sort_out(v_sub.subscription_id, v_lease_id, v_now);
+      perform trunq_queue._lanespecimen_make_room(v_sub.subscription_id, v_lease_id);
       return;
     end if;
   end if;
@@ -334,8 +337,8 @@ begin
         cut as materialized (
           select t.n, least(case when t.suspect_at = 1 then 1 else t.suspect_at - 1 end, greatest(t.fits, 1), t.n, case when v_buried > 0 then (
               select x.number from numbered x
-              where ((x.options->>'expires_at')::timestamptz <= v_now or v_sub.has_cancelled and trunq._is_cancelled(v_sub.subscription_id, x.id)/*replace
-                or x.unique_key is not null and trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is not null*/) is not true
+              where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is null/*replace
+                and (x.unique_key is null or trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is null)*/
               order by x.number offset v_live - 1 limit 1) end) size, t.suspect_at = 1 is_suspect
           from (
             select count(*) n, count(*) filter (where n.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/)) fits,
@@ -393,27 +396,32 @@ begin
         freed as (insert into trunq_data._uniquespecimen_freed (id) select b.id from batch b where b.unique_until = 'l' and b.attempt = 1)*/
         select v_lease_id, v_token, b.id, b.attempt, coalesce((b.options->>'max_attempts')::integer, v_sub.max_attempts), b.kind::text, b.key::text,
           b.payload::jsonb, b.body::bytea, b.headers::jsonb, b.priority::smallint, b.created_at, v_expires_at, b.options::jsonb
-        from batch b/*replace
-        left join lateral (
-          select trunq_queue._uniquespecimen_replaced_by(b.unique_key, b.unique_turn, b.attempt) by where b.unique_key is not null) n on true*/
-        where (b.options is null or (b.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(b.id))
-          and (not v_sub.has_cancelled or trunq._note_cancelled(v_sub.subscription_id, b.id))/*replace
-          and (n.by is null or trunq._note_replaced(b.id, n.by))*/;
+        from batch b
+        where not exists (
+          select from batch x/*replace
+          left join lateral (
+            select trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) by where x.unique_key is not null) n on true*/
+          where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null/*replace  or n.by is not null*/);
       get diagnostics v_count = row_count;
-      v_round := v_round + 1;
-      if current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
-          or current_setting('trunq.replaced', true) <> ''*/ then
-        -- Whatever comes behind them is not hidden by them: these rounds do not count.
-        v_buried := v_buried + trunq_queue._lanespecimen_bury_noted(v_sub.subscription_id, v_lease_id, v_now);
-        v_round := 0;
-      end if;
-      if v_count > 0 or v_buried > 0 and trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
+      if v_count > 0 then
         return;
       end if;
       -- Turns that had nothing are over.
       v_is_changed := false;
-      select l.heads, l.turn_no into c.heads, c.turn_no from trunq_data._lanespecimen_lease l
+      select l.heads, l.turn_no, l.size into c.heads, c.turn_no, v_size from trunq_data._lanespecimen_lease l
       where l.subscription_id = v_sub.subscription_id and l.lease_id = v_lease_id;
+      v_round := v_round + 1;
+      if v_size > 0 then
+        return query select * from trunq_queue._specimen_sort_out(v_sub.subscription_id, v_lease_id, v_now);
+        get diagnostics v_count = row_count;
+        perform trunq_queue._lanespecimen_make_room(v_sub.subscription_id, v_lease_id);
+        -- Whatever comes behind them is not hidden by them: these rounds do not count.
+        v_buried := v_buried + v_size - v_count;
+        v_round := 0;
+        if v_count > 0 or trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
+          return;
+        end if;
+      end if;
     end loop;
     exit when not v_more;
   end loop;

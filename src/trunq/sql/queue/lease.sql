@@ -33,9 +33,8 @@ declare
   v_opened boolean := false; v_walked integer := 0; v_moved boolean := false; v_count integer;
   v_place_txid xid8; v_place_id bigint; v_xmax_before xid8;
   v_all boolean; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
-  v_expired bigint[]; v_cancelled bigint[]; v_buried integer := 0; v_most integer;
-  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[]; v_is_lost boolean;/*replace
-  v_by bigint; v_replaced integer;*/
+  v_buried integer := 0; v_most integer; v_size integer;
+  v_tokens double precision; v_tokens_at timestamptz; v_open bigint[]; v_is_lost boolean;
 begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
@@ -93,7 +92,7 @@ begin
     else
       v_late := '{}'; v_from_txid := v_last_txid; v_from_id := v_last_id;
     end if;
-    v_count := 0;
+    v_count := 0; v_size := null;
     -- Among those that are buried, one hands out no more than it was asked for, and looks at more.
     v_most := case when v_buried = 0 then p_max_messages else greatest(p_max_messages, c_bury) end;
     if v_most = 1 and v_late = '{}' then
@@ -117,46 +116,22 @@ begin
 /*unique         if v_row.unique_until = 'l' and v_row.attempt = 1 then
           insert into trunq_data._uniquespecimen_freed (id) values (v_row.id);
         end if;
-*/        if v_sub.has_cancelled and trunq._is_cancelled(v_sub.subscription_id, v_row.id) then
-          select b.last_txid, b.last_id into v_last_txid, v_last_id
-          from trunq_queue._specimen_bury(v_sub.subscription_id, lease_id, array[v_row.id], v_now, 'c') b;
-          v_buried := v_buried + 1;
-          if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
-            return;
+*/        if (v_sub.has_cancelled or v_row.options is not null)
+              and trunq._fate(v_row.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, v_row.id) is not null/*replace
+            or v_row.unique_key is not null
+              and trunq_queue._uniquespecimen_replaced_by(v_row.unique_key, v_row.unique_turn, v_row.attempt) is not null*/ then
+          v_lease_id := lease_id; v_size := 1; v_place_txid := v_row.txid; v_place_id := v_row.id;
+        else
+          id := v_row.id; attempt := v_row.attempt; kind := v_row.kind; key := v_row.key;
+          payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
+          created_at := v_row.created_at; expires_at := v_expires_at; options := v_row.options;
+          max_attempts := v_sub.max_attempts;
+          if options is not null then
+            max_attempts := coalesce((options->>'max_attempts')::integer, max_attempts);
           end if;
-          continue;
+          return next;
+          return;
         end if;
-        max_attempts := v_sub.max_attempts;
-        if v_row.options is not null then
-          if (v_row.options->>'expires_at')::timestamptz <= v_now then
-            select b.last_txid, b.last_id into v_last_txid, v_last_id
-            from trunq_queue._specimen_bury(v_sub.subscription_id, lease_id, array[v_row.id], v_now) b;
-            v_buried := v_buried + 1;
-            if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
-              return;
-            end if;
-            continue;
-          end if;
-          max_attempts := coalesce((v_row.options->>'max_attempts')::integer, max_attempts);
-        end if;
-/*replace         v_by := case when v_row.unique_key is not null then
-          trunq_queue._uniquespecimen_replaced_by(v_row.unique_key, v_row.unique_turn, v_row.attempt) end;
-        if v_by is not null then
-          perform trunq._note_replaced(v_row.id, v_by);
-          select p.last_txid, p.last_id into v_last_txid, v_last_id
-          from trunq_queue._uniquespecimen_pass_over(v_sub.subscription_id, lease_id, v_now) p;
-          v_buried := v_buried + 1;
-          if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
-            return;
-          end if;
-          continue;
-        end if;
-*/        options := v_row.options;
-        id := v_row.id; attempt := v_row.attempt; kind := v_row.kind; key := v_row.key;
-        payload := v_row.payload; body := v_row.body; headers := v_row.headers; priority := v_row.priority;
-        created_at := v_row.created_at; expires_at := v_expires_at;
-        return next;
-        return;
       end if;
     else
       v_lease_id := nextval('trunq_data._specimen_lease_id');
@@ -206,15 +181,23 @@ begin
           select t.ids, t.txids, t.ended, t.n, case when t.optioned > 0 then (select array_agg(b.id) from batch b where b.options->>'awaited' is not null) end awaited, /*unique t.keyed, t.frees, */nullif(t.suspect_at = 1, false) is_suspect, least(t.suspect_at - (t.suspect_at > 1)::integer, case when v_most > p_max_messages then (
               -- Behind the last that it may hand out.
               select x.at from (select b.*, row_number() over ()::integer at from batch b) x
-              where ((x.options->>'expires_at')::timestamptz <= v_now or v_sub.has_cancelled and trunq._is_cancelled(v_sub.subscription_id, x.id)/*replace
-                or x.unique_key is not null and trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is not null*/) is not true
+              where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is null/*replace
+                and (x.unique_key is null or trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is null)*/
               order by x.at offset p_max_messages - 1 limit 1) end, case
             when t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n - t.ended::integer
             else greatest(1, (
               select count(*)::integer from (
                 select sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) over (rows unbounded preceding) bytes
                 from batch b where b.attempt > 0) r
-              where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end) as size
+              where r.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/))) end) as size,
+            -- Then nothing is handed out here, and what is over is sorted out below.
+            case when t.optioned > 0 or v_sub.has_cancelled/*replace  or true*/ then exists (
+              select from batch b/*replace
+                left join lateral (
+                  select n.id by from (
+                    select x.* from trunq_data._uniquespecimen_unique x where x.unique_key = b.unique_key order by x.turn desc limit 1) n
+                  where n.turn > b.unique_turn and (n.from_turn <= b.unique_turn or b.attempt = 1 and n.until not in ('t', 'q'))) n on true*/
+              where trunq._fate(b.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, b.id) is not null/*replace  or n.by is not null*/) end is_mixed
           from suspected t
         ),
         made as (
@@ -238,38 +221,27 @@ begin
         )*/
         select v_lease_id, v_token, b.id, b.attempt, coalesce((b.options->>'max_attempts')::integer, v_sub.max_attempts), b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb,
           b.priority::smallint, b.created_at, v_expires_at, b.options::jsonb
-        from (select b.* from batch b where b.attempt > 0 limit (select t.size from taken t)) b/*replace
-          left join lateral (
-            select n.id by from (
-              select x.* from trunq_data._uniquespecimen_unique x where x.unique_key = b.unique_key order by x.turn desc limit 1) n
-            where n.turn > b.unique_turn and (n.from_turn <= b.unique_turn or b.attempt = 1 and n.until not in ('t', 'q'))) n on true*/
-        where (b.options is null or (b.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(b.id))
-          and (not v_sub.has_cancelled or trunq._note_cancelled(v_sub.subscription_id, b.id))/*replace
-          and (n.by is null or trunq._note_replaced(b.id, n.by))*/;
+        from (
+          select b.* from batch b where b.attempt > 0
+          limit (select case when t.is_mixed then 0 else t.size end from taken t)) b;
       get diagnostics v_count = row_count;
-      if (v_count < p_max_messages or v_buried > 0) and (current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
-          or current_setting('trunq.replaced', true) <> ''*/) then
-        v_expired := trunq._noted('trunq.expired');
-        v_cancelled := trunq._noted('trunq.cancelled');
-        if v_expired <> '{}' then
-          select b.last_txid, b.last_id into v_place_txid, v_place_id
-          from trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_expired, v_now) b;
+      if v_count = 0 and pg_current_xact_id_if_assigned() is not null then
+        -- An empty poll wrote nothing, and need not look.
+        select l.size, l.last_txid, l.last_id into v_size, v_place_txid, v_place_id
+        from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = v_lease_id;
+      end if;
+    end if;
+    if v_size > 0 then
+      return query select * from trunq_queue._specimen_sort_out(v_sub.subscription_id, v_lease_id, v_now);
+      get diagnostics v_count = row_count;
+      v_buried := v_buried + v_size - v_count;
+      if v_count = 0 then
+        -- On behind it. Taken for an empty look, what follows in the window would be passed over.
+        v_last_txid := v_place_txid; v_last_id := v_place_id;
+        if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
+          return;
         end if;
-        if v_cancelled <> '{}' then
-          select b.last_txid, b.last_id into v_place_txid, v_place_id
-          from trunq_queue._specimen_bury(v_sub.subscription_id, v_lease_id, v_cancelled, v_now, 'c') b;
-        end if;
-/*replace         select coalesce(p.last_txid, v_place_txid), coalesce(p.last_id, v_place_id), p.count into v_place_txid, v_place_id, v_replaced
-        from trunq_queue._uniquespecimen_pass_over(v_sub.subscription_id, v_lease_id, v_now) p;
-        v_buried := v_buried + v_replaced;
-*/        if v_count = 0 then
-          -- On behind it. Taken for an empty look, what follows in the window would be passed over.
-          v_last_txid := v_place_txid; v_last_id := v_place_id; v_buried := v_buried + cardinality(v_expired) + cardinality(v_cancelled);
-          if trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
-            return;
-          end if;
-          continue;
-        end if;
+        continue;
       end if;
     end if;
     if v_count > 0 then
@@ -301,28 +273,81 @@ Returns: one row a message, all of one lease; none when there is nothing, or aft
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
-create or replace function trunq_queue._specimen_bury(
-  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_now timestamptz, p_outcome "char" default 'e',
-  out last_txid xid8, out last_id bigint
+create or replace function trunq_queue._specimen_sort_out(p_subscription_id integer, p_lease_id bigint, p_now timestamptz)
+returns table (
+  lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
+  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
 )
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql volatile rows 100
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_sub record; v_lease record; v_found record;
+begin
+  select s.max_attempts, s.has_cancelled into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
+  select l.token, l.ids, l.txids, l.expires_at into v_lease
+  from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+  -- Decided for each message once: it is handed out, or answered. Somebody may cancel it while this runs.
+  select array_agg(m.id) filter (where m.fate is null) ids, array_agg(m.txid) filter (where m.fate is null) txids,
+    array_agg(m.id) filter (where m.fate = 'e') expired, array_agg(m.id) filter (where m.fate = 'c') cancelled/*replace ,
+    array_agg(m.id) filter (where m.fate = 'p') replaced, array_agg(m.by) filter (where m.fate = 'p') newer*/
+  into v_found
+  from (
+    select u.id, u.txid, coalesce(
+        trunq._fate(g.options, p_now, v_sub.has_cancelled, p_subscription_id, g.id)/*replace , case when r.by is not null then 'p'::"char" end*/) fate/*replace , r.by*/
+    from unnest(v_lease.ids, v_lease.txids) with ordinality u(id, txid, at) cross join lateral (
+      select g.* from trunq_log._specimen g
+      where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, p_subscription_id) offset 0) g/*replace
+    cross join lateral (
+      select case when g.unique_key is not null
+        then trunq_queue._uniquespecimen_replaced_by(g.unique_key, g.unique_turn, g.attempt) end by offset 0) r*/
+    order by u.at) m;
+  if v_found.expired is not null then
+    perform trunq_queue._specimen_bury(p_subscription_id, p_lease_id, v_found.expired, p_now, 'e');
+  end if;
+  if v_found.cancelled is not null then
+    perform trunq_queue._specimen_bury(p_subscription_id, p_lease_id, v_found.cancelled, p_now, 'c');
+  end if;
+/*replace   if v_found.replaced is not null then
+    perform trunq_queue._uniquespecimen_pass_over(p_subscription_id, p_lease_id, v_found.replaced, v_found.newer, p_now);
+  end if;
+*/  return query
+    select p_lease_id, v_lease.token, g.id, g.attempt, coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts),
+      g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.created_at,
+      v_lease.expires_at, g.options::jsonb
+    from unnest(v_found.ids, v_found.txids) with ordinality u(id, txid, at) cross join lateral (
+      select g.* from trunq_log._specimen g
+      where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, p_subscription_id) offset 0) g
+    order by u.at;
+end $$;
+comment on function trunq_queue._specimen_sort_out(integer, bigint, timestamptz) is
+  'Of a lease that has messages which nobody is to handle any more (trunq._fate): answers these, in the transaction of the lease. So lease and receipts stay the whole history.
+Returns: the others, as lease does.';
+
+create or replace function trunq_queue._specimen_bury(
+  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_now timestamptz, p_outcome "char"
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_lease record;
 begin
-  select l.worker, l.ids, l.txids, l.segment, l.last_txid, l.last_id, l.tokens into v_lease
+  select l.worker, l.ids, l.txids, l.segment, l.tokens into v_lease
   from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
   insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
   select p_lease_id, coalesce(max(r.number) + 1, 0), v_lease.segment, p_subscription_id, p_outcome, cardinality(p_ids), p_ids, p_now
-  from trunq_data._specimen_receipt r where r.lease_id = p_lease_id and r.segment = v_lease.segment and r.subscription_id = p_subscription_id;
-  perform trunq_queue._specimen_give_back(p_subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids, p_outcome, null, null, p_now);
+  from trunq_data._specimen_receipt r
+  where r.lease_id = p_lease_id and r.segment = v_lease.segment and r.subscription_id = p_subscription_id;
+  perform trunq_queue._specimen_give_back(
+    p_subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids, p_outcome, null, null, p_now);
   if v_lease.tokens is not null then
-    update trunq_data._specimen_lease l set tokens = l.tokens + cardinality(p_ids) where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+    update trunq_data._specimen_lease l set tokens = l.tokens + cardinality(p_ids)
+    where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
   end if;
-  last_txid := v_lease.last_txid; last_id := v_lease.last_id;
 end $$;
 comment on function trunq_queue._specimen_bury(integer, bigint, bigint[], timestamptz, "char") is
-  'Answers messages of a lease that were not handed out, in its own transaction: dead, reason expired (e) or cancelled (c). So lease and receipt stay the whole history, and its position moves.
-Returns: that position.';
+  'Answers messages of a lease that were not handed out: dead, reason expired (e) or cancelled (c).';
 
 create or replace function trunq_queue._specimen_extend(
   p_subscription text,
