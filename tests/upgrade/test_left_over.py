@@ -39,7 +39,8 @@ delete from trunq.migration where number >= (select number from trunq.migration 
 
 OF_QUEUES = """
 select p.proname from pg_proc p
-where p.proname in ('_note_expired', 'work_bury_noted') or p.proname = 'work_bury' and p.proallargtypes is not null
+where p.proname in ('_note_expired', 'work_bury_noted')
+  or p.proname = 'work_bury' and p.proallargtypes is not null
 """
 
 
