@@ -32,6 +32,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
 LONGEST_FILE = 500
+LONGEST_LINE = 120
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError|unittest\.mock|\bMagicMock\b")
 
@@ -296,6 +297,15 @@ def test_no_file_is_too_long() -> None:
     written = [path for path in [*PYTHON, *SQL] if path.name != "passing.py"]
     lengths = {shown(path): len(path.read_text().splitlines()) for path in written}
     assert {name: length for name, length in lengths.items() if length >= LONGEST_FILE} == {}
+
+
+@pytest.mark.parametrize("name", ["queue/lease.sql", "lanes/lease.sql"])
+def test_lines_of_sql_are_short(name: str) -> None:
+    """What is said of a function is text for people, and has a line each."""
+    text = (ROOT / "src" / "trunq" / "sql" / name).read_text()
+    code = re.sub(r"^comment on [^;]*?'(?:[^']|'')*';$", "", text, flags=re.MULTILINE)
+    assert "comment on" not in code
+    assert [line for line in code.splitlines() if len(line) > LONGEST_LINE] == []
 
 
 def test_modules_have_names_that_say_something() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from calling import ask, fetch, refused
+from calling import ask, fetch, lease, refused
 from conftest import Connect
 from trunq import install
 
@@ -68,3 +68,37 @@ def test_an_upgrade_comments_on_its_own_function_beside_one_of_other_arguments(
     )
     assert install.install(database).functions
     assert fetch(session, comments) == [told, None]
+
+
+OF_LEASES = """
+create function trunq._note_expired(p_id bigint) returns boolean language sql as 'select false';
+create function trunq_queue.work_bury_noted(p_subscription_id integer, p_lease_id bigint, p_now timestamptz)
+returns integer language sql as 'select 0';
+drop function trunq_queue.work_bury;
+create function trunq_queue.work_bury(integer, bigint, bigint[], timestamptz, "char", out xid8, out bigint)
+language sql as 'select null::xid8, null::bigint';
+"""
+
+OF_QUEUES = """
+select p.proname from pg_proc p
+where p.proname in ('_note_expired', 'work_bury_noted')
+  or p.proname = 'work_bury' and p.proallargtypes is not null
+"""
+
+
+def test_functions_by_which_leases_noted_messages_go_with_an_upgrade(database: str, connect: Connect) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="work")
+    session.execute(OF_LEASES)
+    assert len(session.execute(OF_QUEUES).fetchall()) == 3
+    migrate(session, "lease")
+    # A queue that is not up to date yet still calls what notes; whoever finds none left drops that.
+    assert fetch(session, "select to_regproc('trunq._note_expired') is not null")
+    session.execute("select trunq._outdate_queues('{}')")
+    assert ask(session, "_refresh_next") == "work"
+    assert ask(session, "_refresh_next") is None
+    assert session.execute(OF_QUEUES).fetchall() == []
+    expired = ask(session, "publish", queue="work", max_age="1 microsecond")
+    id = ask(session, "publish", queue="work")
+    assert lease(session, "work", 10).ids == [id]
+    assert fetch(session, "select reason from trunq.dead where id = %s", expired) == "expired"

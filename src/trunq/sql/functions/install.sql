@@ -102,6 +102,7 @@ begin
       end;
     end loop;
     if v_next.name is null then
+      perform trunq._drop_former();
       return null;
     end if;
     exit when v_is_over;
@@ -115,6 +116,22 @@ comment on function trunq._refresh_next() is
   'Brings one queue up to date of those that an upgrade has left to do. It waits for none for longer than a publisher may wait, and takes another one instead.
 Returns: its name; null: none is left. TQ009 when none of them is free for some fifteen seconds, or while each was tried once.
 Locks: installing; what _refresh_queue locks.';
+
+create or replace function trunq._drop_former() returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+declare
+  v_function text;
+begin
+  for v_function in
+    select p.oid::regprocedure::text from pg_proc p
+    where p.pronamespace = 'trunq'::regnamespace and p.proname in ('_note_expired', '_note_cancelled', '_note_replaced', '_noted')
+      or p.pronamespace = 'trunq_queue'::regnamespace and p.proname in (select q.name || '_bury_noted' from trunq.queue q)
+  loop
+    execute format('drop function %s', v_function);
+  end loop;
+end $$;
+comment on function trunq._drop_former is
+  'Drops functions that only queues of a former version call. They stay until all queues are up to date: work goes on meanwhile.';
 
 create or replace function trunq._refresh_queue(p_queue_id integer) returns void
 -- Who waits behind us for the log waits no longer than this.

@@ -29,7 +29,7 @@
 -- discovery finds, or by a wake, and each of these is read exactly once; a message that is dead lets its lane go on.
 --
 -- A message that expired or was cancelled is leased like any other, and answered in the same transaction
--- (trunq_queue.<queue>_bury_noted): it takes no token of its lane and no place among those that run, and the lease goes on behind it.
+-- (trunq_queue.<queue>_sort_out): it takes no token of its lane and no place among those that run, and the lease goes on behind it.
 -- From then on the lease looks at a hundred at a time, whatever it was asked for, and hands out no more than that.
 --
 -- What lanes hold (_waiting_lanes) is asked by looks and by rotation. Each message that is handled in order leaves a blocked turn, so the newest turns are

@@ -48,36 +48,16 @@ begin
 end $$;
 comment on function trunq._check_lease(integer, interval) is 'Refuses what is not possible (TQ005, TQ007, TQ010); once a session it checks the cluster.';
 
-create or replace function trunq._note_expired(p_id bigint) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-begin
-  perform set_config('trunq.expired', concat_ws(',', nullif(current_setting('trunq.expired', true), ''), p_id), true);
-  return false;
-end $$;
-comment on function trunq._note_expired(bigint) is
-  'Leaves a message out of what a lease returns, and notes it in the setting trunq.expired: where nothing expired, a lease pays nothing for it.';
-
-create or replace function trunq._note_cancelled(p_subscription_id integer, p_id bigint) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-begin
-  if not trunq._is_cancelled(p_subscription_id, p_id) then
-    return true;
-  end if;
-  perform set_config('trunq.cancelled', concat_ws(',', nullif(current_setting('trunq.cancelled', true), ''), p_id), true);
-  return false;
-end $$;
-comment on function trunq._note_cancelled(integer, bigint) is
-  'As _note_expired, in the setting trunq.cancelled, if somebody cancelled the message; asked only where a subscription has such. Returns: whether the lease hands it out.';
-
-create or replace function trunq._noted(p_setting text) returns bigint[]
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare
-  v_ids bigint[] := string_to_array(current_setting(p_setting, true), ',')::bigint[];
-begin
-  perform set_config(p_setting, '', true);
-  return coalesce(v_ids, '{}');
-end $$;
-comment on function trunq._noted(text) is 'The messages that a lease noted in a setting, which is then empty again.';
+create or replace function trunq._fate(
+  p_options jsonb, p_now timestamptz, p_has_cancelled boolean, p_subscription_id integer, p_id bigint
+) returns "char"
+-- No settings here: Postgres then puts the expression in the place of its call.
+language sql stable as $$
+  select case when (p_options operator(pg_catalog.->>) 'expires_at')::pg_catalog.timestamptz operator(pg_catalog.<=) p_now then 'e'::"char"
+    when p_has_cancelled and trunq._is_cancelled(p_subscription_id, p_id) then 'c'::"char" end
+$$;
+comment on function trunq._fate(jsonb, timestamptz, boolean, integer, bigint) is
+  'The outcome (trunq._outcomes) of a message that waits and that nobody is to handle any more: expired, or cancelled. Null: it is to be handled.';
 
 create or replace function trunq._has_buried_long(p_queue_id integer, p_buried integer, p_since timestamptz) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$

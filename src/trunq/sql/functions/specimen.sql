@@ -94,10 +94,11 @@ create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) re
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
-  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(replace(
+  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
     regexp_replace(p_text, 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
     '_uniquespecimen', p_queue.name),
     '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
+    'false /*has_tenants*/', trunq._has_tenants(p_queue)::text),
     'true /*priorities*/', coalesce(p_queue.lanes like 'priority%', false)::text),
     '3 /*last_segment*/', (p_queue.segments - 1)::text),
     '0 /*queue_id*/', p_queue.queue_id::text),
@@ -110,12 +111,11 @@ comment on function trunq._for_queue(trunq.queue, text) is 'SQL about the specim
 
 create or replace function trunq._open_code(p_queue trunq.queue, p_text text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select regexp_replace(regexp_replace(regexp_replace(p_text,
-    '/\*tenant\s(.*?)\*/', case when trunq._has_tenants(p_queue) then '\1' else '' end, 'g'),
+  select regexp_replace(regexp_replace(p_text,
     '/\*unique\s(.*?)\*/', case when p_queue.unique_policy is not null then '\1' else '' end, 'g'),
     '/\*replace\s(.*?)\*/', case when p_queue.unique_policy = 'replace' then '\1' else '' end, 'g')
 $$;
-comment on function trunq._open_code(trunq.queue, text) is 'SQL with the code that stands in comments for some queues: /*unique ...*/, /*replace ...*/, /*tenant ...*/.';
+comment on function trunq._open_code(trunq.queue, text) is 'SQL with the code that stands in comments for some queues: /*unique ...*/, /*replace ...*/.';
 
 create or replace function trunq._drop_functions(p_queue trunq.queue, p_old_only boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$

@@ -1,7 +1,7 @@
 -- Tenants share a queue; the key of a message says whose it is, and the setting trunq.tenant whom a session works for. Where a queue asks
 -- for it, Postgres compares the two (row-level security) for everybody but the owner: in plain INSERT and SELECT, and so in publish and
--- publish_many, which run with the caller's rights. What publishes with unique keys runs with the owner's: there the code between
--- /*tenant and */ asks trunq._check_tenant.
+-- publish_many, which run with the caller's rights. What publishes with unique keys runs with the owner's: there the code under
+-- the constant c_has_tenants asks trunq._check_tenant.
 --
 -- It is a guard against mistakes. Whoever may run SQL may change the setting, so it does not keep one tenant from another who writes
 -- statements of its own: that takes a queue for each, and a role on it.

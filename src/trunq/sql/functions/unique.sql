@@ -181,15 +181,6 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._content_key(text, jsonb, bytea) is 'The unique key of a message that has none given: a hash of kind, payload and body.';
 
-create or replace function trunq._note_replaced(p_id bigint, p_by bigint) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-begin
-  perform set_config('trunq.replaced', concat_ws(',', nullif(current_setting('trunq.replaced', true), ''), p_id || ':' || p_by), true);
-  return false;
-end $$;
-comment on function trunq._note_replaced(bigint, bigint) is
-  'Leaves a message that another stands for out of what a lease returns, and notes both in the setting trunq.replaced.';
-
 create or replace function trunq._free_keys(p_queue trunq.queue, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin

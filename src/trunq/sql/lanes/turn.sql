@@ -398,3 +398,72 @@ end $$;
 comment on function trunq_queue._lanespecimen_carry_turns(integer, integer, smallint, integer) is
   'Copies the turns in which lanes stand out of a segment, some of them; the caller holds the lock of the subscription.
 Returns: how many.';
+
+create or replace function trunq_queue._lanespecimen_weigh(
+  p_turns trunq_data._lanespecimen_turn[], p_sub trunq.subscription, p_policy trunq.lane_policy,
+  p_now timestamptz, p_most integer, p_lanes integer,
+  out turns trunq_data._lanespecimen_turn[], out shares integer[], out limits integer[]
+)
+-- Planned under the settings of the lease that calls it.
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  with turn as materialized (
+    select t.at, t.turn, coalesce(z.weight, 1) weight, z.paused_until,
+      case when p_sub.in_order then 1 else coalesce(z.max_running, p_policy.max_running) end max_running,
+      coalesce(z.rate, p_policy.rate) rate, coalesce(z.burst, p_policy.burst, 1) burst,
+      (t.turn).seq = (
+        select n.seq from trunq_data._lanespecimen_turn n
+        where n.subscription_id = p_sub.subscription_id and n.priority = (t.turn).priority and n.lane = (t.turn).lane
+          order by n.seq desc limit 1) is_newest
+    from (select t turn, row_number() over () at from unnest(p_turns) t) t
+    left join lateral (
+      select z.* from trunq.lane z
+      where z.subscription_id = p_sub.subscription_id and z.priority = (t.turn).priority
+        and z.lane = (t.turn).lane offset 0) z on true),
+  -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first. Each lease is looked
+  -- at once.
+  running as materialized (
+    select t.at, u.lease_id, u.id from turn t
+    cross join lateral unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)
+    where not p_sub.in_order),
+  -- Leases that are answered as a whole are over: most are.
+  answered as materialized (
+    select l.lease_id, array(
+      select unnest(r.ids) from trunq_data._specimen_receipt r
+      where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = p_sub.subscription_id) ids
+    from (select distinct r.lease_id from running r) o cross join lateral (
+      select l.lease_id, l.segment, l.size from trunq_data._lanespecimen_lease l
+      where l.subscription_id = p_sub.subscription_id and l.lease_id = o.lease_id offset 0) l
+    where l.size > (
+      select coalesce(sum(r.size), 0) from trunq_data._specimen_receipt r
+      where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = p_sub.subscription_id)),
+  still as materialized (
+    select r.at, array_agg(r.lease_id) leases, array_agg(r.id) ids from running r
+      join answered a on a.lease_id = r.lease_id
+    where r.id <> all (a.ids) group by r.at),
+  kept as materialized (
+    select t.*, case when p_sub.in_order then (t.turn).open_leases else o.leases end leases,
+      case when p_sub.in_order then (t.turn).open_ids else o.ids end ids, case when t.rate is not null then
+        least(t.burst, coalesce((t.turn).tokens, t.burst) + t.rate * greatest(0,
+          extract(epoch from p_now - coalesce((t.turn).tokens_at, p_now)))) end tokens
+    from turn t left join still o on o.at = t.at),
+  weighed as (
+    select ceil(p_most::numeric / greatest(1, sum(k.weight))) quantum from kept k
+    where k.is_newest and k.at <= p_lanes
+      and (k.turn).class = (select (f.turn).class from kept f where f.is_newest order by f.at limit 1))
+  select array_agg(((k.turn).seq, (k.turn).subscription_id, (k.turn).segment, (k.turn).priority, (k.turn).class,
+      (k.turn).left_over, (k.turn).state, (k.turn).lane, (k.turn).epoch, (k.turn).last_txid, (k.turn).last_id, (k.turn).lease_id,
+      case when k.paused_until > p_now then k.paused_until
+        when k.tokens < 1 then p_now
+          + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05 /*or each token has a turn*/)) end,
+      k.tokens, (k.turn).tokens_at, (k.turn).lo, (k.turn).hi, k.leases, k.ids, (k.turn).again_txids,
+        (k.turn).again_ids)::trunq_data._lanespecimen_turn order by k.at),
+    array_agg(case when not k.is_newest then -1 when k.paused_until > p_now then 0 else
+      greatest(0, least(w.quantum * k.weight, coalesce(k.max_running - coalesce(cardinality(k.leases), 0), p_most),
+        coalesce(floor(k.tokens)::integer, p_most), p_most)) end::integer order by k.at),
+    array_agg(k.max_running order by k.at)
+  into turns, shares, limits from kept k cross join weighed w;
+end $$;
+comment on function trunq_queue._lanespecimen_weigh(trunq_data._lanespecimen_turn[], trunq.subscription, trunq.lane_policy, timestamptz, integer, integer) is
+  'What each of these turns may have of a lease by the settings of its lane; the lease, of p_most messages, is divided among p_lanes of them.
+Returns: the turns as the next ones begin, with tokens, what runs, and until when they wait; the share of each, -1 for one that is not the newest of its lane any more, 0 for one that has to wait; and the limits of what may run.';

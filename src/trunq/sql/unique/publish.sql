@@ -20,12 +20,15 @@ create or replace function trunq_queue._uniquespecimen_publish_unique(
 )
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
+  c_has_tenants constant boolean := false /*has_tenants*/;
   v record;
   v_until "char"; v_free_at timestamptz; v_due_at timestamptz; v_replace boolean;
   v_turn bigint; v_holder bigint;
 begin
-/*tenant   perform trunq._check_tenant('_uniquespecimen', array[p_key]);
-*/  -- One condition for all that is unusual.
+  if c_has_tenants then
+    perform trunq._check_tenant('_uniquespecimen', array[p_key]);
+  end if;
+  -- One condition for all that is unusual.
   if num_nonnulls(p_delay, p_due_at, p_options, p_max_age, p_unique_for, p_on_conflict) > 0 or p_unique_key is null or p_unique_key = ''
       or p_priority is distinct from 0 or p_unique_until is distinct from 'done'
       or greatest(octet_length(p_kind), octet_length(p_key), octet_length(p_unique_key)) > 1000 /*limit label_bytes*/
@@ -71,6 +74,7 @@ create or replace function trunq_queue._uniquespecimen_unique_many(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
+  c_has_tenants constant boolean := false /*has_tenants*/;
   v_count constant integer := greatest(coalesce(cardinality(p_payloads), 0), coalesce(cardinality(p_bodies), 0));
   v record;
   v_kind text; v_key text; v_payload jsonb; v_body bytea; v_headers jsonb; v_priority smallint := 0;
@@ -81,8 +85,10 @@ begin
   if v_count = 0 then
     return;
   end if;
-/*tenant   perform trunq._check_tenant('_uniquespecimen', coalesce(p_keys, array[null]));
-*/  perform trunq._check_arrays('_uniquespecimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
+  if c_has_tenants then
+    perform trunq._check_tenant('_uniquespecimen', coalesce(p_keys, array[null]));
+  end if;
+  perform trunq._check_arrays('_uniquespecimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   perform trunq._check_more_arrays('_uniquespecimen', v_count, p_unique_keys, p_priorities);
   -- An array of one stands for all.
   if v_count > 1 then
