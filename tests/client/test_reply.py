@@ -28,7 +28,7 @@ from trunq import (
     Worker,
     reply,
 )
-from trunq.connection.silence import Watched
+from trunq.connection._sync.watched import Watched
 from trunq.embedded import Embedded
 from waiting import async_wait_until, wait_until
 

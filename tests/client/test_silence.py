@@ -18,6 +18,7 @@ from trunq import AsyncClient, Client
 from trunq.connection.silence import limit
 from trunq.embedded import Embedded
 from trunq.mover import Mover
+from trunq.spark.connection import Database
 from waiting import async_wait_until, wait_until
 
 LONG = "select pg_sleep(4)"
@@ -210,6 +211,14 @@ async def test_who_listens_notices_that_nothing_comes(
         work.publish()
         async with asyncio.timeout(PATIENCE):
             assert await first
+
+
+def test_what_the_driver_of_spark_asks_goes_on_after_a_silence(proxy: Proxy) -> None:
+    database = Database(lambda: proxy.dsn)
+    for _ in range(2):
+        assert database.run(lambda connection: connection.execute("select 1").fetchone()) == (1,)
+        proxy.silence()
+    database.close()
 
 
 async def test_a_mover_moves_each_message_once_over_a_silence(work: Engine, proxy: Proxy) -> None:

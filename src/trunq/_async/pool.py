@@ -10,8 +10,8 @@ from psycopg import AsyncConnection, IsolationLevel
 from psycopg_pool import AsyncConnectionPool
 
 from trunq.connection._async.session import fit
+from trunq.connection._async.watched import AsyncWatched
 from trunq.connection.pool import AsyncOwnPool
-from trunq.connection.silence import AsyncWatched
 
 AsyncPool = AsyncConnectionPool[AsyncConnection[Any]]
 

@@ -12,8 +12,8 @@ from psycopg import Connection, IsolationLevel
 from psycopg_pool import ConnectionPool
 
 from trunq.connection._sync.session import fit
+from trunq.connection._sync.watched import Watched
 from trunq.connection.pool import OwnPool
-from trunq.connection.silence import Watched
 
 Pool = ConnectionPool[Connection[Any]]
 

@@ -20,8 +20,9 @@ from psycopg.pq import ExecStatus, Format, PipelineStatus
 from psycopg.rows import tuple_row
 
 from trunq.connection._async.session import fit
+from trunq.connection._async.watched import AsyncWatched
 from trunq.connection._sync.session import fit as fit_sync
-from trunq.connection.silence import AsyncWatched, Watched
+from trunq.connection._sync.watched import Watched
 
 _CLEAN: Final = (
     b"select pg_catalog.pg_advisory_unlock_all(); close all; unlisten *; discard temp; reset role; reset all"

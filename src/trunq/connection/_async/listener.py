@@ -14,7 +14,7 @@ from typing import Any, Self
 from psycopg import AsyncConnection, Notify, sql
 
 from trunq.connection.ear import AsyncEar
-from trunq.connection.silence import AsyncWatched, lend, limit
+from trunq.connection.silence import Watching, lend, limit
 
 
 class AsyncListener:
@@ -44,7 +44,7 @@ class AsyncListener:
     @property
     def is_pooled(self) -> bool:
         """Whether a connection pooler in transaction mode is in between, so that nothing is heard."""
-        return isinstance(self.connection, AsyncWatched) and self.connection.is_pooled
+        return isinstance(self.connection, Watching) and self.connection.is_pooled
 
     @classmethod
     async def on(

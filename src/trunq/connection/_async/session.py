@@ -7,8 +7,8 @@ from typing import Any
 
 from psycopg import AsyncConnection, sql
 
+from trunq.connection._async.watched import AsyncWatched
 from trunq.connection.session import PROBE, adapt
-from trunq.connection.silence import AsyncWatched
 
 
 async def open_connection(

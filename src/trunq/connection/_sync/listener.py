@@ -16,7 +16,7 @@ from typing import Any, Self
 from psycopg import Connection, Notify, sql
 
 from trunq.connection.ear import Ear
-from trunq.connection.silence import Watched, lend, limit
+from trunq.connection.silence import Watching, lend, limit
 
 
 class Listener:
@@ -46,7 +46,7 @@ class Listener:
     @property
     def is_pooled(self) -> bool:
         """Whether a connection pooler in transaction mode is in between, so that nothing is heard."""
-        return isinstance(self.connection, Watched) and self.connection.is_pooled
+        return isinstance(self.connection, Watching) and self.connection.is_pooled
 
     @classmethod
     def on(cls, connection: Connection[Any], channel: str, hear: Callable[[Notify], None]) -> Self | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from psycopg import Connection, sql
 
+from trunq.connection._sync.watched import Watched
 from trunq.connection.session import PROBE, adapt
-from trunq.connection.silence import Watched
 
 
 def open_connection(conninfo: str, settings: Mapping[str, str] | None = None, **parameters: Any) -> Watched:
