@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 import psycopg
-from psycopg import AsyncConnection, sql
+from psycopg import Notify
 
 from trunq._async.passing import AsyncPassing
+from trunq.connection._async.listener import AsyncListener
 from trunq.connection.backoff import async_retrying, first_line, is_away
-from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
 from trunq.wire.scalar import LARGEST
@@ -33,33 +34,33 @@ class AsyncGates(AsyncPassing):
         queue that announces nothing (`set_publishing`), and behind a connection pooler.
         """
         channel = await self.announcement_channel(queue)
-        connection = await self._listen_on(channel)
+        heard: deque[Announced] = deque()
+
+        def hear(notification: Notify) -> None:
+            said = _ANNOUNCED.fullmatch(notification.payload)
+            if said and (first := int(said[1])) <= (last := int(said[2])) <= LARGEST:
+                heard.append(Announced(first, last))
+
+        listener = await self._listen_on(channel, hear)
         while True:
             try:
-                async for notification in connection.notifies():
-                    # Whoever is connected may notify, and say what he likes.
-                    said = _ANNOUNCED.fullmatch(notification.payload)
-                    if said and (first := int(said[1])) <= (last := int(said[2])) <= LARGEST:
-                        yield Announced(first, last)
+                while True:
+                    await listener.wait()
+                    while heard:
+                        yield heard.popleft()
             except psycopg.OperationalError as error:
                 if not is_away(error):
                     raise
                 log.warning("not listening to queue %s for now: %s", queue, first_line(error))
             finally:
-                await connection.close()
-            connection = await async_retrying()(self._listen_on, channel)
+                await listener.close()
+            listener = await async_retrying()(self._listen_on, channel, hear)
 
-    async def _listen_on(self, channel: str) -> AsyncConnection[Any]:
-        connection = await self.connect()
-        try:
-            probed = await (await connection.execute(PROBE)).fetchone()
-            if probed is not None and is_pooled(connection, probed):
-                raise InvalidArgument(
-                    "nothing can listen behind a connection pooler in transaction mode",
-                    "give this client the address of the server itself",
-                )
-            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
+    async def _listen_on(self, channel: str, hear: Callable[[Notify], None]) -> AsyncListener:
+        listener = await AsyncListener.on(await self.connect(), channel, hear)
+        if listener is None:
+            raise InvalidArgument(
+                "nothing can listen behind a connection pooler in transaction mode",
+                "give this client the address of the server itself",
+            )
+        return listener

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import psycopg
-from psycopg import Connection, sql
+from psycopg import Notify
 
 from trunq._sync.passing import Passing
+from trunq.connection._sync.listener import Listener
 from trunq.connection.backoff import first_line, is_away, retrying
-from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
 from trunq.wire.scalar import LARGEST
@@ -35,33 +36,33 @@ class Gates(Passing):
         queue that announces nothing (`set_publishing`), and behind a connection pooler.
         """
         channel = self.announcement_channel(queue)
-        connection = self._listen_on(channel)
+        heard: deque[Announced] = deque()
+
+        def hear(notification: Notify) -> None:
+            said = _ANNOUNCED.fullmatch(notification.payload)
+            if said and (first := int(said[1])) <= (last := int(said[2])) <= LARGEST:
+                heard.append(Announced(first, last))
+
+        listener = self._listen_on(channel, hear)
         while True:
             try:
-                for notification in connection.notifies():
-                    # Whoever is connected may notify, and say what he likes.
-                    said = _ANNOUNCED.fullmatch(notification.payload)
-                    if said and (first := int(said[1])) <= (last := int(said[2])) <= LARGEST:
-                        yield Announced(first, last)
+                while True:
+                    listener.wait()
+                    while heard:
+                        yield heard.popleft()
             except psycopg.OperationalError as error:
                 if not is_away(error):
                     raise
                 log.warning("not listening to queue %s for now: %s", queue, first_line(error))
             finally:
-                connection.close()
-            connection = retrying()(self._listen_on, channel)
+                listener.close()
+            listener = retrying()(self._listen_on, channel, hear)
 
-    def _listen_on(self, channel: str) -> Connection[Any]:
-        connection = self.connect()
-        try:
-            probed = (connection.execute(PROBE)).fetchone()
-            if probed is not None and is_pooled(connection, probed):
-                raise InvalidArgument(
-                    "nothing can listen behind a connection pooler in transaction mode",
-                    "give this client the address of the server itself",
-                )
-            connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _listen_on(self, channel: str, hear: Callable[[Notify], None]) -> Listener:
+        listener = Listener.on(self.connect(), channel, hear)
+        if listener is None:
+            raise InvalidArgument(
+                "nothing can listen behind a connection pooler in transaction mode",
+                "give this client the address of the server itself",
+            )
+        return listener
