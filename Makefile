@@ -26,6 +26,10 @@ test: $(READY) ## what a push needs (ARGS="tests/sql -k lease" for some)
 test-all: $(READY) ## the same on older versions of Postgres too, with every order, seed and load: some hours
 	@TRUNQ_TEST_ALL=1 $(BIN)/python -m pytest --timeout 3600 $(or $(ARGS),$(BESIDE))
 
+.PHONY: mutate
+mutate: $(READY) ## break a copy of the code, and see tests notice (ARGS="--only NAME", ARGS=--list): half an hour
+	@$(BIN)/python tools/mutate.py $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## publish and handle for MINUTES (30), and see what grows
 	@cd benchmarks && ../$(BIN)/python soak.py --minutes $(or $(MINUTES),30) $(ARGS)
