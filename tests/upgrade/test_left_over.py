@@ -91,9 +91,7 @@ def test_functions_by_which_leases_noted_messages_go_with_an_upgrade(database: s
     ask(session, "create_queue", queue="work")
     session.execute(OF_LEASES)
     assert len(session.execute(OF_QUEUES).fetchall()) == 3
-    migrate(session, "lease")
-    # A queue that is not up to date yet still calls what notes; whoever finds none left drops that.
-    assert fetch(session, "select to_regproc('trunq._note_expired') is not null")
+    # A queue that is not up to date yet still calls what notes: whoever finds none left drops that.
     session.execute("select trunq._outdate_queues('[]')")
     assert ask(session, "_refresh_next") == "work"
     assert ask(session, "_refresh_next") is None

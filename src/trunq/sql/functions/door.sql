@@ -36,11 +36,11 @@ language sql immutable as $$
     d(doors, functions)
   cross join lateral pg_catalog.unnest(d.functions) f(name)
 $$;
-comment on function trunq._doors() is 'Which doors of a queue lead to which function of trunq, that which shows most first.';
+comment on function trunq._doors is 'Which doors of a queue lead to which function of trunq, that which shows most first.';
 
 create or replace function trunq._doors_to(p_function text) returns text[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select d.doors from trunq._doors() d where d.function = p_function $$;
-comment on function trunq._doors_to(text) is 'The doors that lead to a function; null: none does.';
+comment on function trunq._doors_to is 'The doors that lead to a function; null: none does.';
 
 create or replace function trunq._add_doors() returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -90,7 +90,7 @@ $body$, v.queue, v.doors, case when v.proretset then 'return query execute' else
       substr(v.prosrc, v.at + length(c_begin))));
   end loop;
 end $$;
-comment on function trunq._add_doors() is
+comment on function trunq._add_doors is
   'Has the functions of trunq._doors, as their files have just made them, take a caller through a door. One whose p_queue may be null lists all queues to which the caller has one.';
 
 create or replace function trunq._owns() returns boolean
@@ -98,7 +98,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   return (select pg_has_role(current_user, n.nspowner, 'usage') from pg_namespace n where n.nspname = 'trunq');
 end $$;
-comment on function trunq._owns() is 'Whether the caller has the rights of the owner of trunq.';
+comment on function trunq._owns is 'Whether the caller has the rights of the owner of trunq.';
 
 create or replace function trunq._door(p_queue text, p_doors text[]) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -118,13 +118,13 @@ begin
   end loop;
   return null;
 end $$;
-comment on function trunq._door(text, text[]) is 'Through which of these doors of a queue the caller goes; null: through none, with its own rights.';
+comment on function trunq._door is 'Through which of these doors of a queue the caller goes; null: through none, with its own rights.';
 
 create or replace function trunq._open_to(p_doors text[]) returns setof text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name from trunq.queue q where trunq._door(q.name, p_doors) is not null order by q.name
 $$;
-comment on function trunq._open_to(text[]) is 'The queues of which the caller goes through one of these doors.';
+comment on function trunq._open_to is 'The queues of which the caller goes through one of these doors.';
 
 create or replace function trunq._returned(p_function text) returns table (place bigint, name text, type text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -132,7 +132,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from pg_proc p cross join lateral unnest(p.proargmodes, p.proargnames, p.proallargtypes) with ordinality a(mode, name, type, place)
   where p.pronamespace = 'trunq'::regnamespace and p.proname = p_function and a.mode = 't'
 $$;
-comment on function trunq._returned(text) is 'The columns of a function of trunq that returns a table.';
+comment on function trunq._returned is 'The columns of a function of trunq that returns a table.';
 
 create or replace function trunq._call_inside(p_queue text, p_door text, p_function text, p_arguments text[]) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -159,4 +159,4 @@ begin
     ', ' order by r.place) into v_columns from trunq._returned(p_function) r;
   return format('select %s from trunq.%I(%s) value', coalesce(v_columns, case when v_is_void then 'null::text' else 'value::text' end), p_function, v_arguments);
 end $$;
-comment on function trunq._call_inside(text, text, text, text[]) is 'The call of a function behind a door of a queue, which runs it with the owner''s rights; 42501 when the door does not lead there.';
+comment on function trunq._call_inside is 'The call of a function behind a door of a queue, which runs it with the owner''s rights; 42501 when the door does not lead there.';

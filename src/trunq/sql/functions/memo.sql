@@ -33,7 +33,7 @@ begin
   end if;
   return v_version;
 end $$;
-comment on function trunq.set_memo(text, text, jsonb, interval, bigint) is
+comment on function trunq.set_memo is
   'Keeps a value under a scope and a name, until p_expires from now (null: for ever). p_expected: only over the version that the caller read; 0: only if there is none.
 Returns: its new version; null when p_expected is not what is there, and nothing was changed.
 Raises: TQ005 for a scope or a name that is empty or over 200 bytes, no value, or a time that is over; TQ025 for a value over 65536 bytes.
@@ -49,7 +49,7 @@ begin
     select m.scope, m.name, m.value, m.version, m.updated_at, m.expires_at from trunq.memo m
     where m.scope = p_scope and m.name = p_name and (m.expires_at > trunq.clock()) is not false;
 end $$;
-comment on function trunq.get_memo(text, text) is
+comment on function trunq.get_memo is
   'A memo with its version, which set_memo and delete_memo take as p_expected.
 Returns: no row when there is none.
 Raises: TQ005.';
@@ -64,7 +64,7 @@ begin
   returning (m.expires_at > trunq.clock()) is not false into v_is_valid;
   return coalesce(v_is_valid, false);
 end $$;
-comment on function trunq.delete_memo(text, text, bigint) is
+comment on function trunq.delete_memo is
   'Deletes a memo; with p_expected, only that version.
 Returns: false when there was none, or another version.
 Raises: TQ005.
@@ -84,7 +84,7 @@ begin
       and (m.expires_at > trunq.clock()) is not false
     order by m.scope, m.name limit p_limit;
 end $$;
-comment on function trunq.list_memos(text, text, integer, text, text) is
+comment on function trunq.list_memos is
   'Memos by scope and name, of one scope or all, p_limit of them at most (1,000); p_prefix: those whose names begin so; p_after_scope and p_after: scope and name of the last one of the page before.
 Raises: TQ005.';
 
@@ -99,7 +99,7 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
-comment on function trunq.forget_memos() is
+comment on function trunq.forget_memos is
   'Deletes memos whose time is over, at most 1,000. Nobody reads them meanwhile. A leader does so each minute.
 Returns: how many.
 Locks: the rows it deletes.';
@@ -115,13 +115,13 @@ begin
       'put what is long into the value');
   end if;
 end $$;
-comment on function trunq._check_memo(text, text) is 'Refuses (TQ005) what cannot be the scope and the name of a memo.';
+comment on function trunq._check_memo is 'Refuses (TQ005) what cannot be the scope and the name of a memo.';
 
 -- Whoever works for a queue, or administers it, keeps memos under its name: in the scope `orders`, or one that begins with `orders:`.
 
 create or replace function trunq._memo_queue(p_scope text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select split_part(p_scope, ':', 1) $$;
-comment on function trunq._memo_queue(text) is 'The queue whose roles may use the memos of a scope.';
+comment on function trunq._memo_queue is 'The queue whose roles may use the memos of a scope.';
 
 create or replace function trunq._check_scope(p_queue text, p_scope text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -131,4 +131,4 @@ begin
       format('take the scope %s, or %s:something', p_queue, p_queue));
   end if;
 end $$;
-comment on function trunq._check_scope(text, text) is 'Refuses (42501) a scope that is not of a queue.';
+comment on function trunq._check_scope is 'Refuses (42501) a scope that is not of a queue.';

@@ -28,7 +28,7 @@ begin
   perform trunq._change_role(trunq._find_queue(p_queue), p_role, p_grantee, true, coalesce(p_payload, false));
   perform trunq._go_back(v_role);
 end $$;
-comment on function trunq.grant_role(text, text, text, boolean) is
+comment on function trunq.grant_role is
   'Lets a database role do with one queue what a publisher, worker, reader or admin does, and no more. publisher: publish, in every way. worker: lease, extend, answer, read batches. reader: see status, lists and history; payloads, headers and results with p_payload alone. admin: see as a reader does, pause, resume, limit, cancel, requeue, purge, set lanes, close and open. For the owner of trunq or a member of that role, who leads, creates, drops and grants.
 Raises: TQ001; TQ005 for an unknown role, of a queue or in the database, and for the owner.
 Locks: others who grant, to the end of the transaction.';
@@ -50,7 +50,7 @@ begin
   perform trunq._go_back(v_role);
   return v_had;
 end $$;
-comment on function trunq.revoke_role(text, text, text) is
+comment on function trunq.revoke_role is
   'Takes a role of a queue away from a database role. With its last one it may not use the schemas of trunq any more.
 Returns: false when it did not have it, by a grant of its own: what it has as a member of another role stays.
 Raises: TQ001, TQ005.
@@ -67,7 +67,7 @@ begin
     select q.name, r.role, r.grantee, r.payload from trunq.queue q cross join trunq._roles(q) r
     where p_queue is null or q.name = p_queue order by q.name, r.role, r.grantee;
 end $$;
-comment on function trunq.list_roles(text) is
+comment on function trunq.list_roles is
   'Who has which role of which queue, as granted. payload: whether a reader sees payloads (null for the others). Members of a grantee have the role too.
 Raises: TQ001.';
 
@@ -85,7 +85,7 @@ begin
       'name another role, which is not the owner');
   end if;
 end $$;
-comment on function trunq._check_role(text, text, text) is 'Refuses (TQ001, TQ005) what cannot be granted.';
+comment on function trunq._check_role is 'Refuses (TQ001, TQ005) what cannot be granted.';
 
 create or replace function trunq._go_back(p_role text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -95,7 +95,7 @@ begin
     perform set_config('role', p_role, true);
   end if;
 end $$;
-comment on function trunq._go_back(text) is 'Ends what trunq._become_owner began.';
+comment on function trunq._go_back is 'Ends what trunq._become_owner began.';
 
 create or replace function trunq._change_role(p_queue trunq.queue, p_role text, p_grantee text, p_grant boolean, p_payload boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -142,7 +142,7 @@ begin
       where a.attrelid = format('trunq_queue.%I', v_view)::regclass and a.attnum > 0 and a.attname <> all (trunq._secret_columns())), v_view, v_to);
   end if;
 end $$;
-comment on function trunq._change_role(trunq.queue, text, text, boolean, boolean) is
+comment on function trunq._change_role is
   'Grants or revokes what a role of a queue consists of; for a reader: with payloads, or, when it revokes, all of them. The caller holds the lock of rights.';
 
 create or replace function trunq._role_functions(p_queue text, p_role text, p_payload boolean) returns text[]
@@ -154,11 +154,11 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
       when 'reader' then case when p_payload then '{read,read_payload}'::text[] else '{read}' end
       when 'admin' then '{administer}' end) v)
 $$;
-comment on function trunq._role_functions(text, text, boolean) is 'The functions of a queue that a role of it may execute, besides those that run with the caller''s rights.';
+comment on function trunq._role_functions is 'The functions of a queue that a role of it may execute, besides those that run with the caller''s rights.';
 
 create or replace function trunq._secret_columns() returns text[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select '{payload,body,headers,result}'::text[] $$;
-comment on function trunq._secret_columns() is 'What of a message a reader sees only where its role says so.';
+comment on function trunq._secret_columns is 'What of a message a reader sees only where its role says so.';
 
 create or replace function trunq._roles(p_queue trunq.queue) returns table (role text, grantee text, payload boolean)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -176,7 +176,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
       select from granted p where p.object = 'read_payload' and p.grantee = g.grantee) end
   from granted g join pg_roles r on r.oid = g.grantee where g.object <> 'read_payload'
 $$;
-comment on function trunq._roles(trunq.queue) is 'Who has which role of a queue, as the catalog says.';
+comment on function trunq._roles is 'Who has which role of a queue, as the catalog says.';
 
 create or replace function trunq._keep_roles(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -187,7 +187,7 @@ begin
     perform trunq._change_role(p_queue, v_role.role, v_role.grantee, true, coalesce(v_role.payload, false));
   end loop;
 end $$;
-comment on function trunq._keep_roles(trunq.queue) is 'Grants the roles of a queue again, so that they reach what an upgrade made.';
+comment on function trunq._keep_roles is 'Grants the roles of a queue again, so that they reach what an upgrade made.';
 
 create or replace function trunq._end_roles(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -204,7 +204,7 @@ begin
     perform trunq._shut_out(v_role.grantee);
   end loop;
 end $$;
-comment on function trunq._end_roles(trunq.queue) is 'Revokes all roles of a queue that is being dropped.';
+comment on function trunq._end_roles is 'Revokes all roles of a queue that is being dropped.';
 
 create or replace function trunq._shut_out(p_grantee text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -219,4 +219,4 @@ begin
     execute format('revoke usage on schema trunq, trunq_queue, trunq_log, trunq_data from %I', p_grantee);
   end if;
 end $$;
-comment on function trunq._shut_out(text) is 'Takes from a database role what it has by any role of a queue, or by any publisher''s, when it has none any more.';
+comment on function trunq._shut_out is 'Takes from a database role what it has by any role of a queue, or by any publisher''s, when it has none any more.';

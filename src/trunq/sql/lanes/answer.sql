@@ -24,7 +24,7 @@ begin
   end if;
   return null;
 end $$;
-comment on function trunq_queue._lanespecimen_wake_lanes() is
+comment on function trunq_queue._lanespecimen_wake_lanes is
   'After a receipt: the lanes of its messages, where they have limits, are to be looked at again.';
 
 create or replace function trunq_queue._lanespecimen_go_on(
@@ -43,7 +43,7 @@ begin
     select g.priority, coalesce(g.key, '') /*lane*/ lane from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, l.txid, l.id, p_subscription_id) offset 0) g on true;
   perform trunq._ring(0 /*queue_id*/);
 end $$;
-comment on function trunq_queue._lanespecimen_go_on(integer, bigint[], bigint[], xid8[]) is
+comment on function trunq_queue._lanespecimen_go_on is
   'Of a subscription in order: messages of a lease are over and do not come back, so that their lanes go on.';
 
 create or replace function trunq_queue._lanespecimen_let_go(
@@ -55,7 +55,7 @@ begin
   select p_subscription_id, u.priority, coalesce(u.key, ''), u.id from unnest(p_ids, p_priorities, p_keys) u(id, priority, key);
   perform trunq._ring(0 /*queue_id*/);
 end $$;
-comment on function trunq_queue._lanespecimen_let_go(integer, bigint[], smallint[], text[]) is
+comment on function trunq_queue._lanespecimen_let_go is
   'Of a subscription in order, which goes by keys: messages that were put off are over, so that their lanes go on.';
 
 create or replace function trunq_queue._lanespecimen_make_room(p_subscription_id integer, p_lease_id bigint) returns void
@@ -85,5 +85,5 @@ begin
       where (o.lease_id = p_lease_id and o.id = any (v_ids)) is not true) o) n
   where t.subscription_id = p_subscription_id and t.seq = n.seq and t.segment = n.segment and t.lease_id = p_lease_id;
 end $$;
-comment on function trunq_queue._lanespecimen_make_room(integer, bigint) is
+comment on function trunq_queue._lanespecimen_make_room is
   'After a lease sorted out messages of its own (trunq_queue.<queue>_sort_out): these take no token of their lane, and no place among those that run.';

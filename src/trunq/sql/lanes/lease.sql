@@ -461,8 +461,8 @@ begin
       c.timer_at, c.classes, c.heads, v_now, v_tokens, v_tokens_at, v_open);
   end if;
 end $$;
-revoke execute on function trunq_queue._lanespecimen_lease(text, text, integer, interval, bigint) from public;
-comment on function trunq_queue._lanespecimen_lease(text, text, integer, interval, bigint) is
+revoke execute on function trunq_queue._lanespecimen_lease from public;
+comment on function trunq_queue._lanespecimen_lease is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker, from the lanes whose turn it is.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.

@@ -311,8 +311,8 @@ begin
       v_tokens, v_tokens_at, v_open);
   end if;
 end $$;
-revoke execute on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) from public;
-comment on function trunq_queue._specimen_lease(text, text, integer, interval, bigint) is
+revoke execute on function trunq_queue._specimen_lease from public;
+comment on function trunq_queue._specimen_lease is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.
@@ -373,7 +373,7 @@ begin
       where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, p_subscription_id) offset 0) g
     order by u.at;
 end $$;
-comment on function trunq_queue._specimen_sort_out(integer, bigint, timestamptz) is
+comment on function trunq_queue._specimen_sort_out is
   'Of a lease that has messages which nobody is to handle any more (trunq._fate): answers these, in the transaction of the lease. So lease and receipts stay the whole history.
 Returns: the others, as lease does.';
 
@@ -399,7 +399,7 @@ begin
     where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
   end if;
 end $$;
-comment on function trunq_queue._specimen_bury(integer, bigint, bigint[], timestamptz, "char") is
+comment on function trunq_queue._specimen_bury is
   'Answers messages of a lease that were not handed out: dead, reason expired (e) or cancelled (c).';
 
 create or replace function trunq_queue._specimen_extend(
@@ -463,8 +463,8 @@ begin
   expires_at := v_until;
   return next;
 end $$;
-revoke execute on function trunq_queue._specimen_extend(text, bigint, bigint, interval) from public;
-comment on function trunq_queue._specimen_extend(text, bigint, bigint, interval) is
+revoke execute on function trunq_queue._specimen_extend from public;
+comment on function trunq_queue._specimen_extend is
   'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
 Returns: the new end, and those of its messages that somebody cancelled: whoever handles one should stop.
 Raises: TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
@@ -486,4 +486,4 @@ begin
     from trunq.subscription s where s.subscription_id = p_subscription_id;
   end if;
 end $$;
-comment on function trunq_queue._specimen_position(integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
+comment on function trunq_queue._specimen_position is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';

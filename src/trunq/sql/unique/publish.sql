@@ -59,8 +59,8 @@ begin
   insert into trunq_log._uniquespecimen (id, priority, kind, key, payload, headers, body, options, due_at, unique_key, unique_turn, unique_until)
   values (id, p_priority, p_kind, p_key, p_payload, p_headers, p_body, p_options, v_due_at, p_unique_key, coalesce(v_turn, 1), coalesce(v_until, 'd'));
 end $$;
-revoke execute on function trunq_queue._uniquespecimen_publish_unique(jsonb, text, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval, text, interval, text) from public;
-comment on function trunq_queue._uniquespecimen_publish_unique(jsonb, text, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval, text, interval, text) is
+revoke execute on function trunq_queue._uniquespecimen_publish_unique from public;
+comment on function trunq_queue._uniquespecimen_publish_unique is
   'Publishes one message in the caller''s transaction, if no other holds its unique key, or in the place of that one.
 Returns: its id and true; else the id of the message that holds the key, and false.
 Raises: TQ005, TQ006; TQ015 where p_on_conflict is raise.
@@ -151,6 +151,6 @@ begin
     u(id, payload, kind, key, headers, body, priority, k, turn, is_new)
   where u.is_new;
 end $$;
-revoke execute on function trunq_queue._uniquespecimen_unique_many(jsonb[], text[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[], text, interval, text) from public;
-comment on function trunq_queue._uniquespecimen_unique_many(jsonb[], text[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[], text, interval, text) is
+revoke execute on function trunq_queue._uniquespecimen_unique_many from public;
+comment on function trunq_queue._uniquespecimen_unique_many is
   'What publish_many_unique does.';
