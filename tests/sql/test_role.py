@@ -374,24 +374,18 @@ def test_memos_of_a_queue_are_those_of_its_roles(
             call(session, "list_memos", scope=scope)
     with refused("42501"):
         call(session, "list_memos")
-    # Behind the door of its queue it asks for the scope of another.
-    with refused("42501", "keep their memos in its scope"):
-        arguments = [
-            "p_scope",
-            "other",
-            "p_name",
-            "page",
-            "p_value",
-            "1",
-            "p_expires",
-            None,
-            "p_expected",
-            None,
-        ]
-        door = {"worker": "work", "admin": "administer"}[role]
-        session.execute(
-            f"select * from trunq_queue.mine_{door}('set_memo', %s) t(v text)".encode(), (arguments,)
-        )
+    # Behind the door of its queue it asks for the scope of another, or of two, or of none.
+    door = {"worker": "work", "admin": "administer"}[role]
+    for arguments, refusal in (
+        (["p_scope", "other"], "keep their memos in its scope"),
+        (["p_prefix", "p_scope", "p_after", "mine", "p_scope", "other"], "keep their memos in its scope"),
+        (["p_prefix", "p_scope", "p_after", "mine"], "keep their memos in its scope"),
+        (["p_scope", "mine", "p_scope", "other"], "more than one row"),
+    ):
+        with pytest.raises(psycopg.Error, match=refusal):
+            session.execute(
+                f"select * from trunq_queue.mine_{door}('list_memos', %s) t(v text)".encode(), (arguments,)
+            )
 
 
 def test_who_awaits_reads_replies_and_who_reads_finds_references(

@@ -11,7 +11,7 @@
 --     v_value text;
 --   begin
 --     if v_door is not null then
---       execute format('select t.value from trunq_queue.%I($1, $2) as t(value text)', concat(p_queue, '_', v_door))
+--       execute format('select t.* from trunq_queue.%I($1, $2) as t(value text)', concat(p_queue, '_', v_door))
 --         into v_value using 'reclaim', array['p_subscription', p_subscription::text, 'p_worker', p_worker::text]::text[];
 --       return v_value::integer;
 --     end if;
