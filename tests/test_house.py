@@ -117,6 +117,12 @@ def test_no_name_has_two_functions(sql: psycopg.Connection[Any]) -> None:
     assert {name for (name,) in rows} == OVERLOADED
 
 
+def test_functions_are_named_without_their_arguments_where_one_has_the_name() -> None:
+    pattern = r"^(?:comment|\w+ execute) on (?:function|procedure) (trunq\.(\w+))\("
+    found = [match for path in SQL for match in re.findall(pattern, path.read_text(), re.MULTILINE)]
+    assert {full for full, name in found if name not in OVERLOADED} == set()
+
+
 @pytest.mark.parametrize("client", [AsyncClient, Client])
 def test_every_function_is_a_method_with_its_parameters_and_the_reverse(
     functions: list[Function], client: type

@@ -11,7 +11,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, burn, call, drain, fetch, lease, move_clock, named, new_names, publish, refused, state
+from calling import (
+    answer,
+    ask,
+    burn,
+    call,
+    drain,
+    fetch,
+    lease,
+    move_clock,
+    named,
+    new_names,
+    publish,
+    refused,
+    state,
+)
 from trunq import history, install
 from trunq.embedded import Embedded
 

@@ -39,7 +39,7 @@ $$;
 comment on function trunq._states is 'The states of a message, for one shared subscription; is_open: it may still be handed out.';
 
 create or replace function trunq._is_open(p_state text) returns boolean
-language sql immutable parallel safe as $$ select exists (select from trunq._states() s where s.state = p_state and s.is_open) $$;
+language sql immutable parallel safe as $$ select exists (select from trunq._states() s where s.state operator(pg_catalog.=) p_state and s.is_open) $$;
 comment on function trunq._is_open is 'Whether a message in this state may still be handed out.';
 
 create or replace function trunq._vocabulary()
@@ -68,7 +68,7 @@ $$;
 comment on function trunq._vocabulary is 'The words that an argument, or an answer, may be, by what they are about; verb: the functions that each queue has for itself.';
 
 create or replace function trunq._words(p_subject text) returns text[]
-language sql immutable parallel safe as $$ select v.words from trunq._vocabulary() v where v.subject = p_subject $$;
+language sql immutable parallel safe as $$ select v.words from trunq._vocabulary() v where v.subject operator(pg_catalog.=) p_subject $$;
 comment on function trunq._words is 'The words about a subject.';
 
 create or replace function trunq._either(p_words text[]) returns text

@@ -304,7 +304,7 @@ begin
       -- Values that lie outside of their rows are fetched when the rows are sent.
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
       where i.inhparent = 'trunq_log._specimen'::regclass and pg_relation_size(c.reltoastrelid) > 0) then
-    perform trunq_queue._specimen_keep_window(p_sub.subscription_id, p_batch_id);
+    perform trunq_queue._specimen_keep_span(p_sub.subscription_id, p_batch_id);
   end if;
   begin
     select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
@@ -344,7 +344,7 @@ end $$;
 comment on function trunq_queue._specimen_read_page is
   'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading. It keeps no lock, or those on the segments of the batch.';
 
-create or replace function trunq_queue._specimen_keep_window(p_subscription_id integer, p_batch_id bigint) returns void
+create or replace function trunq_queue._specimen_keep_span(p_subscription_id integer, p_batch_id bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -372,5 +372,5 @@ begin
     execute format('lock table only trunq_data.%I in access share mode', '_specimen_log_' || v_segment);
   end loop;
 end $$;
-comment on function trunq_queue._specimen_keep_window is
+comment on function trunq_queue._specimen_keep_span is
   'Keeps the segments in which a batch has messages from being emptied, to the end of the transaction. The batch keeps them anyway while it is open.';
