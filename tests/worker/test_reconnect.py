@@ -392,7 +392,7 @@ async def test_a_role_with_settings_of_its_own_is_served_all_the_same(queue: Que
 
 
 ALL = 6
-"""Connections of a worker that leads: three to work, three to lead. One that is idle notices at its next use."""
+"""Connections of a worker that leads: three to work, three to lead. An idle one notices at its next use."""
 
 
 async def test_an_outage_is_one_line_in_the_log(
