@@ -93,7 +93,8 @@ def test_who_awaits_a_result_gets_it_and_forged_ones_are_logged_once(
 ) -> None:
     id = client.publish("orders", 1, awaited=True)
     listening = (
-        "select count(*) from pg_stat_activity where datname = current_database() and query ~* 'list_replies'"
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        " and query ~* 'list_replies'"
     )
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.result, "orders", id, timeout=PATIENCE)

@@ -19,6 +19,10 @@ begin
   for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue order by q.name loop
     begin
       return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
+      return query select * from trunq._warn_unhandled(v_queue.name);
+      return query select * from trunq._warn_unread(v_queue.name);
+      return query select * from trunq._warn_takers(v_queue.name);
+      return query select * from trunq._warn_space(v_queue.name);
       raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
     exception when sqlstate 'TQ900' then
     end;
@@ -27,13 +31,9 @@ begin
   return query select * from trunq._warn_locked(p_queue);
   return query select * from trunq._warn_idle(p_queue);
   return query select * from trunq._warn_expired(p_queue);
-  return query select * from trunq._warn_unhandled(p_queue);
-  return query select * from trunq._warn_unread(p_queue);
   return query select * from trunq._warn_unranked(p_queue);
   return query select * from trunq._warn_schedules(p_queue);
   return query select * from trunq._warn_captures(p_queue);
-  return query select * from trunq._warn_takers(p_queue);
-  return query select * from trunq._warn_space(p_queue);
   return query select * from trunq._warn_movers(p_queue);
   return query select * from trunq._warn_pipelines(p_queue);
   return query select * from trunq._warn_recovery() where p_queue is null;
@@ -173,11 +173,7 @@ begin
   loop
     continue when (v.sub).created_at >= v_now - v.age;
     continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
-    begin
-      v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - v.age);
-      raise exception using errcode = 'TQ900';
-    exception when sqlstate 'TQ900' then
-    end;
+    v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - v.age);
     continue when v_oldest is null;
     queue := v.name;
     subscription := split_part(v.subscription, '#', 1);
