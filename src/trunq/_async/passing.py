@@ -318,9 +318,9 @@ class AsyncPassing(AsyncAccess):
         lane that has none of its own: messages that run at once (1 to 1,000), messages handed out a second
         (rate), and how many at once after a pause (burst).
 
-        What is left out is no limit, also where there was one. The policy fair, the default, serves each lane
-        in turn, priority the smallest first, ranked as `function` says (in Python: trunq.Ranks), a function
-        of yours that a leader or a worker was given by that name; every eighth lease goes to the oldest turn.
+        A limit that is left out is removed. The policy fair, the default, serves each lane in turn, priority
+        the smallest first, ranked as `function` says (in Python: trunq.Ranks), a function of yours that a
+        leader or a worker was given by that name; every eighth lease goes to the oldest turn.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -350,11 +350,12 @@ class AsyncPassing(AsyncAccess):
         rank: int | None = None,
         connection: AsyncGiven | None = None,
     ) -> None:
-        """Sets the limits of one lane, its weight (how many times the share of another it gets) and its rank
-        (-100 to 100, the smallest is served first; without one, its place by the policy: so a subscription
-        gives kinds their priority).
+        """Sets the limits of one lane, its weight (how many times the share of another lane it gets) and its
+        rank (-100 to 100, the smallest is served first; without one, its place by the policy: so a
+        subscription gives kinds their priority).
 
-        What is left out is as for the other lanes. A limit counts what is handed out from then on.
+        What is left out is as for the other lanes. A limit counts only messages that are handed out after
+        this call.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -382,9 +383,9 @@ class AsyncPassing(AsyncAccess):
         until: datetime | None = None,
         connection: AsyncGiven | None = None,
     ) -> None:
-        """Hands nothing more out of a lane until `until` (left out: until it is resumed).
+        """Stops handing out messages of a lane until `until` (left out: until it is resumed).
 
-        What runs goes on.
+        Messages that are being handled go on.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -407,7 +408,7 @@ class AsyncPassing(AsyncAccess):
         priority: int | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
-        """Hands messages of a paused lane out again, at once.
+        """Ends the pause of a lane, at once.
 
         Returns False when it was not paused. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument,
         WrongMode.
@@ -498,8 +499,8 @@ class AsyncPassing(AsyncAccess):
     async def list_fates(
         self, queue: str, subscription: str, ids: Iterable[int], *, connection: AsyncGiven | None = None
     ) -> list[Fate]:
-        """What became of messages that a subscription gave back, asked in the same transaction: wait, the
-        time until each runs again, or reason, why it is dead.
+        """What became of messages that a subscription gave back, asked in the same transaction. wait: the
+        time until a message is handed out again; reason: why it is dead.
 
         Returns no row for a message that runs again at once, or is neither delayed nor dead. Raises
         QueueNotFound, SubscriptionNotFound.
@@ -537,7 +538,7 @@ class AsyncPassing(AsyncAccess):
     async def tick(
         self, queue: str, *, force: bool | None = None, connection: AsyncGiven | None = None
     ) -> int | None:
-        """Cuts a tick when one is due, or always when forced, also where ticks are paused or external.
+        """Cuts a tick when one is due, or, forced, always, even where ticks are paused or external.
 
         Returns its id, None when none was due, or somebody else cuts one just now. Raises QueueNotFound,
         WrongIsolation, ClusterChanged.
@@ -573,10 +574,10 @@ class AsyncPassing(AsyncAccess):
         return returned
 
     async def pause_ticks(self, queue: str, *, connection: AsyncGiven | None = None) -> bool:
-        """Cuts no ticks of a queue until `resume_ticks`, neither the leader nor readers: exclusive
-        subscriptions have nothing to read behind the newest one.
+        """Stops cutting ticks of a queue until `resume_ticks`, by the leader and by readers: exclusive
+        subscriptions have nothing to read behind the newest tick.
 
-        A forced tick is cut all the same.
+        A forced tick is still cut.
 
         Returns False when they were paused. Raises QueueNotFound.
         """
@@ -617,10 +618,10 @@ class AsyncPassing(AsyncAccess):
         *,
         connection: AsyncGiven | None = None,
     ) -> bool:
-        """Finishes the open batch: the position moves to its last tick; with `upto_txid` and `upto_id`
-        (read_batch tells them), behind that message, and the next batch is the rest.
+        """Finishes the open batch: the position moves to its last tick, or, with `upto_txid` and `upto_id`
+        (read_batch returns them), behind that message, and the next batch is the rest.
 
-        In the transaction that holds what the batch led to, both happen, or neither.
+        Called in the transaction that writes what the batch led to, both are committed, or neither.
 
         Returns False when it was finished before. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument
         for a place outside of the batch, WrongIsolation, SubscriptionBusy, WrongMode; LeaseLost when another
@@ -689,12 +690,12 @@ class AsyncPassing(AsyncAccess):
         connection: AsyncGiven | None = None,
     ) -> list[DeadMessage]:
         """Dead messages, newest first, `limit` of them at most (100); `before`: the last dead_id of the page
-        before. errors: one entry an attempt.
+        before. errors: one entry for each attempt.
 
         `brief` leaves out what is slow to read: payload and headers (None), and all errors but the last.
-        Filters: `kind`, `key`, `error` (what the last error contains, in any case), `older_than` and
-        `newer_than` (how long it is dead), `reason`: rejected, max_attempts, lease_expired, expired or
-        cancelled.
+        Filters: `kind`, `key`, `error` (text that the last error contains, in upper or lower case),
+        `older_than` and `newer_than` (how long it is dead), `reason`: rejected, max_attempts, lease_expired,
+        expired or cancelled.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument.
         """
@@ -754,10 +755,10 @@ class AsyncPassing(AsyncAccess):
         return returned
 
     async def forget(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
-        """Deletes dead messages that are older than their subscription keeps them (dead_retention), and what
-        was noted about messages that were cancelled or reported progress and are over, at most 1,000 of each
-        subscription; replies whose time is over, at most 1,000; and forgets unique keys that nobody holds,
-        and captures of tables that were dropped.
+        """Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes
+        about cancellations and progress of finished messages, at most 1,000 of each subscription; expired
+        replies, at most 1,000; and forgets unique keys that nobody holds, and captures of tables that were
+        dropped.
 
         Returns how many of all. Raises QueueNotFound.
         """
@@ -780,9 +781,9 @@ class AsyncPassing(AsyncAccess):
         *,
         connection: AsyncGiven | None = None,
     ) -> int:
-        """Hands dead messages out again, from their first attempt on, their errors kept, whatever their
-        expiry was: all of the queue or of one subscription, those named (`ids`), or those that the filters of
-        list_dead find.
+        """Hands dead messages out again, with all their attempts before them, their errors kept, even if they
+        had expired: all of the queue or of one subscription, those named (`ids`), or those that the filters
+        of list_dead find.
 
         `limit`: the oldest so many; `before`: only those with a smaller dead_id, so that calls in parts come
         to an end while messages die. A message whose unique key another holds stays dead, with a warning, and
@@ -860,7 +861,8 @@ class AsyncPassing(AsyncAccess):
         NOTIFY on channel, with the name of the subscription and the id; `into`: the message is published into
         that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why.
 
-        All of it is of the transaction in which the message dies. Left out: as it is.
+        All of it happens in the transaction in which the message dies. Arguments that are left out keep their
+        values.
 
         Returns how it is now, and the channel of the queue. Raises QueueNotFound, SubscriptionNotFound,
         InvalidArgument for the queue itself; QueueInUse while an open transaction gives messages up, the
@@ -913,9 +915,10 @@ class AsyncPassing(AsyncAccess):
 
         Pages go by id, which sessions draw 32 at a time. `state`: one of scheduled, ready, leased, retrying,
         done, dead, replaced and purged. `brief` leaves out (None) what a table does not show and is slow to
-        read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (what the last error
-        contains, in any case), `older_than` and `newer_than` (how long ago it was published); with one, and
-        for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
+        read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text that the last error
+        contains, in upper or lower case), `older_than` and `newer_than` (how long ago it was published); with
+        one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where
+        to go on.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -940,12 +943,12 @@ class AsyncPassing(AsyncAccess):
         self, queue: str, archive_for: Interval | None = None, *, connection: AsyncGiven | None = None
     ) -> bool:
         """Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>,
-        which is yours to read: one row an attempt that is over, with its message, outcome, error, result,
+        which is yours to read: one row for each finished attempt, with its message, outcome, error, result,
         worker and times.
 
-        It begins with what the queue still holds. `archive_for`: how long rows stay (None or 0: for ever), by
-        whole months. Of a queue that has one, it changes `archive_for` (None: nothing, 0: for ever). An
-        archive that a dropped queue of this name left is continued.
+        It begins with what the queue still holds. `archive_for`: how long rows are kept, by whole months
+        (None or 0: for ever). Where the queue has an archive already, the call changes `archive_for` (None:
+        unchanged; 0: for ever). Where a dropped queue of this name left an archive, it is continued.
 
         Returns True when the queue had none. Raises QueueNotFound, InvalidArgument, WrongIsolation;
         QueueInUse when an open transaction creates or drops it for 5 seconds.
@@ -958,8 +961,8 @@ class AsyncPassing(AsyncAccess):
     async def drop_archive(self, queue: str, *, connection: AsyncGiven | None = None) -> None:
         """Drops the archive of a queue, with all its rows; also the one that a dropped queue left.
 
-        Raises QueueNotFound; InvalidArgument when the queue has none; QueueInUse while somebody reads it for
-        5 seconds.
+        Raises QueueNotFound; InvalidArgument when the queue has none; QueueInUse when somebody has read it
+        for 5 seconds without an end.
         """
         await self._value(connection, "drop_archive", queue=queue)
 
@@ -994,9 +997,9 @@ class AsyncPassing(AsyncAccess):
         return returned
 
     async def drop_taker(self, queue: str, taker: str, *, connection: AsyncGiven | None = None) -> None:
-        """Keeps nothing for a taker any more: rotation empties what it has not taken.
+        """Keeps nothing for a taker any more: rotation may empty what it has not taken.
 
-        To drop its pipeline does so, too.
+        Dropping its pipeline does so, too.
 
         Raises QueueNotFound; InvalidArgument when there is none of that name.
         """
@@ -1005,19 +1008,19 @@ class AsyncPassing(AsyncAccess):
     async def list_takers(
         self, queue: str | None = None, *, connection: AsyncGiven | None = None
     ) -> list[Taker]:
-        """Who takes the history of queues elsewhere. behind: how long ago the first attempt ended that is not
-        taken yet (None: all are); open: leases that it passed while they were open, and will come back to;
-        taken_at: when it last took all there was up to a place.
+        """Takers of queues, which copy their history elsewhere. behind: how long ago the first attempt ended
+        that is not taken yet (None: all are); open: leases that it passed while they were open, and will come
+        back to; taken_at: when it last took all there was up to a place.
 
         Raises QueueNotFound.
         """
         return await self._records(connection, Taker, "list_takers", queue=queue)
 
     async def status(self, queue: str | None = None, *, connection: AsyncGiven | None = None) -> list[Status]:
-        """One row a subscription, and one a group. ready: waiting now; leased: held; delayed: put off; dead:
-        given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a
-        minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are
-        estimates.
+        """One row for each subscription, and one for each group. ready: waiting now; leased: held; delayed:
+        put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a
+        lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the
+        numbers are estimates.
 
         Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties
         (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by
@@ -1050,8 +1053,8 @@ class AsyncPassing(AsyncAccess):
         in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for
         90.
 
-        Returns kind None: without one; (others): beyond the fifty most frequent of a minute. Times None:
-        nobody said them. Raises QueueNotFound, InvalidArgument.
+        Returns kind None: without one; (others): beyond the fifty most frequent of a minute. Times None: no
+        worker reported them. Raises QueueNotFound, InvalidArgument.
         """
         return await self._records(
             connection,
@@ -1129,7 +1132,7 @@ class AsyncPassing(AsyncAccess):
         """Every duty of every queue once (of rotation one segment), in one transaction, by hand; beside a
         leader it does no harm. pg_cron calls trunq.perform_each_duty().
 
-        Returns one row a duty and queue, done: how many, or error: why not.
+        Returns one row for each duty and queue, done: how many, or error: why not.
         """
         return await self._records(connection, DutyDone, "perform_duties")
 
@@ -1164,21 +1167,22 @@ class AsyncPassing(AsyncAccess):
         format: CaptureFormat | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
-        """Publishes the changes of a table into a queue, in the transaction that changes it; or changes the
-        capture that is there: what is left out gets its default.
+        """Publishes the changes of a table into a queue, in the transaction that changes it; or changes an
+        existing capture, in which arguments that are left out get their defaults.
 
-        A message a row: its payload has op, table, before, after, changed and at, or by `format` debezium
-        what Debezium writes. `table` is named as in SQL. `ignore`: an update of these columns alone is not
-        published. `where`: only rows that pass, as {"in": {"status": ["paid", "sent"]}, "not_in": {"country":
-        ["XX", null]}}; an update if the row passes before or after it. `kind`: kind of the messages, in which
-        {table} and {op} stand for the table and insert, update, delete or truncate; {table}.{op} by default.
-        `key`: columns that make the key; the primary key by default, empty: no key. `deny`: changes to be
-        refused (ChangeDenied): insert, update, delete, truncate. `columns`: publish these alone. `format`:
-        plain (the default) or debezium. For the owner of trunq, with the right TRIGGER on the table.
+        One message for each row, whose payload has op, table, before, after, changed and at, or by `format`
+        debezium what Debezium writes. `table` is named as in SQL. `ignore`: an update that changes only these
+        columns is not published. `where`: only rows that pass, as {"in": {"status": ["paid", "sent"]},
+        "not_in": {"country": ["XX", null]}}; an update if the row passes before or after it. `kind`: kind of
+        the messages, in which {table} and {op} stand for the table and insert, update, delete or truncate;
+        {table}.{op} by default. `key`: columns that make the key; the primary key by default, empty: no key.
+        `deny`: changes to refuse (ChangeDenied): insert, update, delete, truncate. `columns`: publish these
+        alone. `format`: plain (the default) or debezium. For the owner of trunq, with the right TRIGGER on
+        the table.
 
         Returns True when it was made, False when the table was captured already. Raises QueueNotFound;
-        InvalidArgument for what cannot be captured, columns that there are not, and kinds that the queue does
-        not take; WrongIsolation; QueueInUse while an open transaction uses the table.
+        InvalidArgument for what cannot be captured, columns that do not exist, and kinds that the queue does
+        not accept; WrongIsolation; QueueInUse while an open transaction uses the table.
         """
         returned: bool = await self._value(
             connection,
@@ -1196,9 +1200,9 @@ class AsyncPassing(AsyncAccess):
         return returned
 
     async def uncapture(self, table: str, *, connection: AsyncGiven | None = None) -> bool:
-        """Publishes the changes of a table no longer, from the end of this transaction.
+        """Stops publishing the changes of a table when this transaction commits.
 
-        What was published stays.
+        Messages that were published stay.
 
         Returns False when the table was not captured. Raises InvalidArgument for a table that does not exist;
         WrongIsolation; QueueInUse while an open transaction uses the table.
@@ -1219,7 +1223,7 @@ class AsyncPassing(AsyncAccess):
         return await self._records(connection, Capture, "list_captures", queue=queue)
 
     async def clock(self, *, connection: AsyncGiven | None = None) -> datetime:
-        """The time all of trunq goes by: the database's; moved by the setting trunq.clock_offset where its
+        """The time that all of trunq uses: the database's; moved by the setting trunq.clock_offset where its
         owner lets tests move it (`let_clock_move`).
 
         Column defaults of the log must be plain, and stable: with a volatile one such as clock_timestamp(),
@@ -1235,7 +1239,7 @@ class AsyncPassing(AsyncAccess):
         tests do instead of waiting; for the owner of trunq, and for databases of tests alone: whoever may run
         SQL there may then end leases of others.
 
-        The fixtures of pytest do this by themselves. `moves` False: no more.
+        The fixtures of pytest do this by themselves. `moves` False forbids it again.
         """
         await self._value(connection, "let_clock_move", moves=moves)
 
@@ -1252,7 +1256,7 @@ class AsyncPassing(AsyncAccess):
         """After pg_upgrade, or from a physical copy with another identifier: checks every position and tick
         against this cluster's transaction ids and goes on from them; Spark checkpoints stay valid.
 
-        Returns True when this cluster was not ours before. Raises WrongIsolation; ClusterChanged when the ids
+        Returns True when this cluster was new to trunq. Raises WrongIsolation; ClusterChanged when the ids
         here do not continue those of the positions, and nothing is changed: then `rebase`.
         """
         returned: bool = await self._value(connection, "adopt")
@@ -1279,8 +1283,7 @@ class AsyncPassing(AsyncAccess):
         )
 
     async def empty_queue(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
-        """Throws away every message of a queue, handled, waiting, leased or delayed, with leases and
-        receipts.
+        """Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts.
 
         Dead messages stay; ids and ticks go on. Workers and readers lose what they hold.
 
@@ -1292,7 +1295,7 @@ class AsyncPassing(AsyncAccess):
         return returned
 
     async def fire(self, max: int | None = None, *, connection: AsyncGiven | None = None) -> int:
-        """Publishes what schedules have due, at most `max` messages (1,000), each schedule its share.
+        """Publishes the messages of schedules that are due, at most `max` (1,000), each schedule its share.
 
         The leader does this.
 
@@ -1311,13 +1314,14 @@ class AsyncPassing(AsyncAccess):
         announce: bool | None = None,
         connection: AsyncGiven | None = None,
     ) -> None:
-        """Changes what is given of the rules by which a queue takes messages, however they are published.
+        """Changes the rules by which a queue accepts messages, however they are published; arguments that are
+        left out keep their values.
 
-        `kinds`: only these (empty: any; else InvalidArgument); `max_waiting`: refused while the slowest
-        shared subscription has so many waiting, looked at once in 100 ms a session (0: no limit; else
-        QueueFull); `max_per_transaction`: so many in one transaction (0: no limit; else TransactionTooLarge);
-        `announce`: a NOTIFY with the first and last id of each statement, on `announcement_channel` (in
-        Python: client.listen).
+        `kinds`: only these kinds (empty: any), others are refused (InvalidArgument). `max_waiting`: refuses
+        (QueueFull) while the slowest shared subscription has so many messages waiting, checked once in 100 ms
+        a session (0: no limit). `max_per_transaction`: at most so many in one transaction, else
+        TransactionTooLarge (0: no limit). `announce`: sends a NOTIFY with the first and last id of each
+        statement on `announcement_channel` (in Python: client.listen).
 
         Raises QueueNotFound, InvalidArgument; QueueInUse while an open transaction publishes.
         """
@@ -1367,12 +1371,12 @@ class AsyncPassing(AsyncAccess):
         *,
         connection: AsyncGiven | None = None,
     ) -> bool:
-        """Makes a group of readers, who have a batch each at the same time: whole batches, beside each other;
-        or with `slots` (1 to 1024, a power of two; 16 is usual) by key: messages of one key come in order,
-        those of the same slot one batch at a time.
+        """Makes a group of readers, each of which has a batch of its own at the same time.
 
-        It starts as subscribe says; without slots, an exclusive subscription of this name becomes the group,
-        and goes on where it stands.
+        Without `slots` its members read whole batches beside each other. With `slots` (1 to 1024, a power of
+        two; 16 is usual) they read by key: messages of one key come in order, those of the same slot one
+        batch at a time. It starts as subscribe says; without slots, an exclusive subscription of this name
+        becomes the group, and goes on where it stands.
 
         Returns False when it was there. Raises QueueNotFound, InvalidName, InvalidArgument, WrongIsolation,
         ClusterChanged; WrongMode when it is there in another way, or a subscription has its name;
@@ -1464,8 +1468,8 @@ class AsyncPassing(AsyncAccess):
         """After a lease that gave nothing: how long a shared subscription hands out nothing, paused or at the
         end of its rate; at most a day, then ask again.
 
-        Returns None when neither is so, and only messages, or a limit of running ones, can be waited for.
-        Raises QueueNotFound, SubscriptionNotFound, WrongMode.
+        Returns None when neither is the case: then only a new message, or the end of one that counts against
+        a limit, can change that. Raises QueueNotFound, SubscriptionNotFound, WrongMode.
         """
         returned: timedelta | None = await self._value(
             connection, "retry_after", queue=queue, subscription=subscription
@@ -1537,9 +1541,9 @@ class AsyncPassing(AsyncAccess):
         )
 
     async def forget_memos(self, *, connection: AsyncGiven | None = None) -> int:
-        """Deletes memos whose time is over, at most 1,000.
+        """Deletes expired memos, at most 1,000; readers do not see them even before.
 
-        Nobody reads them meanwhile. A leader does so each minute.
+        A leader does so each minute.
 
         Returns how many.
         """
@@ -1686,7 +1690,7 @@ class AsyncPassing(AsyncAccess):
     async def stop_mover(
         self, queue: str, subscription: str, *, connection: AsyncGiven | None = None
     ) -> bool:
-        """Asks a mover to stop: it does when the batch in hand is done, or within seconds where there is
+        """Asks a mover to stop: it does so when its current batch is done, or within seconds when it has
         none.
 
         Returns whether one has started and not ended since; one that was killed cannot say so. Raises
@@ -1710,9 +1714,9 @@ class AsyncPassing(AsyncAccess):
     async def list_movers(
         self, queue: str | None = None, *, connection: AsyncGiven | None = None
     ) -> list[MoverState]:
-        """Who moves which streams, where to, and how far it is. worker: the process that started last; None:
-        it has ended; stopping: it was asked to. batches, messages: moved so far; pending, lag: what waits, as
-        in `list_streams`; error: why the last try failed, until one succeeds.
+        """Which process moves which stream, where to, and how far it is. worker: the process that started
+        last; None: it has ended; stopping: it was asked to. batches, messages: moved so far; pending, lag:
+        what waits, as in `list_streams`; error: why the last try failed, until one succeeds.
 
         Raises QueueNotFound, ClusterChanged.
         """
@@ -1726,7 +1730,7 @@ class AsyncPassing(AsyncAccess):
         *,
         connection: AsyncGiven | None = None,
     ) -> None:
-        """Hands out no message of a subscription until `until` (left out: until it is resumed).
+        """Stops handing out messages of a subscription until `until` (left out: until it is resumed).
 
         Leases and batches that are held go on, and publishers publish.
 
@@ -1757,10 +1761,10 @@ class AsyncPassing(AsyncAccess):
     async def pause_queue(
         self, queue: str, until: datetime | None = None, *, connection: AsyncGiven | None = None
     ) -> None:
-        """Hands out no message of a queue, to any subscription, until `until` (left out: until it is
+        """Stops handing out messages of a queue, to any subscription, until `until` (left out: until it is
         resumed).
 
-        Publishing, and leases and batches that are held, go on.
+        Publishing goes on, and so do leases and batches that are held.
 
         Raises QueueNotFound; InvalidArgument for a time that is over.
         """
@@ -1786,7 +1790,7 @@ class AsyncPassing(AsyncAccess):
         await self._value(connection, "drop_pipeline", pipeline=pipeline)
 
     async def list_pipelines(self, *, connection: AsyncGiven | None = None) -> list[PipelineState]:
-        """Pipelines by name. runs: how many of them ended; open_run: the number of the one that has not;
+        """Pipelines by name. runs: how many of them ended; open_run: the number of the one that is open;
         paused_until None: until it is resumed; error: of the newest attempt that failed; quarantined: rows;
         trigger: what starts it by itself, None: nothing; next_due: when it is due next, with every or cron.
         """
@@ -1797,7 +1801,7 @@ class AsyncPassing(AsyncAccess):
     ) -> None:
         """Begins no run of a pipeline before `until` (left out: until it is resumed).
 
-        Messages that ask for one wait, its trigger publishes none, and a run that is going on ends.
+        Messages that ask for a run wait, its trigger publishes none, and the current run goes on to its end.
 
         Raises PipelineNotFound; InvalidArgument for a time that is over.
         """
@@ -1971,9 +1975,9 @@ class AsyncPassing(AsyncAccess):
     async def add_reference(
         self, error: str | None, public: str | None = None, *, connection: AsyncGiven | None = None
     ) -> str:
-        """An error to give to retry, time_out or reject: the internal text, cut to its limit of 8,000
-        characters, and below it a new reference, and what the users of your application may see of it
-        (`public`, at most 1,000 characters).
+        """Makes an error text for retry, time_out or reject: the internal text, cut to 8,000 characters, with
+        a new reference below it and the text that users of your application may see (`public`, at most 1,000
+        characters).
 
         For those who lease and answer themselves: workers add references by themselves.
 
@@ -2004,7 +2008,7 @@ class AsyncPassing(AsyncAccess):
         in show_message, the reference of its last error unless it is done, and, of one that is dead, the
         public text it was rejected with.
 
-        Never what the error says besides. That the message is theirs is for you to know.
+        Never what the error says besides. Whether the message is theirs, your application must check.
 
         Raises QueueNotFound, MessageNotFound.
         """
@@ -2101,12 +2105,13 @@ class AsyncPassing(AsyncAccess):
     async def cancel_pipeline(
         self, pipeline: str, backfill: int | None = None, *, connection: AsyncGiven | None = None
     ) -> bool:
-        """Cancels the open run of a pipeline, or of a backfill of it: it brings nothing, the state stays, and
-        the next run reads from there.
+        """Cancels the open run of a pipeline, or of a backfill of it: none of its rows arrives, the state
+        stays, and the next run reads from there.
 
-        One that nobody is at ends at once; who is at one hears of it and ends it, or, if that one died, it is
-        cancelled again after 30 seconds. What is in the sink already is not taken back: such a run ends as
-        done, as soon as somebody looks. A continuous pipeline is paused as well, until it is resumed.
+        A run that no runner is working on ends at once; a runner that is working on it is told, and ends it
+        (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay:
+        such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until
+        it is resumed.
 
         Returns False when no run is open. Raises PipelineNotFound.
         """
@@ -2117,9 +2122,9 @@ class AsyncPassing(AsyncAccess):
 
     async def skip_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> Any:
         """Gives up the open run of a pipeline with its rows: it ends at once as skipped, and the next run
-        begins behind its slice, so nothing of that arrives, ever.
+        begins behind its slice, so none of these rows ever arrives.
 
-        Who is at it hears of it. If its sink has taken it already, it ends as done.
+        A runner that is working on it is told. If the sink has taken it already, it ends as done.
 
         Returns the number of the run and its slice, which says what is left out: files, or what the source
         has between the states before and after; None when no run is open. list_runs shows it later. Raises
@@ -2163,9 +2168,9 @@ class AsyncPassing(AsyncAccess):
     async def pause_schedule(
         self, schedule: str, until: datetime | None = None, *, connection: AsyncGiven | None = None
     ) -> None:
-        """Fires no time of a schedule before `until` (left out: until it is resumed).
+        """Stops firing a schedule until `until` (left out: until it is resumed).
 
-        Its times are skipped and do not come again.
+        Times that are due meanwhile are skipped, for good.
 
         Raises ScheduleNotFound; InvalidArgument for a time that is over.
         """

@@ -104,7 +104,7 @@ def statistics(
         if csv or together:
             raise Mistake("--lake goes with --json or --html, not with --csv or --together.")
         if html is not None:
-            _report()  # Spark is not to count in vain
+            _report()  # before Spark counts for nothing
         wanted = {"queue": queue, "subscription": subscription, "kind": kind}
         with address(database) as dsn:
             _of_lake(lakes.find(lake, dsn, wanted, last, per, zone), html, json)

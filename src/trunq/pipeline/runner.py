@@ -52,9 +52,9 @@ class Runner(Worker):
     then; others are done meanwhile. Stopped with a `grace`, runs that do not end in time are given up, and go
     on elsewhere at once.
 
-    `awaited` is the id of a message that somebody waits for: the runner ends when it is done, by whomever,
-    and nothing else is ready (what failed earlier is for later), and when its third attempt fails, or the
-    first for a reason that lies in the pipeline; `failure` is why.
+    `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
+    one, and nothing else is ready (what failed earlier is for later), and when its third attempt fails, or
+    the first for a reason that lies in the pipeline; `failure` is why.
     """
 
     def __init__(

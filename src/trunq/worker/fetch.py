@@ -338,8 +338,8 @@ class Fetcher:
     async def _is_kept(self, source: Source) -> bool:
         """Whether a pause or its rate keeps messages from us: then sleep until it does no more.
 
-        Without the bell: a publisher could only wake us in vain. Who ends the pause, or changes the rate,
-        wakes everybody.
+        Without the bell: a publisher could only wake us for an empty poll. Who ends the pause, or changes the
+        rate, wakes everybody.
         """
         call = Call("retry_after", source.names)
         wait: timedelta | None = await self._link.run(lambda connection: value(connection, call))

@@ -24,7 +24,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'a', null, null, p_results, p_took)
 $$;
 comment on function trunq.ack is
-  'Says that messages of a lease are done, with a result each where the subscription keeps results; p_took: seconds each ran.
+  'Marks messages of a lease as done, each with a result where the subscription keeps results. p_took: how many seconds each one ran.
 Returns: how many messages this call answered; those answered before do not count.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ011, TQ013 for a message of another lease.
 Locks: the lease.';
@@ -49,7 +49,7 @@ language sql volatile as $$
     row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
 $$;
 comment on function trunq.retry is
-  'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up. What is given of a policy (as in subscribe) goes before the subscription''s, a message''s own option before both.
+  'Hands messages of a lease out again, to this subscription only, each after a delay (null: as the policy says). A message that has used up its attempts is dead. Policy arguments given here (as in subscribe) override the subscription''s; a message''s own options override both.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
@@ -73,7 +73,7 @@ language sql volatile as $$
     row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
 $$;
 comment on function trunq.time_out is
-  'Says that messages of a lease took longer than they may: handed out again by the policy, of which something may be given, like a retry; in their history timed_out.
+  'Reports that messages of a lease ran for longer than they may. They are handed out again as by trunq.retry, with the same policy arguments; their history says timed_out.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
@@ -91,7 +91,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'j', p_errors, null, null, p_took)
 $$;
 comment on function trunq.reject is
-  'Gives messages of a lease up at once: dead, reason rejected.
+  'Gives up messages of a lease at once: they are dead, with the reason rejected.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
@@ -109,7 +109,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', p_errors, p_delays, null, null)
 $$;
 comment on function trunq.release is
-  'Gives back messages of a lease that were not started, the attempt not counted: handed out again after a delay each, or at once; with an error (no handler for this kind, say) and no delay, after one that grows from time to time, up to 5 minutes.
+  'Gives back messages of a lease that were not started; the attempt does not count. Each is handed out again after its delay, or at once; with an error (such as: no handler for this kind) and no delay, after a delay that grows each time, up to 5 minutes.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
 Locks: the lease.';
@@ -136,7 +136,7 @@ begin
     where e.id = u.id;
 end $$;
 comment on function trunq.list_fates is
-  'What became of messages that a subscription gave back, asked in the same transaction: wait, the time until each runs again, or reason, why it is dead.
+  'What became of messages that a subscription gave back, asked in the same transaction. wait: the time until a message is handed out again; reason: why it is dead.
 Returns: no row for a message that runs again at once, or is neither delayed nor dead.
 Raises: TQ001, TQ002.';
 

@@ -45,7 +45,7 @@ exception when lock_not_available then
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
 comment on function trunq.create_archive is
-  'Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>, which is yours to read: one row an attempt that is over, with its message, outcome, error, result, worker and times. It begins with what the queue still holds. p_archive_for: how long rows stay (null or 0: for ever), by whole months. Of a queue that has one, it changes p_archive_for (null: nothing, 0: for ever). An archive that a dropped queue of this name left is continued.
+  'Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>, which is yours to read: one row for each finished attempt, with its message, outcome, error, result, worker and times. It begins with what the queue still holds. p_archive_for: how long rows are kept, by whole months (null or 0: for ever). Where the queue has an archive already, the call changes p_archive_for (null: unchanged; 0: for ever). Where a dropped queue of this name left an archive, it is continued.
 Returns: true when the queue had none.
 Raises: TQ001, TQ005, TQ007; TQ009 when an open transaction creates or drops it for 5 seconds.
 Locks: the queue, shared.';
@@ -70,7 +70,7 @@ exception when lock_not_available then
 end $$;
 comment on function trunq.drop_archive is
   'Drops the archive of a queue, with all its rows; also the one that a dropped queue left.
-Raises: TQ001; TQ005 when the queue has none; TQ009 while somebody reads it for 5 seconds.
+Raises: TQ001; TQ005 when the queue has none; TQ009 when somebody has read it for 5 seconds without an end.
 Locks: the archive, exclusively.';
 
 create or replace function trunq.list_archives()

@@ -45,7 +45,7 @@ begin
     using p_subscription, p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval, p_cut;
 end $$;
 comment on function trunq.next_batch is
-  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open; asking again without having finished it counts as a failure. Without a newer tick it cuts one, if anything was committed; not with p_cut false. p_min_lag: only up to ticks that old; p_min_count, p_min_interval: up to the first tick that makes it about so many messages, so long a time, and no batch before. attempt: 1 at first; is_part: only some messages of its window, which read_batch knows. In a group, p_worker is a member, and each has one of its own.
+  'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the batch that this worker has open; to ask again without having finished it counts as a failure. If there is no newer tick but something was committed, the call cuts one, unless p_cut is false. p_min_lag: only up to ticks that are at least that old. p_min_count, p_min_interval: only up to the first tick that gives the batch about so many messages, or so long a time; until then there is no batch. attempt: 1 at first; is_part: the batch has only some messages of its window, as read_batch returns them. In a group, p_worker is a member, and each member has a batch of its own.
 Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription; the queue''s ticks when it cuts one, to the end of the transaction.';
@@ -111,9 +111,9 @@ begin
   end;
 end $$;
 comment on function trunq.read_batch is
-  'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
+  'The messages of a batch that pass the subscription''s filter, ordered by (txid, id): the same every time, as long as the filter does not change. To read in pages: p_after_txid and p_after_id: only messages behind this one; p_limit: at most so many (up to 100,000). p_filter: only messages that pass this filter too, written as in subscribe.
 Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.
-Locks: nothing for longer than it runs, as a reader may work for long in this transaction; but the segments of the batch, against rotation, where messages have more than 2 kB, and all at REPEATABLE READ.';
+Locks: nothing beyond the call itself, as the transaction of a reader may be long; but, against rotation, the segments of the batch where messages have more than 2 kB, and all segments at REPEATABLE READ.';
 
 create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
 returns table (query text, queue_id integer, from_tick_id bigint)
@@ -199,7 +199,7 @@ begin
   return v_is_finished;
 end $$;
 comment on function trunq.finish_batch is
-  'Finishes the open batch: the position moves to its last tick; with p_upto_txid and p_upto_id (read_batch tells them), behind that message, and the next batch is the rest. In the transaction that holds what the batch led to, both happen, or neither.
+  'Finishes the open batch: the position moves to its last tick, or, with p_upto_txid and p_upto_id (read_batch returns them), behind that message, and the next batch is the rest. Called in the transaction that writes what the batch led to, both are committed, or neither.
 Returns: false when it was finished before.
 Raises: TQ001, TQ002, TQ005 for a place outside of the batch, TQ007, TQ008, TQ011; TQ003 when another worker has it.
 Locks: the subscription.';

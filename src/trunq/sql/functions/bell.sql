@@ -21,9 +21,9 @@ begin
 end $$;
 comment on function trunq.take_bell is
   'Takes the bell for this session before it sleeps.
-Returns: held (look once more, then sleep), publisher (one is in the way: poll quickly for a while), sleeper (another session holds it: sleep).
+Returns: held (look once more, then sleep), publisher (a publisher is using it: poll quickly for a while), sleeper (another session holds it: sleep).
 Raises: TQ001.
-Locks: the queue''s bell, for the session; taken twice it is to be given twice.';
+Locks: the queue''s bell, for the session; a session that takes it twice must give it back twice.';
 
 create or replace function trunq.give_bell(p_queue text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$

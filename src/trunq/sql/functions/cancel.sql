@@ -27,9 +27,9 @@ begin
   perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
 end $$;
 comment on function trunq.cancel is
-  'Cancels messages, up to 10,000, for one shared subscription or (null) for all: one that is scheduled or retrying is dead at once, reason cancelled; one that is ready is, as soon as a lease comes to it; of one that is leased the worker is told, and it is done if its handler ends well all the same, else dead. trunq.requeue hands out again what is dead. Batches have no single messages, and read what was published.
-Returns: one row a message and subscription, with the state it was in; done, dead, replaced and purged: it was over, and stays so. subscription null: scheduled, and no shared subscription reads it.
-Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them is nowhere: then none is cancelled.
+  'Cancels messages, up to 10,000, for one shared subscription or (null) for all. A scheduled or retrying message is dead at once, with the reason cancelled; a ready one as soon as a lease reaches it. The worker of a leased one is told: if its handler succeeds all the same, the message is done, else dead. trunq.requeue hands dead ones out again. Streams read what was published, cancelled or not.
+Returns: one row for each message and subscription, with the state it was in; done, dead, replaced and purged are final, and stay. subscription null: the message is scheduled, and no shared subscription reads it.
+Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them does not exist: then none is cancelled.
 Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
 
 create or replace function trunq._cancel(p_queue trunq.queue, p_subscription text, p_ids bigint[])

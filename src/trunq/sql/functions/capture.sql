@@ -26,9 +26,9 @@ begin
   return trunq._set_capture(trunq._find_table(p_table), p_table, p_queue, p_ignore, p_where, p_kind, p_key, p_deny, p_columns, p_format);
 end $$;
 comment on function trunq.capture is
-  'Publishes the changes of a table into a queue, in the transaction that changes it; or changes the capture that is there: what is left out gets its default. A message a row: its payload has op, table, before, after, changed and at, or by p_format debezium what Debezium writes. p_table is named as in SQL. p_ignore: an update of these columns alone is not published. p_where: only rows that pass, as {"in": {"status": ["paid", "sent"]}, "not_in": {"country": ["XX", null]}}; an update if the row passes before or after it. p_kind: kind of the messages, in which {table} and {op} stand for the table and insert, update, delete or truncate; {table}.{op} by default. p_key: columns that make the key; the primary key by default, empty: no key. p_deny: changes to be refused (TQ020): insert, update, delete, truncate. p_columns: publish these alone. p_format: plain (the default) or debezium. For the owner of trunq, with the right TRIGGER on the table.
+  'Publishes the changes of a table into a queue, in the transaction that changes it; or changes an existing capture, in which arguments that are left out get their defaults. One message for each row, whose payload has op, table, before, after, changed and at, or by p_format debezium what Debezium writes. p_table is named as in SQL. p_ignore: an update that changes only these columns is not published. p_where: only rows that pass, as {"in": {"status": ["paid", "sent"]}, "not_in": {"country": ["XX", null]}}; an update if the row passes before or after it. p_kind: kind of the messages, in which {table} and {op} stand for the table and insert, update, delete or truncate; {table}.{op} by default. p_key: columns that make the key; the primary key by default, empty: no key. p_deny: changes to refuse (TQ020): insert, update, delete, truncate. p_columns: publish these alone. p_format: plain (the default) or debezium. For the owner of trunq, with the right TRIGGER on the table.
 Returns: true when it was made, false when the table was captured already.
-Raises: TQ001; TQ005 for what cannot be captured, columns that there are not, and kinds that the queue does not take; TQ007; TQ009 while an open transaction uses the table.
+Raises: TQ001; TQ005 for what cannot be captured, columns that do not exist, and kinds that the queue does not accept; TQ007; TQ009 while an open transaction uses the table.
 Locks: writers of the table, waiting 200 ms at a time, where a trigger is missing.';
 
 create or replace function trunq.uncapture(p_table text) returns boolean
@@ -37,7 +37,7 @@ begin
   return trunq._end_capture(trunq._find_table(p_table), p_table);
 end $$;
 comment on function trunq.uncapture is
-  'Publishes the changes of a table no longer, from the end of this transaction. What was published stays.
+  'Stops publishing the changes of a table when this transaction commits. Messages that were published stay.
 Returns: false when the table was not captured.
 Raises: TQ005 for a table that does not exist; TQ007; TQ009 while an open transaction uses the table.
 Locks: the table and its partitions, exclusively, waiting 200 ms at a time.';

@@ -8,7 +8,7 @@ language sql volatile as $$
     then pg_catalog.clock_timestamp() operator(pg_catalog.+) trunq._clock_offset() else pg_catalog.clock_timestamp() end
 $$;
 comment on function trunq.clock is
-  'The time all of trunq goes by: the database''s; moved by the setting trunq.clock_offset where its owner lets tests move it (trunq.let_clock_move). Column defaults of the log must be plain, and stable: with a volatile one such as clock_timestamp(), COPY inserts rows one by one (0.63 instead of 0.80 of a bare table).';
+  'The time that all of trunq uses: the database''s; moved by the setting trunq.clock_offset where its owner lets tests move it (trunq.let_clock_move). Column defaults of the log must be plain, and stable: with a volatile one such as clock_timestamp(), COPY inserts rows one by one (0.63 instead of 0.80 of a bare table).';
 
 create or replace function trunq._clock_offset() returns interval
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -40,7 +40,7 @@ begin
   perform trunq._go_back(v_role);
 end $$;
 comment on function trunq.let_clock_move is
-  'Lets sessions of this database move their clocks by the setting trunq.clock_offset, an interval, as tests do instead of waiting; for the owner of trunq, and for databases of tests alone: whoever may run SQL there may then end leases of others. The fixtures of pytest do this by themselves. p_moves false: no more.';
+  'Lets sessions of this database move their clocks by the setting trunq.clock_offset, an interval, as tests do instead of waiting; for the owner of trunq, and for databases of tests alone: whoever may run SQL there may then end leases of others. The fixtures of pytest do this by themselves. p_moves false forbids it again.';
 
 create or replace function trunq.snapshot() returns pg_snapshot
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$

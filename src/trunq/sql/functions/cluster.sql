@@ -40,7 +40,7 @@ begin
 end $$;
 comment on function trunq.adopt is
   'After pg_upgrade, or from a physical copy with another identifier: checks every position and tick against this cluster''s transaction ids and goes on from them; Spark checkpoints stay valid.
-Returns: true when this cluster was not ours before.
+Returns: true when this cluster was new to trunq.
 Raises: TQ007; TQ010 when the ids here do not continue those of the positions, and nothing is changed: then trunq.rebase.
 Locks: creating and dropping queues.';
 

@@ -28,7 +28,7 @@ begin
     order by d.dead_id desc;
 end $$;
 comment on function trunq.list_dead is
-  'Dead messages, newest first, p_limit of them at most (100); p_before: the last dead_id of the page before. errors: one entry an attempt. p_brief leaves out what is slow to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long it is dead), p_reason: rejected, max_attempts, lease_expired, expired or cancelled.
+  'Dead messages, newest first, p_limit of them at most (100); p_before: the last dead_id of the page before. errors: one entry for each attempt. p_brief leaves out what is slow to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long it is dead), p_reason: rejected, max_attempts, lease_expired, expired or cancelled.
 Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq.count_dead(
@@ -66,7 +66,7 @@ begin
     + trunq._forget_captures(v_queue_id);
 end $$;
 comment on function trunq.forget is
-  'Deletes dead messages that are older than their subscription keeps them (dead_retention), and what was noted about messages that were cancelled or reported progress and are over, at most 1,000 of each subscription; replies whose time is over, at most 1,000; and forgets unique keys that nobody holds, and captures of tables that were dropped.
+  'Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes about cancellations and progress of finished messages, at most 1,000 of each subscription; expired replies, at most 1,000; and forgets unique keys that nobody holds, and captures of tables that were dropped.
 Returns: how many of all.
 Raises: TQ001.
 Locks: the rows it deletes.';
@@ -111,7 +111,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.requeue is
-  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
+  'Hands dead messages out again, with all their attempts before them, their errors kept, even if they had expired: all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
 Returns: how many.
 Raises: TQ001, TQ002; TQ005 for an unknown reason.
 Locks: the rows it requeues.';
@@ -201,7 +201,7 @@ exception when lock_not_available then
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
 comment on function trunq.set_dead is
-  'Says how a subscription (left out: "default"), or a group, makes it known when a message of it dies, rejected or after its last attempt: p_warn: a WARNING in the log of the server; p_notify: a NOTIFY on channel, with the name of the subscription and the id; p_into: the message is published into that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why. All of it is of the transaction in which the message dies. Left out: as it is.
+  'Says how a subscription (left out: "default"), or a group, makes it known when a message of it dies, rejected or after its last attempt: p_warn: a WARNING in the log of the server; p_notify: a NOTIFY on channel, with the name of the subscription and the id; p_into: the message is published into that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why. All of it happens in the transaction in which the message dies. Arguments that are left out keep their values.
 Returns: how it is now, and the channel of the queue.
 Raises: TQ001, TQ002, TQ005 for the queue itself; TQ009 while an open transaction gives messages up, the first time.
 Locks: the dead messages of all queues, for a moment, the first time.';

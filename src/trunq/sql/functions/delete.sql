@@ -28,7 +28,7 @@ begin
   return trunq._in_turns(p_queue, format('select trunq._delete($1, %L)', v_ids));
 end $$;
 comment on function trunq.delete is
-  'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. What is not over is cancelled, and never handed out again, nor to a shared subscription that starts at what is kept; what is dead is purged; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.
+  'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. Unfinished messages are cancelled and never handed out again, not even to a later shared subscription that starts at the earliest; dead ones are purged; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.
 Returns: of how many of them something was there.
 Raises: TQ001, TQ005, TQ007; TQ009 while an open transaction has leased or answered messages of the queue.
 Locks: the queue, and its leases and receipts against leases and answers, waiting 200 ms at a time.';

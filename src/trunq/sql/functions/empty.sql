@@ -10,7 +10,7 @@ begin
   return trunq._in_turns(p_queue, 'select trunq._empty_queue($1)');
 end $$;
 comment on function trunq.empty_queue is
-  'Throws away every message of a queue, handled, waiting, leased or delayed, with leases and receipts. Dead messages stay; ids and ticks go on. Workers and readers lose what they hold.
+  'Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts. Dead messages stay; ids and ticks go on. Workers and readers lose what they hold.
 Returns: how many messages it threw away, handled ones that were still in the log included.
 Raises: TQ001, TQ007, TQ010; TQ009 while an open transaction uses the queue, and while history of it is still to be taken by a taker.
 Locks: its tables, exclusively, waiting 200 ms at a time.';

@@ -25,7 +25,7 @@ begin
   return v_done;
 end $$;
 comment on function trunq.fire is
-  'Publishes what schedules have due, at most p_max messages (1,000), each schedule its share. The leader does this.
+  'Publishes the messages of schedules that are due, at most p_max (1,000), each schedule its share. The leader does this.
 Returns: how many times were fired, or skipped together.
 Locks: the schedules that are due, passing over those that somebody holds.';
 

@@ -49,7 +49,7 @@ begin
   return true;
 end $$;
 comment on function trunq.create_group is
-  'Makes a group of readers, who have a batch each at the same time: whole batches, beside each other; or with p_slots (1 to 1024, a power of two; 16 is usual) by key: messages of one key come in order, those of the same slot one batch at a time. It starts as subscribe says; without slots, an exclusive subscription of this name becomes the group, and goes on where it stands.
+  'Makes a group of readers, each of which has a batch of its own at the same time. Without p_slots its members read whole batches beside each other. With p_slots (1 to 1024, a power of two; 16 is usual) they read by key: messages of one key come in order, those of the same slot one batch at a time. It starts as subscribe says; without slots, an exclusive subscription of this name becomes the group, and goes on where it stands.
 Returns: false when it was there.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in another way, or a subscription has its name; TQ012 when messages after that tick or time are gone.
 Locks: the queue, shared.';

@@ -78,7 +78,7 @@ begin
   end if;
 end $$;
 comment on function trunq.list_messages is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long ago it was published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(

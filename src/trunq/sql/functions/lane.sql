@@ -221,7 +221,7 @@ begin
   end if;
 end $$;
 comment on function trunq.set_lanes is
-  'Says in which order a subscription (left out: "default") serves its lanes, and the limits of each lane that has none of its own: messages that run at once (1 to 1,000), messages handed out a second (rate), and how many at once after a pause (burst). What is left out is no limit, also where there was one. The policy fair, the default, serves each lane in turn, priority the smallest first, ranked as p_function says (in Python: trunq.Ranks), a function of yours that a leader or a worker was given by that name; every eighth lease goes to the oldest turn.
+  'Says in which order a subscription (left out: "default") serves its lanes, and the limits of each lane that has none of its own: messages that run at once (1 to 1,000), messages handed out a second (rate), and how many at once after a pause (burst). A limit that is left out is removed. The policy fair, the default, serves each lane in turn, priority the smallest first, ranked as p_function says (in Python: trunq.Ranks), a function of yours that a leader or a worker was given by that name; every eighth lease goes to the oldest turn.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq.set_lane(
@@ -252,7 +252,7 @@ begin
   set max_running = excluded.max_running, rate = excluded.rate, burst = excluded.burst, weight = excluded.weight, rank = excluded.rank;
 end $$;
 comment on function trunq.set_lane is
-  'Sets the limits of one lane, its weight (how many times the share of another it gets) and its rank (-100 to 100, the smallest is served first; without one, its place by the policy: so a subscription gives kinds their priority). What is left out is as for the other lanes. A limit counts what is handed out from then on.
+  'Sets the limits of one lane, its weight (how many times the share of another lane it gets) and its rank (-100 to 100, the smallest is served first; without one, its place by the policy: so a subscription gives kinds their priority). What is left out is as for the other lanes. A limit counts only messages that are handed out after this call.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq.pause_lane(
@@ -270,7 +270,7 @@ begin
   on conflict (subscription_id, priority, lane) do update set paused_until = excluded.paused_until;
 end $$;
 comment on function trunq.pause_lane is
-  'Hands nothing more out of a lane until p_until (left out: until it is resumed). What runs goes on.
+  'Stops handing out messages of a lane until p_until (left out: until it is resumed). Messages that are being handled go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq.resume_lane(
@@ -293,7 +293,7 @@ begin
   return true;
 end $$;
 comment on function trunq.resume_lane is
-  'Hands messages of a paused lane out again, at once.
+  'Ends the pause of a lane, at once.
 Returns: false when it was not paused.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 

@@ -150,7 +150,7 @@ begin
 end $$;
 comment on function trunq.perform_duties is
   'Every duty of every queue once (of rotation one segment), in one transaction, by hand; beside a leader it does no harm. pg_cron calls trunq.perform_each_duty().
-Returns: one row a duty and queue, done: how many, or error: why not.';
+Returns: one row for each duty and queue, done: how many, or error: why not.';
 
 -- A procedure that commits can set nothing, search_path neither: so it only calls. Its transactions are read committed whatever the default is:
 -- pg_cron has that of the database.

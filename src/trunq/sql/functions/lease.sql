@@ -18,7 +18,7 @@ begin
 end $$;
 comment on function trunq.lease is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
-Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
+Returns: one row for each message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
@@ -32,7 +32,7 @@ begin
 end $$;
 comment on function trunq.extend is
   'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
-Returns: the new end, and those of its messages that somebody cancelled: whoever handles one should stop.
+Returns: the new end, and those of its messages that somebody cancelled, whose handlers should stop.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
 Locks: the lease; before it the subscription, when the lease gets shorter or is a batch.';
 

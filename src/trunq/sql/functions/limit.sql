@@ -27,7 +27,7 @@ begin
 end $$;
 comment on function trunq.retry_after is
   'After a lease that gave nothing: how long a shared subscription hands out nothing, paused or at the end of its rate; at most a day, then ask again.
-Returns: null when neither is so, and only messages, or a limit of running ones, can be waited for.
+Returns: null when neither is the case: then only a new message, or the end of one that counts against a limit, can change that.
 Raises: TQ001, TQ002, TQ011.';
 
 create or replace function trunq._rate(p_sub trunq.subscription) returns double precision

@@ -34,8 +34,8 @@ begin
   return v_version;
 end $$;
 comment on function trunq.set_memo is
-  'Keeps a value under a scope and a name, until p_expires from now (null: for ever). p_expected: only over the version that the caller read; 0: only if there is none.
-Returns: its new version; null when p_expected is not what is there, and nothing was changed.
+  'Keeps a value under a scope and a name, until p_expires from now (null: for ever). p_expected: only if the memo still has this version, which the caller has read; 0: only if there is no memo.
+Returns: its new version; null when the memo has another version than p_expected, and nothing was changed.
 Raises: TQ005 for a scope or a name that is empty or over 200 bytes, no value, or a time that is over; TQ025 for a value over 65536 bytes.
 Locks: the memo, against others who write it, to the end of the transaction.';
 
@@ -100,7 +100,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.forget_memos is
-  'Deletes memos whose time is over, at most 1,000. Nobody reads them meanwhile. A leader does so each minute.
+  'Deletes expired memos, at most 1,000; readers do not see them even before. A leader does so each minute.
 Returns: how many.
 Locks: the rows it deletes.';
 

@@ -177,7 +177,7 @@ begin
   return v_mover.worker is not null;
 end $$;
 comment on function trunq.stop_mover is
-  'Asks a mover to stop: it does when the batch in hand is done, or within seconds where there is none.
+  'Asks a mover to stop: it does so when its current batch is done, or within seconds when it has none.
 Returns: whether one has started and not ended since; one that was killed cannot say so.
 Raises: TQ001, TQ011; TQ002 when nobody ever moved this subscription.
 Locks: the row of the mover.';
@@ -214,7 +214,7 @@ begin
     where t.subscription = s.name and (p_queue is null or q.name = p_queue) order by t.queue, t.subscription;
 end $$;
 comment on function trunq.list_movers is
-  'Who moves which streams, where to, and how far it is. worker: the process that started last; null: it has ended; stopping: it was asked to. batches, messages: moved so far; pending, lag: what waits, as in trunq.list_streams; error: why the last try failed, until one succeeds.
+  'Which process moves which stream, where to, and how far it is. worker: the process that started last; null: it has ended; stopping: it was asked to. batches, messages: moved so far; pending, lag: what waits, as in trunq.list_streams; error: why the last try failed, until one succeeds.
 Raises: TQ001, TQ010.';
 
 create or replace function trunq._mover_stops(p_queue text, p_subscription text) returns integer

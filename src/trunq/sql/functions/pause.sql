@@ -18,7 +18,7 @@ begin
   perform trunq._call_workers(v_sub.queue_id);
 end $$;
 comment on function trunq.pause_subscription is
-  'Hands out no message of a subscription until p_until (left out: until it is resumed). Leases and batches that are held go on, and publishers publish.
+  'Stops handing out messages of a subscription until p_until (left out: until it is resumed). Leases and batches that are held go on, and publishers publish.
 Raises: TQ001, TQ002; TQ005 for a time that is over.';
 
 create or replace function trunq.resume_subscription(p_queue text, p_subscription text) returns boolean
@@ -50,7 +50,7 @@ begin
   perform trunq._set_pause(p_queue, v_queue_id, p_until);
 end $$;
 comment on function trunq.pause_queue is
-  'Hands out no message of a queue, to any subscription, until p_until (left out: until it is resumed). Publishing, and leases and batches that are held, go on.
+  'Stops handing out messages of a queue, to any subscription, until p_until (left out: until it is resumed). Publishing goes on, and so do leases and batches that are held.
 Raises: TQ001; TQ005 for a time that is over.
 Locks: the queue, against subscribe and rotation.';
 

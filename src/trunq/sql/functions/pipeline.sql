@@ -50,7 +50,7 @@ begin
   return false;
 end $$;
 comment on function trunq.create_pipeline is
-  'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, computed by whoever calls. It makes the queue "pipelines" where there is none.
+  'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, which the caller computes. It makes the queue "pipelines" where there is none.
 Returns: true when it was made.
 Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
 Locks: others who make or drop a pipeline; the pipeline.';
@@ -108,7 +108,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   order by p.name
 $$;
 comment on function trunq.list_pipelines is
-  'Pipelines by name. runs: how many of them ended; open_run: the number of the one that has not; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron.';
+  'Pipelines by name. runs: how many of them ended; open_run: the number of the one that is open; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron.';
 
 create or replace function trunq.pause_pipeline(p_pipeline text, p_until timestamptz default 'infinity') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -120,7 +120,7 @@ begin
   perform trunq._pause_trigger(v_pipeline, p_until);
 end $$;
 comment on function trunq.pause_pipeline is
-  'Begins no run of a pipeline before p_until (left out: until it is resumed). Messages that ask for one wait, its trigger publishes none, and a run that is going on ends.
+  'Begins no run of a pipeline before p_until (left out: until it is resumed). Messages that ask for a run wait, its trigger publishes none, and the current run goes on to its end.
 Raises: TQ030; TQ005 for a time that is over.
 Locks: the pipeline.';
 

@@ -23,8 +23,8 @@ begin
   return v_said;
 end $$;
 comment on function trunq.set_progress is
-  'Says how far a message of a lease is: p_percent (0 to 100), p_note (up to 500 characters), and p_checkpoint, up to 1 MB of JSON that the next attempt is given, whatever ends this one (JSON null: no more). What is null stays as this attempt said it. In a transaction of its own, not in the handler''s, it is seen at once and stands whatever becomes of that.
-Returns: false when the message was answered: then nothing is said any more.
+  'Says how far a message of a lease is: p_percent (0 to 100), p_note (up to 500 characters), and p_checkpoint, up to 1 MB of JSON that the next attempt is given, whatever ends this one (JSON null removes it). Arguments that are null keep what this attempt reported before. Call it in a transaction of its own, not in the handler''s: then others see it at once, and it stays even if the handler''s transaction is rolled back.
+Returns: false when the message was answered already, and nothing was changed.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ006 for a checkpoint over 1 MB, TQ007, TQ011, TQ013 for a message of another lease.
 Locks: the lease.';
 

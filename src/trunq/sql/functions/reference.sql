@@ -22,7 +22,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
       || to_json(left(p_public, trunq._limit('public_characters')))::text end line) l
 $$;
 comment on function trunq.add_reference is
-  'An error to give to retry, time_out or reject: the internal text, cut to its limit of 8,000 characters, and below it a new reference, and what the users of your application may see of it (p_public, at most 1,000 characters). For those who lease and answer themselves: workers add references by themselves.
+  'Makes an error text for retry, time_out or reject: the internal text, cut to 8,000 characters, with a new reference below it and the text that users of your application may see (p_public, at most 1,000 characters). For those who lease and answer themselves: workers add references by themselves.
 Returns: the text.';
 
 create or replace function trunq.find_reference(p_reference text, p_queue text default null)
@@ -91,7 +91,7 @@ begin
   from trunq.show_message(p_queue, p_id) m;
 end $$;
 comment on function trunq.show_public is
-  'What the users of your application may see of a message, a row a shared subscription: its state as in show_message, the reference of its last error unless it is done, and, of one that is dead, the public text it was rejected with. Never what the error says besides. That the message is theirs is for you to know.
+  'What the users of your application may see of a message, a row a shared subscription: its state as in show_message, the reference of its last error unless it is done, and, of one that is dead, the public text it was rejected with. Never what the error says besides. Whether the message is theirs, your application must check.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq._referred(p_name text, p_reference text, p_from timestamptz, p_to timestamptz)

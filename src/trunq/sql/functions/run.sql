@@ -321,7 +321,7 @@ begin
   return true;
 end $$;
 comment on function trunq.cancel_pipeline is
-  'Cancels the open run of a pipeline, or of a backfill of it: it brings nothing, the state stays, and the next run reads from there. One that nobody is at ends at once; who is at one hears of it and ends it, or, if that one died, it is cancelled again after 30 seconds. What is in the sink already is not taken back: such a run ends as done, as soon as somebody looks. A continuous pipeline is paused as well, until it is resumed.
+  'Cancels the open run of a pipeline, or of a backfill of it: none of its rows arrives, the state stays, and the next run reads from there. A run that no runner is working on ends at once; a runner that is working on it is told, and ends it (if that runner has died, cancel it again after 30 seconds). Rows that are in the sink already stay: such a run ends as done when the next runner finds it. A continuous pipeline is paused as well, until it is resumed.
 Returns: false when no run is open.
 Raises: TQ030.
 Locks: the pipeline, the run.';
@@ -348,7 +348,7 @@ begin
   return jsonb_build_object('number', v_run.number, 'slice', v_run.slice - 'after', 'before', v_pipeline.state, 'after', v_run.slice->'after');
 end $$;
 comment on function trunq.skip_pipeline is
-  'Gives up the open run of a pipeline with its rows: it ends at once as skipped, and the next run begins behind its slice, so nothing of that arrives, ever. Who is at it hears of it. If its sink has taken it already, it ends as done.
+  'Gives up the open run of a pipeline with its rows: it ends at once as skipped, and the next run begins behind its slice, so none of these rows ever arrives. A runner that is working on it is told. If the sink has taken it already, it ends as done.
 Returns: the number of the run and its slice, which says what is left out: files, or what the source has between the states before and after; null when no run is open. list_runs shows it later.
 Raises: TQ030; TQ031 where only the end of a run tells what it has read (http, python, rows of the quarantine).
 Locks: the pipeline, the run.';

@@ -50,7 +50,7 @@ begin
   return v_is_made;
 end $$;
 comment on function trunq.create_schedule is
-  'Makes a schedule, or changes the one of that name to what is given; what is left out gets its default. It has p_cron, whose times in p_zone (default: UTC) are p_due_times, computed by whoever calls; or p_every, counted from p_start_at (default: now). p_missed, of times that are over when somebody fires again: skip, one (default: the last of them) or all. p_overlap: allow (default), or skip, which leaves a time out while a shared subscription has not finished the last message. It publishes as trunq.publish does. A pause stays, and so does the next time where cron text, zone, interval and start are as before.
+  'Makes a schedule, or changes the one of that name to what is given; what is left out gets its default. It has p_cron, whose times in p_zone (default: UTC) the caller computes and passes as p_due_times; or p_every, counted from p_start_at (default: now). p_missed: what becomes of times that passed while nobody fired: skip, one (default: the last of them) or all. p_overlap: allow (default), or skip, which skips a time while a shared subscription has not finished the last message. It publishes as trunq.publish does. A pause stays, and so does the next time where cron text, zone, interval and start are as before.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ006, TQ017.
 Locks: the schedule.';
@@ -83,7 +83,7 @@ begin
 end $$;
 comment on function trunq.sync_schedules is
   'Makes the schedules of a source equal to a list of objects with the arguments of trunq.create_schedule, by their names without p_. Those that a former list of this source had are deleted; others are left alone. All of it or nothing.
-Returns: one row a schedule that was created, changed or deleted.
+Returns: one row for each schedule that was created, changed or deleted.
 Raises: as create_schedule; TQ017 also for a name that is there twice, or that a schedule of another source has.
 Locks: the schedules.';
 
@@ -95,7 +95,7 @@ begin
   update trunq.schedule s set paused_until = p_until where s.name = p_schedule;
 end $$;
 comment on function trunq.pause_schedule is
-  'Fires no time of a schedule before p_until (left out: until it is resumed). Its times are skipped and do not come again.
+  'Stops firing a schedule until p_until (left out: until it is resumed). Times that are due meanwhile are skipped, for good.
 Raises: TQ016; TQ005 for a time that is over.
 Locks: the schedule.';
 

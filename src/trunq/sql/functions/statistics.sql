@@ -44,7 +44,7 @@ begin
 end $$;
 comment on function trunq.statistics is
   'What the last p_last (1 hour) brought, by queue, subscription, kind and outcome: how many messages, and in seconds how long they ran (took) and how long they had waited from publishing to their first lease, a delay included. p_per: for each such interval, a minute or more, in at; null: all together. p_by_kind false: kinds together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for 90.
-Returns: kind null: without one; (others): beyond the fifty most frequent of a minute. Times null: nobody said them.
+Returns: kind null: without one; (others): beyond the fifty most frequent of a minute. Times null: no worker reported them.
 Raises: TQ001, TQ005.';
 
 create or replace function trunq.roll_up(p_queue text) returns integer

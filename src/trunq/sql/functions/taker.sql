@@ -51,7 +51,7 @@ begin
   end if;
 end $$;
 comment on function trunq.drop_taker is
-  'Keeps nothing for a taker any more: rotation empties what it has not taken. To drop its pipeline does so, too.
+  'Keeps nothing for a taker any more: rotation may empty what it has not taken. Dropping its pipeline does so, too.
 Raises: TQ001; TQ005 when there is none of that name.
 Locks: the taker.';
 
@@ -70,7 +70,7 @@ begin
     where p_queue is null or q.name = p_queue order by q.name, t.name;
 end $$;
 comment on function trunq.list_takers is
-  'Who takes the history of queues elsewhere. behind: how long ago the first attempt ended that is not taken yet (null: all are); open: leases that it passed while they were open, and will come back to; taken_at: when it last took all there was up to a place.
+  'Takers of queues, which copy their history elsewhere. behind: how long ago the first attempt ended that is not taken yet (null: all are); open: leases that it passed while they were open, and will come back to; taken_at: when it last took all there was up to a place.
 Raises: TQ001.';
 
 create or replace function trunq._first_untaken(p_queue trunq.queue, p_taker text) returns timestamptz

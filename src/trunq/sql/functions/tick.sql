@@ -53,7 +53,7 @@ begin
   return (trunq._cut_tick(v_queue)).tick_id;
 end $$;
 comment on function trunq.tick is
-  'Cuts a tick when one is due, or always when forced, also where ticks are paused or external.
+  'Cuts a tick when one is due, or, forced, always, even where ticks are paused or external.
 Returns: its id, null when none was due, or somebody else cuts one just now.
 Raises: TQ001, TQ007, TQ010.
 Locks: the queue''s ticks; forced, it waits for them.';
@@ -101,7 +101,7 @@ begin
   return found;
 end $$;
 comment on function trunq.pause_ticks is
-  'Cuts no ticks of a queue until trunq.resume_ticks, neither the leader nor readers: exclusive subscriptions have nothing to read behind the newest one. A forced tick is cut all the same.
+  'Stops cutting ticks of a queue until trunq.resume_ticks, by the leader and by readers: exclusive subscriptions have nothing to read behind the newest tick. A forced tick is still cut.
 Returns: false when they were paused.
 Raises: TQ001.';
 
