@@ -75,9 +75,7 @@ second after which Postgres looks for a deadlock: it is never the publisher who 
 _TURN: Final = "set local lock_timeout = '200ms';"
 
 _BLOCKED: Final = "an open transaction stands in the way of this upgrade, and nothing was changed"
-_UNBLOCK: Final = (
-    "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or upgrade when it has ended"
-)
+_UNBLOCK: Final = "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or wait for its end"
 
 _THEN: Final = ", and then each queue in one of its own"
 _EACH: Final = "Stopped here, the queues that are left follow with `trunq db upgrade`, or this call again."
@@ -170,7 +168,7 @@ def _refresh(where: Connection, tell: Tell | None) -> int:
         with transaction(where) as connection, _restoring(connection, "role"):
             _run(connection, _REACH)
             left = count_outdated(connection)
-            if not left:
+            if not left and not _count(connection, "former"):
                 return done
             try:
                 queue = _fetch(connection, "select trunq._refresh_next()")
@@ -187,9 +185,13 @@ def _refresh(where: Connection, tell: Tell | None) -> int:
 
 def count_outdated(connection: Connection) -> int:
     """How many queues an upgrade has left to do; 0 also for one who may not know."""
-    if not _fetch(connection, "select has_table_privilege(to_regclass('trunq.outdated'), 'select')"):
+    return _count(connection, "outdated")
+
+
+def _count(connection: Connection, table: str) -> int:
+    if not _fetch(connection, f"select has_table_privilege(to_regclass('trunq.{table}'), 'select')"):
         return 0
-    return cast("int", _fetch(connection, "select count(*) from trunq.outdated"))
+    return cast("int", _fetch(connection, f"select count(*) from trunq.{table}"))
 
 
 def _install(connection: Connection, facade: str | None) -> Change:
@@ -282,9 +284,8 @@ def compare(found: int | None) -> None:
     if found is None:
         raise SchemaMissing("trunq is not in this database", _INSTALL)
     if found < newest():
-        raise SchemaOlder(
-            f"this database has schema {found} of trunq, this program needs {newest()}", _UPGRADE
-        )
+        told = f"this database has schema {found} of trunq, this program needs {newest()}"
+        raise SchemaOlder(told, _UPGRADE)
     if found > newest():
         raise _newer(found)
 
@@ -431,7 +432,8 @@ def _record(migration: Migration) -> str:
 
 def _finish() -> str:
     """The last step: functions get doors, queues are to follow, what was changed by hand is again."""
-    return f"""select trunq._add_doors();
+    return f"""select trunq._note_former();
+select trunq._add_doors();
 select trunq._note_settings();
 select trunq._outdate_queues(current_setting('trunq.changes')::jsonb);
 comment on schema trunq_data is '{_mark()}';"""
@@ -493,6 +495,5 @@ end $$;"""
 
 
 def _newer(found: int) -> SchemaNewer:
-    return SchemaNewer(
-        f"this database has schema {found} of trunq, this program knows only {newest()}", _RENEW
-    )
+    told = f"this database has schema {found} of trunq, this program knows only {newest()}"
+    return SchemaNewer(told, _RENEW)

@@ -55,6 +55,43 @@ def test_functions_of_former_doors_go(database: str, connect: Connect) -> None:
     assert fetch(session, "select to_regproc('trunq._set_memo')") is None
 
 
+def test_internal_functions_that_an_upgrade_does_not_define_go_with_the_last_queue(
+    database: str, connect: Connect
+) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="work")
+    session.execute(
+        b"create function trunq._of_before(p_x text) returns text language sql as 'select p_x';"
+        b"create function trunq._fail(p_x text) returns text language sql as 'select p_x';"
+        b"create function trunq.by_hand() returns text language sql as 'select 1::text';"
+        b"comment on schema trunq_data is 'trunq: functions of before'"
+    )
+    install.install(database)
+    remaining = (
+        "select array_agg(f::text order by f::text) from unnest(array[to_regprocedure('trunq.by_hand()'),"
+        " to_regprocedure('trunq._of_before(text)'), to_regprocedure('trunq._fail(text)'),"
+        " to_regprocedure('trunq._fail(text, text, text)')]) f where f is not null"
+    )
+    assert fetch(session, remaining) == ["trunq._fail(text,text,text)", "trunq.by_hand()"]
+    assert fetch(session, "select count(*) from trunq.former") == 0
+
+
+def test_a_former_function_that_something_depends_on_stays_until_it_does_no_longer(
+    database: str, connect: Connect
+) -> None:
+    session = connect()
+    session.execute(
+        b"create function trunq._of_before() returns integer language sql as 'select 1';"
+        b"create view public.uses as select trunq._of_before();"
+        b"comment on schema trunq_data is 'trunq: functions of before'"
+    )
+    install.install(database)
+    assert fetch(session, "select array_agg(function) from trunq.former") == ["trunq._of_before()"]
+    session.execute(b"drop view public.uses")
+    install.install(database)
+    assert fetch(session, "select to_regproc('trunq._of_before')") is None
+
+
 def test_an_upgrade_comments_on_its_own_function_beside_one_of_other_arguments(
     database: str, connect: Connect
 ) -> None:
@@ -67,11 +104,10 @@ def test_an_upgrade_comments_on_its_own_function_beside_one_of_other_arguments(
         "comment on function trunq._owns() is 'of before'; comment on schema trunq_data is 'of before'"
     )
     assert install.install(database).functions
-    assert fetch(session, comments) == [told, None]
+    assert fetch(session, comments) == [told]
 
 
 OF_LEASES = """
-create function trunq._note_expired(p_id bigint) returns boolean language sql as 'select false';
 create function trunq_queue.work_bury_noted(p_subscription_id integer, p_lease_id bigint, p_now timestamptz)
 returns integer language sql as 'select 0';
 drop function trunq_queue.work_bury;
@@ -81,7 +117,7 @@ language sql as 'select null::xid8, null::bigint';
 
 OF_QUEUES = """
 select p.proname from pg_proc p
-where p.proname in ('_note_expired', 'work_bury_noted')
+where p.proname = 'work_bury_noted'
   or p.proname = 'work_bury' and p.proallargtypes is not null
 """
 
@@ -90,7 +126,7 @@ def test_functions_by_which_leases_noted_messages_go_with_an_upgrade(database: s
     session = connect()
     ask(session, "create_queue", queue="work")
     session.execute(OF_LEASES)
-    assert len(session.execute(OF_QUEUES).fetchall()) == 3
+    assert len(session.execute(OF_QUEUES).fetchall()) == 2
     # A queue that is not up to date yet still calls what notes: whoever finds none left drops that.
     session.execute("select trunq._outdate_queues('[]')")
     assert ask(session, "_refresh_next") == "work"

@@ -25,7 +25,7 @@ FEW_LOCKS: dict[str, Any] = {
     "max_worker_processes": 2,
     "autovacuum_max_workers": 1,
     "autovacuum_worker_slots": 1,
-    "max_locks_per_transaction": 40,
+    "max_locks_per_transaction": 42,
 }
 """Room for some 1,200 locks in all; what all queues share needs 800 of them, a queue 55."""
 

@@ -38,6 +38,16 @@ comment on function trunq._become_owner is
   'Goes on as the owner of trunq, to the end of the transaction; for those who may use the schema trunq and are members of that role.
 Returns: what to set the setting role to, to go back.';
 
+create or replace function trunq._note_former() returns void
+language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+  delete from trunq.former;
+  insert into trunq.former (function)
+  select p.oid::regprocedure::text from pg_proc p
+  where p.pronamespace = 'trunq'::regnamespace and starts_with(p.proname, '_') and p.prokind = 'f' and age(p.xmin) > 0
+$$;
+comment on function trunq._note_former is
+  'Notes the internal functions that this transaction, an upgrade, has not defined: those of a former version, for trunq._drop_former.';
+
 create or replace function trunq._outdate_queues(p_changes jsonb) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -124,10 +134,19 @@ declare
 begin
   for v_function in
     select p.oid::regprocedure::text from pg_proc p
-    where p.pronamespace = 'trunq'::regnamespace and p.proname in ('_note_expired', '_note_cancelled', '_note_replaced', '_noted')
-      or p.pronamespace = 'trunq_queue'::regnamespace and p.proname in (select q.name || '_bury_noted' from trunq.queue q)
+    where p.pronamespace = 'trunq_queue'::regnamespace and p.proname in (select q.name || '_bury_noted' from trunq.queue q)
   loop
     execute format('drop function %s', v_function);
+  end loop;
+  for v_function in select f.function from trunq.former f loop
+    if to_regprocedure(v_function) is not null then
+      begin
+        execute format('drop function %s', to_regprocedure(v_function));
+      exception when dependent_objects_still_exist then
+        continue;  -- something of the user's; the next upgrade tries again
+      end;
+    end if;
+    delete from trunq.former f where f.function = v_function;
   end loop;
 end $$;
 comment on function trunq._drop_former is
