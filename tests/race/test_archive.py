@@ -138,6 +138,28 @@ def test_a_queue_goes_only_when_its_attempts_are_there(work: Engine, connect: Co
     ]
 
 
+@pytest.mark.parametrize("way", ["drop_queue", "empty_queue"])
+def test_a_queue_goes_only_without_an_answer_that_holds_its_lease(
+    work: Engine, connect: Connect, way: str
+) -> None:
+    ids = work.publish(2)
+    held = work.lease(2)
+    work.ack(held, ids[:1])
+    # As one that has locked the lease, and waits for the tables.
+    late = work.on(connect(autocommit=False))
+    late.run(
+        "select pg_advisory_xact_lock_shared(trunq._lock_class('lease'), trunq._lease_lock({id}, %s))",
+        held.lease_id,
+    )
+    more = {"force": True} if way == "drop_queue" else {}
+    with refused("TQ009"):
+        work.ask(way, **more)
+    late.connection.rollback()
+    work.ask(way, **more)
+    kept = work.connection.execute("select id, outcome from trunq_archive.work").fetchall()
+    assert kept == [(ids[0], "success")], "what was answered of it"
+
+
 def test_a_month_that_somebody_reads_goes_later(work: Engine, connect: Connect) -> None:
     with work.clock("-100 days"):
         work.publish()

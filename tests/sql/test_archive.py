@@ -176,7 +176,7 @@ def test_attempts_of_a_subscription_that_ends_are_kept(work: Engine, end: str) -
     work.ack(held, ids[1:2])
     work.ask(end, subscription="mail")
     assert archived(work, "subscription, id") == [("mail", ids[0]), ("mail", ids[1])]
-    marks = "select count(*) from trunq.archive_mark where queue_id = {id}"
+    marks = "select count(*) from trunq.taker_mark where queue_id = {id}"
     assert work.fetch(marks) == (1 if end == "unsubscribe" else 2), "the former one is forgotten"
 
 

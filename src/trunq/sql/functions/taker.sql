@@ -1,17 +1,21 @@
 -- A taker takes the history of a queue elsewhere, at its own pace: a pipeline whose source has format = "history", into a lake or any other
--- sink. Rotation empties nothing that a taker has still to take (trunq._is_taken), as with the archive. A queue without one pays nothing.
+-- sink; or the archive of the queue, which is a table beside it (archive.sql). Rotation empties nothing that a taker has still to take
+-- (trunq._is_taken). A queue without one pays nothing.
 --
--- Where a taker stands, it keeps itself, with what it wrote: of each subscription the number of a lease, and the leases below it that were
--- open when it passed them. Here are marks, which rotation asks. They are never ahead of what is written, as _take_history comes after it.
+-- A taker goes down the leases of a subscription (_walk), which are numbered and committed in one order: what is above its mark came later. A
+-- lease is taken once, when it is over: when all its messages are answered, or when it was reaped. No answer can be added to it then. Those
+-- still open are noted in the mark and looked at again, so that a job of hours holds up its own segments alone. The mark of a subscription
+-- that ended stays until its leases are taken; of the open ones what was answered is, and nobody answers the rest any more.
+--
+-- A pipeline keeps where it stands itself, with what it wrote. The marks here, which rotation asks, are never ahead of that, as _take_history
+-- comes after it; those of the archive are where it stands.
 --
 --   _plan_history   from a state: the marks are set to it, and what is over behind them is the next slice
 --   _read_history   the attempts of a slice, as often as it is asked
 --   _take_history   all before a state is written elsewhere: the marks move there
 --
--- It is the walk of the archive (archive.sql): leases of a subscription are numbered and committed in one order, an attempt is taken when its
--- whole lease is over, and no answer can be added to that one then. So a slice, the numbers of its leases, always has the same rows. What a
--- crash could take back may not be in a slice: a lease that was not on the disk comes again under its number, with other messages. So
--- _plan_history writes a row, and its commit brings all that it saw to the disk.
+-- So a slice, the numbers of its leases, always has the same rows. What a crash could take back may not be in it: a lease that was not on the
+-- disk comes again under its number, with other messages. So _plan_history writes a row, and its commit brings all that it saw to the disk.
 --
 -- A state names subscriptions by their ids and when they were made: in another database, and in a queue that was made again, they are others.
 
@@ -43,7 +47,8 @@ Locks: the queue, shared.';
 create or replace function trunq.drop_taker(p_queue text, p_taker text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  delete from trunq.taker t using trunq.queue q where q.queue_id = t.queue_id and q.name = p_queue and t.name = p_taker;
+  delete from trunq.taker t using trunq.queue q where q.queue_id = t.queue_id and q.name = p_queue and t.name = p_taker
+    and t.name <> '(archive)';
   if not found then
     perform trunq._find_queue(p_queue);
     perform trunq._fail('TQ005', format('queue "%s" has no taker "%s"', p_queue, coalesce(p_taker, '')),
@@ -67,11 +72,101 @@ begin
     select q.name, t.name, trunq.clock() - trunq._first_untaken(q, t.name),
       (select coalesce(sum(cardinality(m.open)), 0)::integer from trunq.taker_mark m where m.queue_id = t.queue_id and m.taker = t.name), t.taken_at, t.created_at
     from trunq.taker t join trunq.queue q on q.queue_id = t.queue_id
-    where p_queue is null or q.name = p_queue order by q.name, t.name;
+    where t.name <> '(archive)' and (p_queue is null or q.name = p_queue) order by q.name, t.name;
 end $$;
 comment on function trunq.list_takers is
   'Takers of queues, which copy their history elsewhere. behind: how long ago the first attempt ended that is not taken yet (null: all are); open: leases that it passed while they were open, and will come back to; taken_at: when it last took all there was up to a place.
 Raises: TQ001.';
+
+create or replace function trunq._unmarked(p_queue trunq.queue) returns setof trunq.taker_mark
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select s.queue_id, t.name, s.subscription_id, s.name, trunq._reader_name(s), 0::bigint, '{}'::bigint[] from trunq.taker t join trunq.subscription s on s.queue_id = t.queue_id
+  where t.queue_id = p_queue.queue_id and s.mode = 'shared'
+    and not exists (select from trunq.taker_mark m where m.queue_id = t.queue_id and m.taker = t.name and m.subscription_id = s.subscription_id)
+$$;
+comment on function trunq._unmarked is 'The marks that takers of a queue have yet to get, of shared subscriptions which they have not begun with.';
+
+create or replace function trunq._enroll(p_queue trunq.queue) returns void
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  insert into trunq.taker_mark select u.* from trunq._unmarked(p_queue) u order by u.taker, u.subscription_id on conflict do nothing
+$$;
+comment on function trunq._enroll is 'Gives each taker of a queue its mark of each shared subscription; also before one ends.';
+
+create or replace function trunq._forget_ended(p_queue trunq.queue, p_taker text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_ended constant integer[] := array(
+    select m.subscription_id from trunq.taker_mark m where m.queue_id = p_queue.queue_id and m.taker = p_taker
+      and not exists (select from trunq.subscription s where s.subscription_id = m.subscription_id));
+begin
+  if v_ended <> '{}' then
+    execute format($q$
+      delete from trunq.taker_mark m where m.queue_id = $1 and m.taker = $2 and m.subscription_id = any ($3) and not exists (
+        select from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id > m.lease_id
+        union all
+        select from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id = any (m.open))
+    $q$, p_queue.lease_table) using p_queue.queue_id, p_taker, v_ended;
+  end if;
+end $$;
+comment on function trunq._forget_ended is 'Removes the marks of subscriptions that ended and of which a taker has all.';
+
+create or replace function trunq._walk(
+  p_queue trunq.queue, p_mark trunq.taker_mark, p_messages bigint, p_is_last boolean,
+  out over bigint[], out up_to bigint, out still_open bigint[], out size bigint
+)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_lease record;
+  v_closed bigint[] := '{}';
+begin
+  over := '{}'; up_to := p_mark.lease_id; still_open := '{}'; size := 0;
+  for v_lease in
+    execute format($q$
+      select l.lease_id, coalesce(l.size, 0) size, l.size is null or l.size = 0 or l.reaped_at is not null or l.size <= coalesce((
+        select sum(r.size) from trunq_data.%2$I r
+        where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = l.subscription_id), 0) is_over
+      from (
+        select l.* from trunq_data.%1$I l where l.subscription_id = $1 and l.lease_id = any ($3)
+        union all
+        (select l.* from trunq_data.%1$I l where l.subscription_id = $1 and l.lease_id > $2 order by l.lease_id)) l
+    $q$, p_queue.lease_table, p_queue.receipt_table) using p_mark.subscription_id, p_mark.lease_id, p_mark.open
+  loop
+    exit when size >= p_messages;
+    up_to := greatest(up_to, v_lease.lease_id);
+    if not v_lease.is_over and not (p_is_last and trunq._abandon(p_queue, p_mark.subscription_id, v_lease.lease_id)) then
+      if v_lease.lease_id > p_mark.lease_id then
+        still_open := still_open || v_lease.lease_id;
+      end if;
+      continue;
+    end if;
+    if v_lease.lease_id <= p_mark.lease_id then
+      v_closed := v_closed || v_lease.lease_id;
+    end if;
+    if v_lease.size > 0 then
+      over := over || v_lease.lease_id;
+      size := size + v_lease.size;
+    end if;
+  end loop;
+  -- Those that it did not come to stay noted.
+  still_open := array(select unnest(p_mark.open) except select unnest(v_closed) order by 1) || still_open;
+end $$;
+comment on function trunq._walk is
+  'Goes down the leases of a subscription from a mark until those that are over have about p_messages. p_is_last: ends those that are not.
+Returns: the leases with messages that are over, the mark behind them (up_to, still_open), and how many messages they have.';
+
+create or replace function trunq._abandon(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+begin
+  if not pg_try_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(p_queue.queue_id, p_lease_id)) then
+    return false;  -- an answer is on its way
+  end if;
+  -- Refuses one that found the subscription while it was there.
+  execute format('update trunq_data.%I set reaped_at = trunq.clock() where subscription_id = $1 and lease_id = $2 and reaped_at is null', p_queue.lease_table)
+    using p_subscription_id, p_lease_id;
+  return true;
+end $$;
+comment on function trunq._abandon is 'Ends an open lease of a subscription that was dropped.
+Returns: false when its lock is held just now.';
 
 create or replace function trunq._first_untaken(p_queue trunq.queue, p_taker text) returns timestamptz
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -101,9 +196,7 @@ create or replace function trunq._taker_marks(p_queue trunq.queue, p_taker text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select m.* from trunq.taker_mark m where m.queue_id = p_queue.queue_id and m.taker = p_taker
   union all
-  select s.queue_id, t.name, s.subscription_id, s.name, trunq._reader_name(s), 0, '{}' from trunq.taker t join trunq.subscription s on s.queue_id = t.queue_id
-  where t.queue_id = p_queue.queue_id and t.name = p_taker and s.mode = 'shared'
-    and not exists (select from trunq.taker_mark m where m.queue_id = t.queue_id and m.taker = t.name and m.subscription_id = s.subscription_id)
+  select u.* from trunq._unmarked(p_queue) u where u.taker = p_taker
 $$;
 comment on function trunq._taker_marks is 'The marks of a taker, those that subscriptions have yet to get included; for a look, also on a standby.';
 
@@ -114,28 +207,67 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
       q.name, date_trunc('second', u.at), t.name, q.retention),
     format('run that pipeline (select trunq.run_pipeline(''%2$s'')), or give it up: select trunq.drop_taker(''%1$s'', ''%2$s'')', q.name, t.name)
   from trunq.taker t join trunq.queue q on q.queue_id = t.queue_id cross join lateral (select trunq._first_untaken(q, t.name) at) u
-  where (p_queue is null or q.name = p_queue) and u.at < trunq.clock() - q.retention order by q.name, t.name
+  where t.name <> '(archive)' and (p_queue is null or q.name = p_queue) and u.at < trunq.clock() - q.retention order by q.name, t.name
 $$;
 comment on function trunq._warn_takers is 'Takers that are further behind than the retention: rotation waits for them.';
 
-create or replace function trunq._require_taken(p_queue trunq.queue) returns void
+create or replace function trunq._is_taken(p_queue trunq.queue, p_table text, p_segment integer, p_open bigint[] default '{}') returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_name text := trunq._segment_name(p_queue, p_table, p_segment);
+  v_low bigint := 0;
+  v_high bigint := 9223372036854775807;
+  v_is_left boolean;
+begin
+  if not exists (select from trunq.taker t where t.queue_id = p_queue.queue_id) then
+    return true;
+  elsif exists (select from trunq._unmarked(p_queue)) then
+    return false;  -- a taker has not begun with it
+  end if;
+  if p_table = 'log' then
+    execute format($q$
+      select (select g.txid::text::bigint from trunq_data.%1$I g order by g.txid, g.id limit 1),
+        (select g.txid::text::bigint from trunq_data.%1$I g order by g.txid desc, g.id desc limit 1)
+    $q$, v_name) into v_low, v_high;
+  end if;
+  execute format($q$
+    select exists (
+      select from trunq.taker_mark m cross join lateral (
+        select * from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id > m.lease_id
+        union all
+        select * from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id = any (m.open)) l
+      where m.queue_id = $1 and l.size > 0 and l.min_txid <= $3 and l.max_txid >= $2 and l.lease_id <> all ($4))
+  $q$, case p_table when 'log' then p_queue.lease_table else v_name end) into v_is_left using p_queue.queue_id, v_low, v_high, p_open;
+  return not v_is_left;
+end $$;
+comment on function trunq._is_taken is
+  'Whether all takers of a queue, its archive among them, have all of a segment of the log or the leases, but for what the leases p_open have of it.';
+
+create or replace function trunq._first_missing(p_queue trunq.queue, p_is_archive boolean) returns text
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_taker text;
 begin
-  if not exists (select from trunq.taker t where t.queue_id = p_queue.queue_id) then
-    return;
-  end if;
-  perform trunq._enroll(p_queue);
   execute format($q$
     select m.taker from trunq.taker_mark m cross join lateral (
       select * from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id > m.lease_id
       union all
       select * from trunq_data.%1$I l where l.subscription_id = m.subscription_id and l.lease_id = any (m.open)) l
-    where m.queue_id = $1 and l.size > 0 and exists (
+    where m.queue_id = $1 and (m.taker = '(archive)') = $2 and l.size > 0 and exists (
       select from trunq_data.%2$I r where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = l.subscription_id)
     order by 1 limit 1
-  $q$, p_queue.lease_table, p_queue.receipt_table) into v_taker using p_queue.queue_id;
+  $q$, p_queue.lease_table, p_queue.receipt_table) into v_taker using p_queue.queue_id, p_is_archive;
+  return v_taker;
+end $$;
+comment on function trunq._first_missing is 'A taker of a queue, or its archive, that has not taken all attempts that were answered.';
+
+create or replace function trunq._require_taken(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_taker text;
+begin
+  perform trunq._enroll(p_queue);
+  v_taker := trunq._first_missing(p_queue, false);
   if v_taker is not null then
     perform trunq._fail('TQ009', format('history of queue "%s" is still to be taken by "%s"', p_queue.name, v_taker),
       format('run that pipeline first, or give it up: select trunq.drop_taker(''%s'', ''%s'')', p_queue.name, v_taker));
@@ -222,7 +354,7 @@ create or replace function trunq._next_part(
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_walk record := trunq._walk(p_queue, p_mark.subscription_id, p_mark.lease_id, p_mark.open, p_messages, p_is_last);
+  v_walk record := trunq._walk(p_queue, p_mark, p_messages, p_is_last);
 begin
   size := v_walk.size;
   state := jsonb_build_object('lease', v_walk.up_to, 'open', to_jsonb(v_walk.still_open));
@@ -268,6 +400,35 @@ end $$;
 comment on function trunq._list_leases is
   'The next leases of a part of a slice, above p_after, until they have about p_messages; none at its end.';
 
+create or replace function trunq._attempts(p_queue trunq.queue) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format($q$
+    with lease as materialized (
+      select l.lease_id, l.segment, l.worker, l.leased_at, l.ids, l.txids from unnest($2) o(lease_id)
+      cross join lateral (select l.* from trunq_data.%1$I l where l.subscription_id = $1 and l.lease_id = o.lease_id offset 0) l),
+    receipt as materialized (
+      select l.worker, l.leased_at, l.txids, r.ids = l.ids is_whole, r.* from lease l
+      cross join lateral (
+        select r.* from trunq_data.%2$I r
+        where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = $1 and r.outcome <> 'b' offset 0) r),
+    place as (
+      select l.lease_id, u.id, u.txid from lease l cross join lateral unnest(l.ids, l.txids) u(id, txid)
+      where l.lease_id in (select r.lease_id from receipt r where not r.is_whole)),
+    -- Most receipts are about a whole lease: then its arrays go side by side.
+    attempt as (
+      select r.lease_id, r.worker, r.leased_at, r.outcome, r.finished_at, u.* from receipt r
+      cross join lateral unnest(r.ids, r.txids, r.took, r.errors, r.results) u(id, txid, took, error, result)
+      where r.is_whole
+      union all
+      select r.lease_id, r.worker, r.leased_at, r.outcome, r.finished_at, u.id, p.txid, u.took, u.error, u.result from receipt r
+      cross join lateral unnest(r.ids, r.took, r.errors, r.results) u(id, took, error, result)
+      join place p on p.lease_id = r.lease_id and p.id = u.id
+      where not r.is_whole)
+  $q$, p_queue.lease_table, p_queue.receipt_table)
+$$;
+comment on function trunq._attempts is
+  'The beginning of a query over the attempts (attempt) of leases ($2) of a subscription ($1), one row each. Written for plans without nested loops over the whole.';
+
 create or replace function trunq._read_history(
   p_queue text, p_queue_id integer, p_part jsonb, p_leases bigint[], p_payload boolean default false
 ) returns table (
@@ -276,7 +437,7 @@ create or replace function trunq._read_history(
   subscription_id integer, lease_id bigint, payload text, headers text, result text
 )
 language plpgsql set search_path = pg_catalog, pg_temp
--- As trunq._write_archive.
+-- As trunq._write_archive, for the plan.
 set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
 declare
   v_queue trunq.queue := trunq._queue_of_slice(p_queue, p_queue_id);
@@ -311,7 +472,7 @@ end $$;
 comment on function trunq._queue_of_slice is 'The queue that a slice is of; TQ031 when it was dropped, whatever has its name now.';
 
 create or replace function trunq._take_history(p_queue text, p_taker text, p_state jsonb) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
@@ -320,11 +481,7 @@ begin
   update trunq.taker_mark m set lease_id = (p_state #>> array[m.reader, 'lease'])::bigint,
     open = array(select jsonb_array_elements_text(p_state #> array[m.reader, 'open'])::bigint)
   where m.queue_id = v_queue.queue_id and m.taker = p_taker and m.lease_id <= (p_state #>> array[m.reader, 'lease'])::bigint;
-  execute format($q$
-    delete from trunq.taker_mark m where m.queue_id = $1 and m.taker = $2 and m.open = '{}'
-      and not exists (select from trunq.subscription s where s.subscription_id = m.subscription_id)
-      and not exists (select from trunq_data.%I l where l.subscription_id = m.subscription_id and l.lease_id > m.lease_id)
-  $q$, v_queue.lease_table) using v_queue.queue_id, p_taker;
+  perform trunq._forget_ended(v_queue, p_taker);
 end $$;
 comment on function trunq._take_history is
   'All attempts before a state are taken: rotation need not keep them for this taker. The mark of a subscription that ended goes with its last.
