@@ -13,12 +13,11 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import execute, value
 from trunq.call import Call
-from trunq.connection._sync.session import open_connection
+from trunq.connection._sync.session import open_lent
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.connection.outage import Outage
-from trunq.connection.silence import lend
 from trunq.rank.order import BadOrder, Order, order
 from trunq.rank.registry import Ranked, Ranks
 from trunq.record import Fleet, Lane
@@ -80,8 +79,7 @@ class _Post:
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = open_connection(self._conninfo)
-            lend(self._connection)
+            self._connection = open_lent(self._conninfo)
         return self._connection
 
     def close(self) -> None:
