@@ -25,11 +25,13 @@ async def open_connection(
     return connection
 
 
-async def open_lent(conninfo: str, **parameters: Any) -> AsyncWatched:
+async def open_lent(
+    conninfo: str, settings: Mapping[str, str] | None = None, **parameters: Any
+) -> AsyncWatched:
     """One for statements of others, which may take long: behind a pooler, where nobody can be asked about
     them, they are waited for. Its transactions are READ COMMITTED there, too.
     """
-    connection = await open_connection(conninfo, **parameters)
+    connection = await open_connection(conninfo, settings, **parameters)
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     lend(connection)
     return connection

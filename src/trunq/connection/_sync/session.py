@@ -25,11 +25,11 @@ def open_connection(conninfo: str, settings: Mapping[str, str] | None = None, **
     return connection
 
 
-def open_lent(conninfo: str, **parameters: Any) -> Watched:
+def open_lent(conninfo: str, settings: Mapping[str, str] | None = None, **parameters: Any) -> Watched:
     """One for statements of others, which may take long: behind a pooler, where nobody can be asked about
     them, they are waited for. Its transactions are READ COMMITTED there, too.
     """
-    connection = open_connection(conninfo, **parameters)
+    connection = open_connection(conninfo, settings, **parameters)
     connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     lend(connection)
     return connection
