@@ -10,6 +10,7 @@ from typing import NoReturn
 import psycopg
 import pytest
 
+from trunq.connection import backoff
 from trunq.connection.backoff import async_retrying, pause_after, retrying
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -54,6 +55,27 @@ def test_the_last_error_is_raised_when_it_is_over_or_the_time_is() -> None:
     with pytest.raises(psycopg.OperationalError, match="lost"):
         retrying(within=0.0, sleep=never)(failing(lost))
     assert retrying(within=60.0, is_over=lambda: False, sleep=lambda _: None)(failing(lost)) == "done"
+
+
+def test_after_a_try_that_lasted_pauses_are_short_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, float]] = []
+    lost = [psycopg.OperationalError("lost") for _ in range(9)]
+    fail, now = failing(*lost), [0.0]
+    monkeypatch.setattr(backoff, "monotonic", lambda: now[0])
+
+    def work() -> str:
+        now[0] += 1000.0 if len(told) == 6 else 0.0
+        return fail()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    assert (
+        retrying(say=lambda _, failures, pause: told.append((failures, pause)), sleep=sleep)(work) == "done"
+    )
+    assert [failures for failures, _ in told] == [1, 2, 3, 4, 5, 6, 1, 2, 3]
+    assert told[5][1] > 1.4
+    assert told[6][1] < 0.2
 
 
 async def test_an_event_loop_has_the_same_policy() -> None:

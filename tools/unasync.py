@@ -24,6 +24,7 @@ RULES = [
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"\b__a(enter|exit|iter)__\b", r"__\1__"),
     (r"\bimport asyncio\b", "import threading"),
     (r"\basyncio\.Lock\b", "threading.Lock"),
@@ -46,14 +47,16 @@ def convert(text: str, used: set[int]) -> str:
 
 
 def tidy(texts: dict[Path, str]) -> dict[Path, str]:
-    """Sort the imports and format, as the rest of the code is: all files at once, aside."""
+    """Sort the imports, less those that only tasks need, and format as the rest of the code is: all files at
+    once, aside.
+    """
     ruff = [sys.executable, "-m", "ruff"]
     with tempfile.TemporaryDirectory(dir=ROOT, prefix=".unasync-") as folder:
         aside = {path: Path(folder) / path.relative_to(ROOT) for path in texts}
         for path, text in texts.items():
             aside[path].parent.mkdir(parents=True, exist_ok=True)
             aside[path].write_text(text)
-        for command in (["check", "--quiet", "--fix-only", "--select", "I"], ["format", "--quiet"]):
+        for command in (["check", "--quiet", "--fix-only", "--select", "I,F401"], ["format", "--quiet"]):
             subprocess.run([*ruff, *command, "--no-cache", folder], cwd=ROOT, check=True)
         return {path: place.read_text() for path, place in aside.items()}
 

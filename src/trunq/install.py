@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg.rows import tuple_row
 
+from trunq.connection._sync.session import open_lent
 from trunq.connection.address import complete
 from trunq.errors import QueueInUse, SchemaError, SchemaMissing, SchemaNewer, SchemaOlder
 
@@ -150,7 +151,7 @@ def install(where: str | Connection, facade: str | None = None, *, tell: Tell | 
     """
     _check_facade(facade)
     if isinstance(where, str):
-        with psycopg.connect(complete(where, "trunq install")) as connection:
+        with open_lent(complete(where, "trunq install")) as connection:
             return install(connection, facade, tell=tell)
     for _ in range(_PATIENCE):
         with suppress(psycopg.errors.LockNotAvailable), transaction(where) as connection:
@@ -374,7 +375,7 @@ def _sign(sql: str) -> str:
 def transaction(where: str | Connection) -> Iterator[Connection]:
     """One in which names mean what they mean in Postgres; of an address, as the owner of trunq if need be."""
     if isinstance(where, str):
-        with psycopg.connect(complete(where, "trunq install")) as connection, transaction(connection):
+        with open_lent(complete(where, "trunq install")) as connection, transaction(connection):
             _run(connection, _REACH)
             yield connection
     elif where.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar
@@ -25,7 +26,7 @@ from psycopg.rows import tuple_row
 from trunq.call import Call
 from trunq.connection._sync.listener import Listener
 from trunq.connection._sync.session import open_connection
-from trunq.connection.backoff import first_line, is_retryable, pause_after
+from trunq.connection.backoff import Hurry, first_line, is_retryable, retrying
 from trunq.connection.ear import Ear
 from trunq.errors import ClientClosed, MessageFailed, MessageTooLarge, translate
 from trunq.record import Reply
@@ -79,13 +80,13 @@ class Replies:
         self._new: set[Question] = set()
         self._thread: threading.Thread | None = None
         self._ear = Ear()
-        self._is_closed = False
+        self._closed = Hurry()
 
     def wait_for(self, question: Question) -> Future[Reply]:
         """A future that gets the reply, or the error why there will be none. `leave` it afterwards."""
         future: Future[Reply] = Future()
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 raise ClientClosed("this client is being closed")
             waiting = self._waiting.setdefault(question, Waiting(check_at=monotonic() + FIRST_CHECK))
             waiting.futures.append(future)
@@ -109,7 +110,8 @@ class Replies:
     def close(self) -> None:
         """End the thread and its connection; who still waits gets ClientClosed."""
         with self._lock:
-            self._is_closed, thread = True, self._thread
+            self._closed.set()
+            thread = self._thread
             self._ear.wake()
         self._fail(self._asked(), ClientClosed("this client was closed while a result was awaited"))
         if thread is not None:
@@ -120,37 +122,30 @@ class Replies:
     # In the thread
 
     def _serve(self) -> None:
-        failures = 0
-        while True:
-            try:
-                listening = _Listening(self._conninfo, self._ear)
-                try:
-                    failures = 0
-                    self._attend(listening)
-                    return
-                finally:
-                    listening.close()
-            except psycopg.Error as error:
-                if not is_retryable(error):
-                    self._fail(self._asked(), translate(error) or error)
-                log.info("not listening for replies for now: %s", first_line(error))
-            except Exception as error:
-                log.exception("waiting for replies failed")
-                self._fail(self._asked(), error)
-            if self._may_end():
-                return
-            failures += 1
-            self._pause(pause_after(failures))
+        tries = retrying(also=Exception, is_over=self._may_end, sleep=self._closed.pause)
+        # The last of them, with which it ends, was logged like the others.
+        with suppress(Exception):
+            tries(self._serve_once)
 
-    def _pause(self, seconds: float) -> None:
-        ends = monotonic() + seconds
-        while (left := ends - monotonic()) > 0 and not self._is_closed:
-            sleep(min(left, 0.05))
+    def _serve_once(self) -> None:
+        """Serve over one connection until nobody waits, or it is lost."""
+        try:
+            with closing(_Listening(self._conninfo, self._ear)) as listening:
+                self._attend(listening)
+        except psycopg.Error as error:
+            if not is_retryable(error):
+                self._fail(self._asked(), translate(error) or error)
+            log.info("not listening for replies for now: %s", first_line(error))
+            raise
+        except Exception as error:
+            log.exception("waiting for replies failed")
+            self._fail(self._asked(), error)
+            raise
 
     def _may_end(self) -> bool:
         """Under the lock, so that whoever comes next starts another thread."""
         with self._lock:
-            if self._waiting and not self._is_closed:
+            if self._waiting and not self._closed.is_set():
                 return False
             self._thread = None
             return True
@@ -174,7 +169,7 @@ class Replies:
             self._check(listening, now)
             if self._waiting:
                 idle_since = now
-            elif now >= idle_since + (0 if self._is_closed else _LINGER) and self._may_end():
+            elif now >= idle_since + (0 if self._closed.is_set() else _LINGER) and self._may_end():
                 return
             with self._lock:
                 until = min([look_at, *(each.check_at for each in self._waiting.values())])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from freezing import Proxy, freezing
 from pooling import needs_pgbouncer, pooling
 from serving import PATIENCE
 from trunq import AsyncClient, Client
+from trunq.connection._sync.link import Link
 from trunq.connection.silence import limit
 from trunq.embedded import Embedded
 from trunq.mover import Mover
@@ -66,6 +68,48 @@ async def test_an_async_call_on_a_silent_connection_fails_and_the_next_has_anoth
         with pytest.raises(psycopg.OperationalError, match="the connection was silent"):
             await client.publish("work", 2)
         assert await client.publish("work", 3)
+
+
+async def test_one_silence_is_enough_to_replace_all_connections_of_a_pool(
+    work: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions = "select pid from pg_stat_activity where application_name = 'trunq'"
+    async with AsyncClient(proxy.dsn, max_connections=4) as client:
+
+        async def publish_at_once() -> None:
+            async with AsyncExitStack() as stack:
+                for _ in range(4):
+                    connection = await stack.enter_async_context(client.transaction())
+                    await client.publish("work", 1, connection=connection)
+
+        await publish_at_once()
+        former = set(work.connection.execute(sessions).fetchall())
+        assert len(former) == 4
+        proxy.silence()
+        with pytest.raises(psycopg.OperationalError, match="the connection was silent"):
+            await client.publish("work", 2)
+        await publish_at_once()
+        assert caplog.text.count("closed a silent connection") == 1
+        # The server ended their sessions too, though it did not hear from them.
+        assert not former & set(work.connection.execute(sessions).fetchall())
+
+
+def test_links_to_a_server_trust_it_no_more_after_one_was_silent(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = Link(proxy.dsn, "one"), Link(proxy.dsn, "other")
+
+    def session(link: Link) -> object:
+        return link.run(lambda connection: connection.execute("select pg_backend_pid()").fetchone())
+
+    before = [session(one), session(other)]
+    proxy.silence()
+    after = [session(one), session(other)]
+    assert not set(before) & set(after)
+    assert caplog.text.count("closed a silent connection") == 1
+    assert [session(one), session(other)] == after
+    one.close()
+    other.close()
 
 
 def test_where_nobody_answers_at_all_a_call_fails_too(work: Engine, proxy: Proxy) -> None:

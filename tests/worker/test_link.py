@@ -8,13 +8,13 @@ from typing import Any, LiteralString
 import psycopg
 
 from serving import PATIENCE, Queue
-from trunq.connection.link import Link
+from trunq.connection._async.link import AsyncLink
 
 
 async def test_what_is_done_on_one_connection_at_the_same_time_stays_out_of_each_others_transactions(
     queue: Queue,
 ) -> None:
-    link = Link(queue.dsn, "test")
+    link = AsyncLink(queue.dsn, "test")
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def in_a_transaction(connection: psycopg.AsyncConnection[Any]) -> Any:

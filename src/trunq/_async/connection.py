@@ -19,12 +19,12 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed
 
 from trunq import install
 from trunq._async.pool import AsyncPool, open_pool
-from trunq.connection._async.session import open_connection
+from trunq.connection._async.session import open_lent
 from trunq.connection.address import address, complete
 from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
 from trunq.connection.home import AsyncHome
 from trunq.connection.session import PROBE, is_pooled
-from trunq.connection.silence import lend, lent
+from trunq.connection.silence import lent
 from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 
 
@@ -122,10 +122,7 @@ class AsyncConnections:
             raise TypeError(
                 "a client that was given a pool cannot connect by itself: give it a connection string"
             )
-        connection = await open_connection(self._conninfo, **parameters)
-        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
-        lend(connection)
-        return connection
+        return await open_lent(self._conninfo, **parameters)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:

@@ -21,6 +21,21 @@ stay away nearly as long again as the server did.
 """
 
 
+class AsyncTrustedPool(AsyncOwnPool):
+    """A pool that hands out no connection that is likely to be silent: after one was, only new ones."""
+
+    async def getconn(self, timeout: float | None = None) -> AsyncConnection[Any]:
+        """A connection, to be given back by `putconn`."""
+        connection = await super().getconn(timeout)
+        while isinstance(connection, AsyncWatched) and connection.is_suspect:
+            try:
+                await connection.retire()
+            finally:
+                await self.putconn(connection)
+            connection = await super().getconn(timeout)
+        return connection
+
+
 async def open_pool(
     conninfo: str,
     name: str,
@@ -33,7 +48,7 @@ async def open_pool(
 
     They are of a `kind`, and `prepare` makes each fit, where `configure` is not enough.
     """
-    pool = AsyncOwnPool(
+    pool = AsyncTrustedPool(
         conninfo,
         connection_class=kind,
         kwargs={"autocommit": True},

@@ -23,6 +23,21 @@ stay away nearly as long again as the server did.
 """
 
 
+class TrustedPool(OwnPool):
+    """A pool that hands out no connection that is likely to be silent: after one was, only new ones."""
+
+    def getconn(self, timeout: float | None = None) -> Connection[Any]:
+        """A connection, to be given back by `putconn`."""
+        connection = super().getconn(timeout)
+        while isinstance(connection, Watched) and connection.is_suspect:
+            try:
+                connection.retire()
+            finally:
+                self.putconn(connection)
+            connection = super().getconn(timeout)
+        return connection
+
+
 def open_pool(
     conninfo: str,
     name: str,
@@ -35,7 +50,7 @@ def open_pool(
 
     They are of a `kind`, and `prepare` makes each fit, where `configure` is not enough.
     """
-    pool = OwnPool(
+    pool = TrustedPool(
         conninfo,
         connection_class=kind,
         kwargs={"autocommit": True},

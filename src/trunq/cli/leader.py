@@ -22,6 +22,7 @@ from trunq.cli.database import address
 from trunq.cli.failure import Mistake
 from trunq.cli.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.output import err, write_json
+from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
 from trunq.leader import Leaders
@@ -176,7 +177,7 @@ def _finder(databases: Databases, one: str) -> Find:
 
 def _with_trunq(server: str, known: Collection[str] = ()) -> list[str]:
     """Addresses of a server's databases that have trunq in them; of those `known`, all that are there."""
-    with psycopg.connect(complete(server, "trunq leader"), autocommit=True) as connection:
+    with open_connection(complete(server, "trunq leader")) as connection:
         names = [name for (name,) in connection.execute(_EACH)]
     found = []
     for name in names:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Final
 
 import psycopg
@@ -24,6 +29,8 @@ busy.
 
 _SHORTEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 3.0
+_LASTING: Final = 60.0
+"""A try that went on for so many seconds before it failed is the first of a new row."""
 
 
 def pause_after(failures: int) -> float:
@@ -58,6 +65,26 @@ def is_retryable(error: BaseException) -> bool:
 
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]
+Say = Callable[[BaseException, int, float], None]
+"""Hears of a failure, which it is in a row, and after how many seconds the next try follows."""
+
+
+class AsyncHurry(asyncio.Event):
+    """Ends the pauses of tasks, once and for all."""
+
+    async def pause(self, seconds: float | None) -> None:
+        """Wait so many seconds (None: for ever), or until it is set."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.wait()
+
+
+class Hurry(threading.Event):
+    """The same for threads."""
+
+    def pause(self, seconds: float | None) -> None:
+        """Wait so many seconds (None: for ever), or until it is set."""
+        self.wait(seconds)
 
 
 def retrying(
@@ -65,12 +92,13 @@ def retrying(
     also: Errors = (),
     within: float | None = None,
     is_over: Callable[[], bool] | None = None,
-    **more: Any,
+    say: Say | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Retrying:
     """Tries again after what is retryable, and after the errors `also`, until `is_over`, or for `within`
-    seconds (none: for ever); then it raises the last error. `more` is for tenacity: `sleep`, `after`.
+    seconds (none: for ever); then it raises the last error. `say` hears of each failure but that.
     """
-    return Retrying(**_policy(also, within, is_over), **more)
+    return Retrying(**_policy(also, within, is_over, say), sleep=sleep)
 
 
 def async_retrying(
@@ -78,30 +106,42 @@ def async_retrying(
     also: Errors = (),
     within: float | None = None,
     is_over: Callable[[], bool] | None = None,
-    **more: Any,
+    say: Say | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncRetrying:
     """The same for an event loop."""
-    return AsyncRetrying(**_policy(also, within, is_over), **more)
+    return AsyncRetrying(**_policy(also, within, is_over, say), sleep=sleep)
 
 
-def _policy(also: Errors, within: float | None, is_over: Callable[[], bool] | None) -> dict[str, Any]:
+def _policy(
+    also: Errors, within: float | None, is_over: Callable[[], bool] | None, say: Say | None
+) -> dict[str, Any]:
+    failures, begun = 0, monotonic()
+
     def retry(state: RetryCallState) -> bool:
-        error = error_of(state)
+        error = _error_of(state)
         return error is not None and (isinstance(error, also) or is_retryable(error))
 
     def stop(state: RetryCallState) -> bool:
         is_late = within is not None and (state.seconds_since_start or 0.0) >= within
         return is_late or (is_over is not None and is_over())
 
-    return {
-        "retry": retry,
-        "stop": stop,
-        "wait": lambda state: pause_after(state.attempt_number),
-        "reraise": True,
-    }
+    def wait(_state: RetryCallState) -> float:
+        nonlocal failures, begun
+        failures = failures + 1 if monotonic() < begun + _LASTING else 1
+        pause = pause_after(failures)
+        begun = monotonic() + pause
+        return pause
+
+    def tell(state: RetryCallState) -> None:
+        error = _error_of(state)
+        if say is not None and error is not None:
+            say(error, failures, state.upcoming_sleep)
+
+    return {"retry": retry, "stop": stop, "wait": wait, "before_sleep": tell, "reraise": True}
 
 
-def error_of(state: RetryCallState) -> BaseException | None:
+def _error_of(state: RetryCallState) -> BaseException | None:
     """What the try that is over raised."""
     return state.outcome.exception() if state.outcome is not None else None
 

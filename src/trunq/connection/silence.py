@@ -116,6 +116,10 @@ def heard(work: PQGen[RV], longest: float | None, *, is_resumed: bool) -> PQGen[
         return result
 
 
+_found: Final[dict[tuple[bytes, bytes], float]] = {}
+"""When a connection to each server was last found silent, by `monotonic`."""
+
+
 class Watching:
     """What both colours have."""
 
@@ -125,6 +129,18 @@ class Watching:
     is_lent = False
     """Whether somebody executes statements of their own on it."""
     _is_question = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._server = (self.pgconn.host, self.pgconn.port)
+        self._opened_at = monotonic()
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether another connection to its server was found silent since it was opened: what made one silent
+        (a proxy, a network) made all of them so.
+        """
+        return bool(_found) and self._opened_at < _found.get(self._server, self._opened_at)
 
     @property
     def _session(self) -> dict[str, Any]:
@@ -153,6 +169,7 @@ class Watching:
 
     def _give_up(self, silent: float) -> psycopg.OperationalError:
         """Close it, and say so."""
+        _found[self._server] = monotonic()
         why = f"nothing was heard for {silent:.0f} s, and the server does not work on it"
         log.warning("closed a silent connection (%s): %s", self._name, why)
         self.pgconn.finish()

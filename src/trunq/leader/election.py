@@ -20,8 +20,8 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import execute, value
 from trunq.call import Call
-from trunq.connection.backoff import first_line
-from trunq.connection.link import Link
+from trunq.connection._async.link import AsyncLink
+from trunq.connection.backoff import AsyncHurry, first_line
 from trunq.connection.outage import Outage
 from trunq.errors import translated
 from trunq.leader.duty import LINES, LIST
@@ -67,10 +67,10 @@ class Leader:
         self.term: int | None = None
         self.performed = Performed()
         title = f"trunq leader {self.name}"
-        self._link = Link(dsn, title, settings(_BUDGET), outage=outage)
+        self._link = AsyncLink(dsn, title, settings(_BUDGET), outage=outage)
         self._lines = [Line(dsn, self.name, line, self.performed, outage) for line in LINES]
         self._ranker = Ranker(dsn, self.name, ranks, outage) if ranks is not None else None
-        self._stopped = asyncio.Event()
+        self._stopped = AsyncHurry()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._newest: int | None = None
@@ -136,11 +136,11 @@ class Leader:
                     await self._stand()
                     if self.term is not None:
                         await self._note()
-                        await self._pause(min(self.lease_time / 3, self._note_at - monotonic()))
+                        await self._stopped.pause(min(self.lease_time / 3, self._note_at - monotonic()))
                     else:
                         # The next time a little off: candidates that started together should not all ask
                         # together.
-                        await self._pause(self.lease_time / 3 * (0.75 + random.random() / 2))
+                        await self._stopped.pause(self.lease_time / 3 * (0.75 + random.random() / 2))
         except psycopg.OperationalError:
             if not self._stopped.is_set():
                 raise
@@ -237,11 +237,6 @@ class Leader:
         arguments = {"name": self.name, "lease_time": timedelta(seconds=self.lease_time)}
         term: int | None = await value(connection, Call("elect", arguments))
         return term
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopped.wait()
 
     async def _resign(self) -> None:
         term, self.term, self._newest = self._newest, None, None

@@ -7,7 +7,6 @@ and one that takes too long is cut: the others go on. Both lines pause while ano
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import execute
 from trunq.call import Call
-from trunq.connection.backoff import first_line
-from trunq.connection.link import Link
+from trunq.connection._async.link import AsyncLink
+from trunq.connection.backoff import AsyncHurry, first_line
 from trunq.connection.outage import Outage
 from trunq.leader.duty import FIRE, QUICK, call, pause
 from trunq.leader.schedule import Schedules
@@ -80,7 +79,7 @@ class Line:
     def __init__(self, dsn: str, leader: str, line: str, performed: Performed, outage: Outage | None) -> None:
         self.line = line
         self._budget = _BUDGET if line == QUICK else _SLOW_BUDGET
-        self._link = Link(dsn, f"trunq leader {leader}", settings(self._budget), outage=outage)
+        self._link = AsyncLink(dsn, f"trunq leader {leader}", settings(self._budget), outage=outage)
         self._performed = performed
         self._schedules = Schedules(self._link)
         self._duties: tuple[Duty, ...] = ()
@@ -90,7 +89,7 @@ class Line:
         self._failures: dict[Pair, tuple[str, float]] = {}
         self._warn_at = 0.0
         self._warned: set[str] = set()
-        self._changed = asyncio.Event()
+        self._changed = AsyncHurry()
         self._is_stopped = False
 
     def begin(self, term: int, duties: Sequence[Duty], done: dict[Pair, float]) -> None:
@@ -118,10 +117,11 @@ class Line:
         try:
             while not self._is_stopped:
                 if self._term is None:
-                    await self._pause(None)
+                    await self._changed.pause(None)
                 else:
                     await self._perform()
-                    await self._pause(self._rest())
+                    await self._changed.pause(self._rest())
+                self._changed.clear()
         except psycopg.OperationalError:
             if not self._is_stopped:
                 raise
@@ -229,12 +229,6 @@ class Line:
 
     def _rest(self) -> float:
         return max(0.0, min(self._due.values(), default=monotonic() + _LOOK) - monotonic())
-
-    async def _pause(self, seconds: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        self._changed.clear()
 
 
 async def _list_queues(connection: AsyncConnection[Any]) -> dict[str, float]:

@@ -18,8 +18,9 @@ from psycopg import AsyncConnection, Notify
 from trunq._async.execute import execute, value
 from trunq._async.schedule import fill, list_fillable
 from trunq.call import Call
+from trunq.connection._async.link import AsyncLink
+from trunq.connection._async.listener import AsyncListener
 from trunq.connection.backoff import first_line
-from trunq.connection.link import Link
 from trunq.errors import InvalidSchedule
 from trunq.schedule import due_times
 
@@ -33,9 +34,9 @@ _LOOK: Final = 60.0
 class Schedules:
     """What a leader knows of schedules."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: AsyncLink) -> None:
         self._link = link
-        self._listening: AsyncConnection[Any] | None = None
+        self._listener: AsyncListener | None = None
         self._is_changed = False
         self._is_new = True
         self._fill_at = 0.0
@@ -48,12 +49,14 @@ class Schedules:
     def take_change(self) -> bool:
         """Whether somebody changed a schedule since the last time, or may have while nobody listened."""
         changed, self._is_changed = self._is_changed, False
-        return changed or (self._listening is not None and self._link.connection is not self._listening)
+        return changed or (
+            self._listener is not None and self._link.connection is not self._listener.connection
+        )
 
     async def rest(self, longest: float) -> float:
         """Seconds until the next schedule is due; no more than `longest` where no change reaches us."""
         until: timedelta = await self._link.run(self._ask)
-        return until.total_seconds() if self._listening is not None else min(until.total_seconds(), longest)
+        return until.total_seconds() if self._listener is not None else min(until.total_seconds(), longest)
 
     async def fill(self) -> None:
         """Now and then, compute the times of cron texts that come to an end."""
@@ -78,11 +81,12 @@ class Schedules:
         await self._link.run(lambda connection: execute(connection, fill(schedule, cron, zone, after, times)))
 
     async def _ask(self, connection: AsyncConnection[Any]) -> timedelta:
-        if self._listening is not connection and not self._link.pooled:
-            connection.add_notify_handler(self._hear)
+        is_heard = self._listener is not None and self._listener.connection is connection
+        if not is_heard and not self._link.pooled:
+            listener = AsyncListener(connection, self._hear)
             # What changed before is in what it is told now.
-            await connection.execute(f"listen {_CHANNEL}".encode())
-            self._listening = connection
+            await listener.listen(_CHANNEL)
+            self._listener = listener
         until: timedelta = await value(connection, _UNTIL_DUE)
         return until
 

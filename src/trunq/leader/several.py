@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from trunq.connection.backoff import first_line
+from trunq.connection.backoff import async_retrying, first_line
 from trunq.errors import TrunqError
 from trunq.leader.election import Leader
 from trunq.rank import Ranks
@@ -27,8 +27,6 @@ log = logging.getLogger("trunq.leader")
 Find = Callable[[], Awaitable[list[str]]]
 """Which databases there are: their addresses."""
 
-_AGAIN: Final = 5.0
-"""Seconds after which one that could not be led is tried again."""
 _SAY_AGAIN: Final = 60.0
 _LOGGERS: Final = ("trunq.leader", "trunq.link", "trunq.rank", "trunq.client")
 
@@ -155,26 +153,28 @@ class Leaders:
         if not is_alone:
             _database.set(label)
         said = ("", 0.0)
-        while True:
+
+        def say(error: BaseException, *_: object) -> None:
+            nonlocal said
+            hint = error.hint if isinstance(error, TrunqError) else None
+            why = first_line(error) + (f"; {hint}" if hint else "")
+            if why != said[0] or monotonic() > said[1] + _SAY_AGAIN:
+                said = (why, monotonic())
+                log.error("cannot be led, and is tried again: %s", why)
+
+        async def lead() -> None:
             leader = self._led[dsn].leader
             try:
                 await leader.run_async(is_patient=not is_alone)
-            except Exception as error:
-                if is_alone:
-                    self._failed = error
-                    self._woken.set()
-                    return
-                hint = error.hint if isinstance(error, TrunqError) else None
-                why = first_line(error) + (f"; {hint}" if hint else "")
-                if why != said[0] or monotonic() > said[1] + _SAY_AGAIN:
-                    said = (why, monotonic())
-                    log.error("cannot be led, and is tried again: %s", why)
-            else:
-                return
             finally:
                 self._count(label, leader)
-            self._led[dsn].leader = self._new(dsn)
-            await asyncio.sleep(_AGAIN)
+                self._led[dsn].leader = self._new(dsn)
+
+        try:
+            await async_retrying(also=Exception, is_over=lambda: is_alone, say=say)(lead)
+        except Exception as error:
+            self._failed = error
+            self._woken.set()
 
     async def _let_go(self, dsns: list[str]) -> None:
         """Resign from databases."""

@@ -13,12 +13,11 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from tenacity import RetryCallState
 
 from trunq._async import AsyncClient
 from trunq._async.reading import AsyncBatchStream
 from trunq._async.wake import AsyncWake
-from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
+from trunq.connection.backoff import AsyncHurry, async_retrying, first_line, is_away
 from trunq.errors import (
     InvalidArgument,
     InvalidName,
@@ -121,7 +120,7 @@ class Mover:
         self._batches: _Batches | None = None
         self._known: set[str] = set()
         self._is_same_database = False
-        self._hurried = asyncio.Event()
+        self._hurried = AsyncHurry()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
@@ -213,9 +212,9 @@ class Mover:
 
     async def _move(self, source: AsyncClient, target: AsyncClient, batch: Batch) -> None:
         """Move a batch, as often as it takes, or give it back."""
-        again = async_retrying(is_over=lambda: self._is_stopped, sleep=self._pause, before_sleep=self._say)
+        tries = async_retrying(is_over=lambda: self._is_stopped, say=self._say, sleep=self._hurried.pause)
         try:
-            await again(self._move_once, source, target, batch)
+            await tries(self._move_once, source, target, batch)
         except LeaseLost as error:
             self._count_failure(error)
             log.warning("batch %s was taken over, or the stream was moved", batch.batch_id)
@@ -269,15 +268,9 @@ class Mover:
         self.statistics.failures += 1
         self.statistics.last_error = f"{type(error).__name__}: {first_line(error)}"
 
-    def _say(self, state: RetryCallState) -> None:
-        error = error_of(state)
-        if error is not None and state.attempt_number == 1:
+    def _say(self, error: BaseException, failures: int, pause: float) -> None:  # noqa: ARG002  # as Say
+        if failures == 1:
             log.warning("a database is away, or busy: %s", first_line(error))
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hurried.wait()
 
     def _definition(self) -> dict[str, Any]:
         told = self._split.definition

@@ -22,7 +22,7 @@ from psycopg.rows import namedtuple_row
 from trunq.connection._sync.listener import Listener
 from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
-from trunq.connection.backoff import first_line
+from trunq.connection.backoff import Hurry, first_line, retrying
 from trunq.connection.ear import Ear
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
@@ -60,7 +60,7 @@ class Lookout:
         self._dsn = dsn
         self._control = control
         self._ear = Ear()
-        self._stopped = threading.Event()
+        self._stopped = Hurry()
         self._loops: dict[int, _Loop] = {}
         self._said: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="trunq pipelines", daemon=True)
@@ -77,19 +77,21 @@ class Lookout:
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        try:
-            while not self._stopped.is_set():
-                try:
-                    with open_connection(complete(self._dsn, "trunq pipelines")) as connection:
-                        self._said.pop("", None)
-                        self._serve(Listener(connection, self._hear, self._ear))
-                except Exception as error:
-                    what = first_line(error) if isinstance(error, psycopg.Error) else repr(error)
-                    self._say("", f"triggers wait: {what}")
-                self._loops.clear()
-                self._stopped.wait(_OFTEN)
-        finally:
-            self._ear.close()
+        stopped = self._stopped
+        tries = retrying(also=Exception, is_over=stopped.is_set, say=self._lose, sleep=stopped.pause)
+        # Whatever happens after `stop` concerns nobody.
+        with contextlib.suppress(Exception), contextlib.closing(self._ear):
+            tries(self._watch)
+
+    def _watch(self) -> None:
+        with open_connection(complete(self._dsn, "trunq pipelines")) as connection:
+            self._said.pop("", None)
+            self._serve(Listener(connection, self._hear, self._ear))
+
+    def _lose(self, error: BaseException, *_: object) -> None:
+        what = first_line(error) if isinstance(error, psycopg.Error) else repr(error)
+        self._say("", f"triggers wait: {what}")
+        self._loops.clear()
 
     def _serve(self, listener: Listener) -> None:
         if not listener.is_pooled:

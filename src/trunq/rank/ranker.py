@@ -13,12 +13,11 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import execute, value
 from trunq.call import Call
-from trunq.connection._sync.session import open_connection
+from trunq.connection._async.link import AsyncLink
+from trunq.connection._sync.link import Link
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
-from trunq.connection.link import Link
 from trunq.connection.outage import Outage
-from trunq.connection.silence import lend
 from trunq.rank.order import BadOrder, Order, order
 from trunq.rank.registry import Ranked, Ranks
 from trunq.record import Fleet, Lane
@@ -48,9 +47,8 @@ class _Post:
         """A call that did not return in time."""
         self.due = 0.0
         self.failure = ("", 0.0)
-        self._conninfo = conninfo
+        self._link = Link(conninfo, "trunq rank", lends=True)
         self._thread = Thread(f"trunq-rank-{queue}")
-        self._connection: psycopg.Connection[Any] | None = None
 
     @property
     def is_stuck(self) -> bool:
@@ -67,7 +65,7 @@ class _Post:
     def _call(self, ranked: Ranked, lanes: list[Lane], fleet: Fleet) -> Order:
         if not ranked.wants_connection:
             return order(ranked.function(lanes, fleet), lanes)
-        connection = self._open()
+        connection = self._link.open()
         with connection.transaction():
             # Then the server ends its statement, or the transaction, however stuck the thread is.
             limit = f"{max(1, round(ranked.time_limit * 1000))}ms"
@@ -78,16 +76,10 @@ class _Post:
             )
             return order(ranked.function(lanes, fleet, connection=connection), lanes)
 
-    def _open(self) -> psycopg.Connection[Any]:
-        if self._connection is None or self._connection.closed:
-            self._connection = open_connection(self._conninfo)
-            lend(self._connection)
-        return self._connection
-
     def close(self) -> None:
         """End the thread, after what it is doing."""
-        if not self.is_stuck and self._connection is not None:
-            self._connection.close()
+        if not self.is_stuck:
+            self._link.close()
         self._thread.close()
 
 
@@ -102,7 +94,7 @@ class Ranker:
         self._ranks = ranks
         title = f"trunq rank {name}"
         self._conninfo = complete(dsn, title)
-        self._link = Link(dsn, title, outage=outage)
+        self._link = AsyncLink(dsn, title, outage=outage)
         self._posts: dict[int, _Post] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._failure = ("", 0.0)

@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from trunq.connection._sync.session import open_connection
+from trunq.connection._sync.link import Link
+from trunq.connection._sync.session import open_lent
 from trunq.connection.address import complete
-from trunq.connection.backoff import first_line, is_away, is_retryable, retrying
-from trunq.connection.silence import lend
+from trunq.connection.backoff import first_line, is_retryable
 from trunq.errors import translate
 from trunq.spark.errors import DatabaseAway
 
@@ -32,10 +32,10 @@ class Database:
     def __init__(self, address: Callable[[], str], patience: float = AT_FIRST) -> None:
         self._address = address
         self._patience = patience
-        self._connection: Connection | None = None
+        self._link: Link | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connection": None}
+        return {**self.__dict__, "_link": None}
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in a transaction, and again on a new connection when the database went away.
@@ -43,8 +43,14 @@ class Database:
         The work must therefore be idempotent. Raises the errors of trunq, and `DatabaseAway` when the
         database does not come back.
         """
+
+        def transact(connection: Connection) -> T:
+            with connection.transaction():
+                return work(connection)
+
         try:
-            done: T = retrying(within=self._patience)(self._attempt, work)
+            self._link = self._link or Link(self._address(), APPLICATION, lends=True)
+            done = self._link.run(transact, self._patience)
         except psycopg.Error as error:
             if (ours := translate(error)) is not None:
                 raise ours from error
@@ -54,25 +60,10 @@ class Database:
         self._patience = LATER
         return done
 
-    def _attempt(self, work: Callable[[Connection], T]) -> T:
-        try:
-            with (connection := self._open()).transaction():
-                return work(connection)
-        except psycopg.Error as error:
-            if is_away(error):
-                self.close()
-            raise
-
     def close(self) -> None:
         """Closes the connection; the next `run` opens another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _open(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self._address())
-        return self._connection
+        if self._link is not None:
+            self._link.close()
 
 
 def connect(dsn: str) -> Connection:
@@ -81,13 +72,8 @@ def connect(dsn: str) -> Connection:
     Under a stricter level, a reader whose snapshot is older than the TRUNCATE of a segment finds no rows in
     it.
     """
-    connection = open_connection(complete(dsn, APPLICATION))
-    # What a sink takes in one commit may last: behind a pooler, where nobody can be asked, it is waited for.
-    lend(connection)
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    # Through a pooler, prepared statements would stay on a connection that others use next.
-    connection.prepare_threshold = None
-    return connection
+    # What a sink takes in one commit may last.
+    return open_lent(complete(dsn, APPLICATION))
 
 
 def away(error: Exception, dsn: str) -> DatabaseAway:

@@ -20,8 +20,8 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import value
 from trunq.call import Call
+from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import first_line
-from trunq.connection.link import Link
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
 from trunq.record import Fate
@@ -48,7 +48,7 @@ class Outbox:
 
     def __init__(
         self,
-        link: Link,
+        link: AsyncLink,
         statistics: Statistics,
         outcomes: Outcomes,
         lost: Callable[[Lease], None],

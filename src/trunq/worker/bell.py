@@ -19,13 +19,12 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 from psycopg import Notify
-from tenacity import RetryCallState
 
 from trunq._async.execute import value
 from trunq.call import Call
+from trunq.connection._async.link import AsyncLink
 from trunq.connection._async.listener import AsyncListener
-from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
-from trunq.connection.link import Link
+from trunq.connection.backoff import async_retrying, first_line, is_away
 from trunq.wire.scalar import ids_told
 from trunq.worker.lease import Source
 
@@ -42,7 +41,7 @@ class Bell:
 
     def __init__(
         self,
-        link: Link,
+        link: AsyncLink,
         sources: Sequence[Source],
         changed: asyncio.Event,
         notify: bool | None,
@@ -87,7 +86,7 @@ class Bell:
         """Keep listening until cancelled; once back after a loss, every queue is looked at."""
         while self._notify is not False:
             if self._listener is None:
-                await async_retrying(also=psycopg.Error, after=self._say)(self._open_again)
+                await async_retrying(also=psycopg.Error, say=self._say)(self._open_again)
             listener = self._listener
             try:
                 while listener is not None and self._listener is listener:
@@ -178,11 +177,10 @@ class Bell:
         for source in self._sources:
             source.holds_bell = False
 
-    def _say(self, state: RetryCallState) -> None:
-        error = error_of(state)
-        if error is not None and is_away(error):
+    def _say(self, error: BaseException, failures: int, pause: float) -> None:  # noqa: ARG002  # as Say
+        if is_away(error):
             self._link.notice(error)
-        elif error is not None:
+        else:
             log.warning("cannot listen, polling: %s", first_line(error))
 
     def _ring_all(self) -> None:

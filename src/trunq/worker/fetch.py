@@ -15,8 +15,8 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import execute, value
 from trunq.call import Call
+from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import first_line
-from trunq.connection.link import Link
 from trunq.errors import MessagesLost
 from trunq.message import LEASED, Message
 from trunq.worker.answer import MOST_UNSENT, Outbox
@@ -143,7 +143,7 @@ class Fetcher:
 
     def __init__(
         self,
-        link: Link,
+        link: AsyncLink,
         sources: Sequence[Source],
         backlog: Backlog,
         outbox: Outbox,

@@ -17,8 +17,8 @@ from trunq import signals
 from trunq._async.connection import check_schema
 from trunq._async.execute import execute, value
 from trunq.call import Call
+from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import first_line
-from trunq.connection.link import Link
 from trunq.connection.outage import Outage
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
 from trunq.leader import Leader
@@ -121,9 +121,9 @@ class Run:
         title = f"trunq worker {options.identity}"
         # Losing a lease only redelivers: it need not wait for the disk. An answer must.
         outage = Outage()
-        self._leases = Link(options.dsn, title, {"synchronous_commit": "off"}, outage=outage)
-        self._answers = Link(options.dsn, title, outage=outage)
-        self._listening = Link(options.dsn, title, outage=outage)
+        self._leases = AsyncLink(options.dsn, title, {"synchronous_commit": "off"}, outage=outage)
+        self._answers = AsyncLink(options.dsn, title, outage=outage)
+        self._listening = AsyncLink(options.dsn, title, outage=outage)
         self._sources = [Source(queue, options.subscription) for queue in options.queues]
         self._backlog = Backlog(registry.handlers.values(), is_shuffled=options.shuffle)
         self.max_connections, share = connections(options, registry)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, IsolationLevel, sql
 
 from trunq.connection._async.watched import AsyncWatched
 from trunq.connection.session import PROBE, adapt
+from trunq.connection.silence import lend
 
 
 async def open_connection(
@@ -21,6 +22,18 @@ async def open_connection(
     except BaseException:
         await connection.close()
         raise
+    return connection
+
+
+async def open_lent(
+    conninfo: str, settings: Mapping[str, str] | None = None, **parameters: Any
+) -> AsyncWatched:
+    """One for statements of others, which may take long: behind a pooler, where nobody can be asked about
+    them, they are waited for. Its transactions are READ COMMITTED there, too.
+    """
+    connection = await open_connection(conninfo, settings, **parameters)
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    lend(connection)
     return connection
 
 

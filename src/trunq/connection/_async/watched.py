@@ -45,6 +45,13 @@ class AsyncWatched(Watching, AsyncConnection[Any]):
             is_resumed, is_last = True, not goes_on
             longest, silent = (None, 0.0) if goes_on else (LAST, silent)
 
+    async def retire(self) -> None:
+        """Close it, whoever may be at its other end; its session, which may not hear of that, is ended."""
+        try:
+            await self._asked(END)
+        finally:
+            await self.close()
+
     async def _asked(self, statement: str) -> bool:
         """Ask the server about the session of this connection: whether to wait on."""
         if self.is_pooled:

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg import Connection, sql
+from psycopg import Connection, IsolationLevel, sql
 
 from trunq.connection._sync.watched import Watched
 from trunq.connection.session import PROBE, adapt
+from trunq.connection.silence import lend
 
 
 def open_connection(conninfo: str, settings: Mapping[str, str] | None = None, **parameters: Any) -> Watched:
@@ -21,6 +22,16 @@ def open_connection(conninfo: str, settings: Mapping[str, str] | None = None, **
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def open_lent(conninfo: str, settings: Mapping[str, str] | None = None, **parameters: Any) -> Watched:
+    """One for statements of others, which may take long: behind a pooler, where nobody can be asked about
+    them, they are waited for. Its transactions are READ COMMITTED there, too.
+    """
+    connection = open_connection(conninfo, settings, **parameters)
+    connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    lend(connection)
     return connection
 
 

@@ -47,6 +47,13 @@ class Watched(Watching, Connection[Any]):
             is_resumed, is_last = True, not goes_on
             longest, silent = (None, 0.0) if goes_on else (LAST, silent)
 
+    def retire(self) -> None:
+        """Close it, whoever may be at its other end; its session, which may not hear of that, is ended."""
+        try:
+            self._asked(END)
+        finally:
+            self.close()
+
     def _asked(self, statement: str) -> bool:
         """Ask the server about the session of this connection: whether to wait on."""
         if self.is_pooled:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.errors import LockNotAvailable
 
+from trunq.connection._sync.session import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.fetch import set_local
@@ -123,9 +124,7 @@ class PostgresSink(ABC):
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        with self._told(), psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            connection.prepare_threshold = None
+        with self._told(), open_lent(self._dsn) as connection:
             yield connection
 
     def _lock_mark(self, connection: Connection, run: Run) -> int:

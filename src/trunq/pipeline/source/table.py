@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Final
 
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.arrow import PLAIN
@@ -167,7 +167,7 @@ class TableSource(Source):
         return self._table.as_string(None)
 
     def _connected(self) -> Connection:
-        return psycopg.connect(self._dsn, autocommit=True)
+        return open_connection(self._dsn)
 
     def _changed(self) -> SourceChanged:
         return SourceChanged(

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-import psycopg
 import pyarrow as pa
 from pyspark.sql import functions
 
+from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import source as sources
@@ -92,7 +92,7 @@ def _source(lookup: FileLookup | TableLookup) -> FileSource | TableSource:
 
 def _bytes(dsn: str, table: str) -> int:
     """With what lies beside it, as long texts do; of a view nobody knows."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with open_connection(dsn) as connection:
         row = connection.execute(
             "select case when relkind in ('r', 'm') then pg_catalog.pg_table_size(oid) else 1e18::bigint end"
             " from pg_class where oid = to_regclass(%s)",

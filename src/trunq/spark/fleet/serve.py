@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import psycopg
-from tenacity import before_sleep_log
 
 from trunq.connection.address import address
 from trunq.connection.backoff import first_line, retrying
@@ -105,7 +104,7 @@ def _run(worker: Worker, plan: Plan, line: Line) -> None:
         also=psycopg.OperationalError,
         within=_PATIENCE,
         is_over=lambda: line.is_stopping,
-        before_sleep=before_sleep_log(log, logging.DEBUG),
+        say=lambda error, _, pause: log.debug("trying again in %.1f s: %s", pause, first_line(error)),
     )
     try:
         tries(worker.run)

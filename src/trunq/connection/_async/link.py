@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.abc import AdaptContext
-from tenacity import RetryCallState
 
-from trunq.connection._async.session import open_connection
+from trunq.connection._async.session import open_connection, open_lent
+from trunq.connection._async.watched import AsyncWatched
 from trunq.connection.address import complete
-from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
+from trunq.connection.backoff import AsyncHurry, async_retrying, first_line, is_away
 from trunq.connection.outage import Outage
 
 T = TypeVar("T")
@@ -32,11 +31,11 @@ T = TypeVar("T")
 log = logging.getLogger("trunq.link")
 
 
-class Link:
+class AsyncLink:
     """A connection in autocommit that is opened again whenever it is lost.
 
-    `settings` are session settings given to each new connection, `prepare` may adapt it further. Links of
-    one process share an `outage`.
+    Each new connection gets the session settings `settings`; with `lends`, it is for statements of others.
+    Links of one process share an `outage`.
     """
 
     def __init__(
@@ -44,47 +43,61 @@ class Link:
         dsn: str,
         application_name: str,
         settings: Mapping[str, str] | None = None,
-        prepare: Callable[[AdaptContext], None] | None = None,
+        *,
+        lends: bool = False,
         outage: Outage | None = None,
     ) -> None:
         self._conninfo = complete(dsn, application_name)
         self._settings = dict(settings or {})
-        self._prepare = prepare
+        self._open = open_lent if lends else open_connection
         self._outage = outage or Outage()
         self._opened_at = 0.0
         self._opening = asyncio.Lock()
         self._working = asyncio.Lock()
-        self._hurried = asyncio.Event()
-        self.connection: AsyncConnection[Any] | None = None
+        self._hurried = AsyncHurry()
+        self.connection: AsyncWatched | None = None
         self.pooled = False
         """Whether a connection pooler is in between."""
 
-    async def open(self) -> AsyncConnection[Any]:
+    async def open(self) -> AsyncWatched:
         """The live connection, made now if there is none. One attempt: raises psycopg.OperationalError."""
         async with self._opening:
-            if self.connection is None or self.connection.closed:
-                self.connection = await self._connect()
-            return self.connection
+            connection = self.connection
+            if connection is not None and not connection.closed and connection.is_suspect:
+                await connection.retire()
+            if connection is None or connection.closed:
+                connection = self.connection = await self._connect()
+            return connection
 
     def hurry(self) -> None:
         """Wait for the database no more: from now on `run` tries once, and one that waits gives up."""
         self._hurried.set()
 
-    async def run(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
-        """Do `work` on the connection until it was done without losing it; other errors leave at once."""
+    async def run(
+        self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], within: float | None = None
+    ) -> T:
+        """Do `work` on the connection until it was done without losing it, or for `within` seconds; other
+        errors leave at once.
+        """
         try:
             return await self._attempt(work)
         except psycopg.Error as error:
             # Only now: what retries costs more than a call that succeeds at once.
-            return await self._again(work, error)
+            return await self._again(work, error, within)
 
-    async def _again(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], failed: psycopg.Error) -> T:
+    async def _again(
+        self,
+        work: Callable[[AsyncConnection[Any]], Awaitable[T]],
+        failed: psycopg.Error,
+        within: float | None,
+    ) -> T:
         """Go on after the first failure, as often as it takes."""
-        tries = async_retrying(is_over=self._hurried.is_set, sleep=self._pause, before_sleep=self._say)
+        hurried = self._hurried
+        tries = async_retrying(within=within, is_over=hurried.is_set, say=self._say, sleep=hurried.pause)
         async for attempt in tries:
             with attempt:
                 # The first is the one that failed; hurried while it waited, the latest failure stands.
-                if attempt.retry_state.attempt_number == 1 or self._hurried.is_set():
+                if attempt.retry_state.attempt_number == 1 or hurried.is_set():
                     raise failed
                 try:
                     return await self._attempt(work)
@@ -118,20 +131,11 @@ class Link:
         """Tell that the database did what was asked."""
         self._outage.answered(self._opened_at)
 
-    def _say(self, state: RetryCallState) -> None:
-        error = error_of(state)
-        pause = state.next_action.sleep if state.next_action is not None else 0.0
-        if error is None:
-            return
+    def _say(self, error: BaseException, _: int, pause: float) -> None:
         if is_away(error):
             self.notice(error)
         level = logging.DEBUG if is_away(error) else logging.WARNING
         log.log(level, "trying again in %.1f s: %s", pause, first_line(error))
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hurried.wait()
 
     @property
     def is_busy(self) -> bool:
@@ -155,10 +159,8 @@ class Link:
                 self.connection = None
             await connection.close()
 
-    async def _connect(self) -> AsyncConnection[Any]:
+    async def _connect(self) -> AsyncWatched:
         self._opened_at = monotonic()
-        connection = await open_connection(self._conninfo, self._settings)
+        connection = await self._open(self._conninfo, self._settings)
         self.pooled = connection.is_pooled
-        if self._prepare is not None:
-            self._prepare(connection)
         return connection
