@@ -74,7 +74,7 @@ BROUGHT_BY = {
 
 EXTRAS = {
     "": "_async|_sync|worker|consumer|mover|leader|rank|settings|payload|thread|signals|install|reply",
-    "arrow": "fetch|history|stage",
+    "arrow": "arrow|history",
     "cli": "cli(?!.(report|chart)$)",
     "cli,report": "cli.(report|chart)",
     "embedded": "embedded",

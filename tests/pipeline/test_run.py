@@ -240,7 +240,7 @@ def test_new_columns_are_added_ignored_or_refused_and_a_changed_type_is_refused(
     with pytest.raises(InvalidPipeline, match='column "more" is new'):
         filled.run(names["refuse"])
     filled.sql("alter table source alter word type int using 1; insert into source values (12, 5, 1)")
-    with pytest.raises(InvalidPipeline, match='column "word" of "to_add" is text and comes as integer'):
+    with pytest.raises(InvalidPipeline, match='column "word" of to_add is text and comes as integer'):
         filled.run(names["add"])
 
 

@@ -110,7 +110,7 @@ def test_columns_that_are_dropped_generated_or_oddly_named(bench: Bench) -> None
     bench.run(bench.make(TABLE, {**MOVED, "table": "other"}))
     assert bench.sql("select * from other") == [(4, 3, "x")]
     bench.sql('create table third ("select" text, twice int generated always as identity)')
-    with pytest.raises(InvalidPipeline, match='"twice" of "third" is generated always as identity'):
+    with pytest.raises(InvalidPipeline, match='"twice" of third is generated always as identity'):
         bench.run(bench.make(TABLE, {**MOVED, "table": "third"}))
 
 
@@ -175,7 +175,7 @@ def test_a_type_that_changes_between_runs_is_refused_or_widened(bench: Bench) ->
     name = bench.make(TABLE, MOVED)
     bench.run(name)
     bench.sql("alter table source alter n type text")
-    with pytest.raises(InvalidPipeline, match=r'column "n" of "moved" is numeric\(5,2\) and comes as text'):
+    with pytest.raises(InvalidPipeline, match=r'column "n" of moved is numeric\(5,2\) and comes as text'):
         bench.run(name)
     bench.sql("alter table source alter n type numeric(9, 2) using n::numeric")
     bench.sql("insert into source values (2, 123456.5)")

@@ -200,8 +200,10 @@ def test_an_aggregate_replaces_the_content_of_a_table(spark: SparkSession, queue
     assert len(reader.execute("select * from result").fetchall()) == 3
     trunq_spark.write_table(rows.limit(1), "result", queue.dsn)
     assert queue.value("select count(*) from result") == 1
-    told = failure(lambda: trunq_spark.write_table(spark.sql("select array(1) as a"), "result", queue.dsn))
-    assert 'column "a" is array<int>' in told
+    nested = spark.sql("select array(1) as a, map('k', struct(cast(1.5 as decimal(3,1)) as n)) as m")
+    assert trunq_spark.write_table(nested, "nested", queue.dsn) == 1
+    found = queue.connection.execute("select a, m, pg_typeof(m)::text from nested").fetchall()
+    assert found == [([1], {"k": {"n": "1.5"}}, "jsonb")]
     told = failure(lambda: trunq_spark.write_table(spark.sql("select 1 as x"), "result", queue.dsn))
     assert 'column "x" of relation "result" does not exist' in told
 

@@ -192,7 +192,7 @@ def test_columns_of_types_that_spark_has_not(dsn: str, session: psycopg.Connecti
         ("d decimal(9,3)", r'column "d" of \w+ is numeric\(9,2\) and comes as numeric\(9,3\)'),
         ("t timestamp_ntz", r'column "t" of \w+ is timestamp with time zone and comes as timestamp without'),
         ("t date", r'column "t" of \w+ is timestamp with time zone and comes as date'),
-        ("n int, More int", r'\w+ has no column "More"\nHINT: its columns: n, d, t; add it'),
+        ("n int, More int", r'column "More" is new: \w+ has none\nHINT: its columns: n, d, t; add it'),
         ("n interval", r'column "n" is duration\[us\], for which Postgres has no type'),
     ],
 )
@@ -202,6 +202,16 @@ def test_types_that_conflict_are_named(
     session.execute(f"create table {table} (n integer, d numeric(9,2), t timestamptz)")
     with pytest.raises(TrunqError, match=said):
         Job(dsn, ddl, table=table)
+
+
+@pytest.mark.parametrize("protocol", ["staged", "partition", "direct"])
+def test_rows_are_on_the_disk_before_spark_remembers_their_batch(
+    dsn: str, session: psycopg.Connection[Any], table: str, protocol: str
+) -> None:
+    session.execute(f"create table {table} (id bigint, how text default current_setting('synchronous_commit'))")
+    given = {"table": table, "commitProtocol": protocol}
+    Job(f"{dsn} options='-c synchronous_commit=off'", "id bigint", **given).run([(1,)], [(2,)])
+    assert session.execute(f"select distinct how from {table}").fetchall() == [("on",)]
 
 
 def test_null_into_not_null_is_postgres_s_own_error(

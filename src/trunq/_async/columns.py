@@ -20,7 +20,7 @@ from trunq.wire.json import json_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from trunq.fetch import AsyncKept
+    from trunq.arrow.reader import AsyncKept
 
 log = logging.getLogger("trunq.client")
 
@@ -91,7 +91,7 @@ class AsyncColumns:
     ) -> pa.RecordBatchReader:
         """As `batches`, for whatever reads Arrow."""
         schema = self.schema()
-        from trunq.fetch import AsyncReader  # noqa: PLC0415
+        from trunq.arrow.reader import AsyncReader  # noqa: PLC0415
 
         return AsyncReader.over(schema, self.batches(batch, filter, connection))
 
@@ -122,11 +122,11 @@ class AsyncColumns:
 
     async def _start(self, query: str) -> int | None:
         """Have ADBC run the query, if it does; the query's number for it."""
-        fetch = _require()
-        if self._client._conninfo is None or not fetch.has_adbc():
+        reader = _require()
+        if self._client._conninfo is None or not reader.has_adbc():
             return None
         if self._kept is None:
-            self._kept = fetch.AsyncKept(self._client._conninfo)
+            self._kept = reader.AsyncKept(self._client._conninfo)
         try:
             return await self._kept.start(query, self.schema(), _SETTINGS)
         except Exception as error:
@@ -150,15 +150,15 @@ class AsyncColumns:
     async def _by_psycopg(
         self, query: str, connection: AsyncConnection[Any] | None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        fetch = _require()
-        gathering = fetch.Gathering(self.schema())
+        reader = _require()
+        gathering = reader.Gathering(self.schema())
         # Rolled back, so that the settings end with it in a transaction of the user's, too.
         async with (
             self._on(connection) as used,
             used.transaction(force_rollback=True),
             used.cursor() as cursor,
         ):
-            await cursor.execute(fetch.set_local(_SETTINGS).encode())
+            await cursor.execute(reader.set_local(_SETTINGS).encode())
             async with cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
                 copy.set_types([kind for kind, _ in _TYPES.values()])
                 async for row in copy.rows():
@@ -216,6 +216,6 @@ def _require() -> ModuleType:
         raise InvalidArgument(
             "Arrow needs pyarrow, which is not here", "pip install 'trunq[arrow]'"
         ) from error
-    from trunq import fetch  # noqa: PLC0415
+    from trunq.arrow import reader  # noqa: PLC0415
 
-    return fetch
+    return reader

@@ -22,7 +22,7 @@ from trunq.wire.json import json_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from trunq.fetch import Kept
+    from trunq.arrow.reader import Kept
 
 log = logging.getLogger("trunq.client")
 
@@ -93,7 +93,7 @@ class Columns:
     ) -> pa.RecordBatchReader:
         """As `batches`, for whatever reads Arrow."""
         schema = self.schema()
-        from trunq.fetch import Reader  # noqa: PLC0415
+        from trunq.arrow.reader import Reader  # noqa: PLC0415
 
         return Reader.over(schema, self.batches(batch, filter, connection))
 
@@ -124,11 +124,11 @@ class Columns:
 
     def _start(self, query: str) -> int | None:
         """Have ADBC run the query, if it does; the query's number for it."""
-        fetch = _require()
-        if self._client._conninfo is None or not fetch.has_adbc():
+        reader = _require()
+        if self._client._conninfo is None or not reader.has_adbc():
             return None
         if self._kept is None:
-            self._kept = fetch.Kept(self._client._conninfo)
+            self._kept = reader.Kept(self._client._conninfo)
         try:
             return self._kept.start(query, self.schema(), _SETTINGS)
         except Exception as error:
@@ -150,15 +150,15 @@ class Columns:
             yield found
 
     def _by_psycopg(self, query: str, connection: Connection[Any] | None) -> Generator[pa.RecordBatch, None]:
-        fetch = _require()
-        gathering = fetch.Gathering(self.schema())
+        reader = _require()
+        gathering = reader.Gathering(self.schema())
         # Rolled back, so that the settings end with it in a transaction of the user's, too.
         with (
             self._on(connection) as used,
             used.transaction(force_rollback=True),
             used.cursor() as cursor,
         ):
-            cursor.execute(fetch.set_local(_SETTINGS).encode())
+            cursor.execute(reader.set_local(_SETTINGS).encode())
             with cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
                 copy.set_types([kind for kind, _ in _TYPES.values()])
                 for row in copy.rows():
@@ -216,6 +216,6 @@ def _require() -> ModuleType:
         raise InvalidArgument(
             "Arrow needs pyarrow, which is not here", "pip install 'trunq[arrow]'"
         ) from error
-    from trunq import fetch  # noqa: PLC0415
+    from trunq.arrow import reader  # noqa: PLC0415
 
-    return fetch
+    return reader

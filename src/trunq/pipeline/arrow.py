@@ -9,8 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trunq.arrow.value import TYPE, WIDER, is_endless, plain
 from trunq.errors import InvalidPipeline
-from trunq.stage.arrow import TYPE, WIDER, is_endless, plain
 
 PLAIN: Final = {
     "int2": pa.int16(),

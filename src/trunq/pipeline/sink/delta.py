@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from trunq.arrow.parquet import DataFile
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.arrow import for_lake
 from trunq.pipeline.control import Run
@@ -34,7 +35,6 @@ from trunq.pipeline.sink.lake import (
     write_part,
 )
 from trunq.pipeline.sink.merge import one_a_key
-from trunq.spark.lake.parquet import DataFile
 
 _TRIES: Final = 20
 _BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])

@@ -19,15 +19,16 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow import mark
+from trunq.arrow.catalog import is_there
+from trunq.arrow.statement import PART
+from trunq.arrow.value import json_rows
 from trunq.pipeline.api import HttpSink as Model
 from trunq.pipeline.control import Run
-from trunq.pipeline.errors import RunCancelled, RunOver, StageLost
+from trunq.pipeline.errors import RunCancelled, RunOver
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.request import Api
-from trunq.pipeline.sink.table import _PART, PostgresSink, _stage, stage_of
-from trunq.stage import mark
-from trunq.stage.arrow import json_rows
-from trunq.stage.catalog import is_there
+from trunq.pipeline.sink.table import PostgresSink, stage_of
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -69,7 +70,7 @@ class HttpSink(PostgresSink):
         super().begin(run, _STAGED)
         with self._connected() as connection:
             query = sql.SQL("create index on {} ({}, at)")
-            connection.execute(query.format(_stage(run), sql.Identifier(_PART)))
+            connection.execute(query.format(stage_of(run), sql.Identifier(PART)))
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         return super().stage(run, part, _numbered(batches))
@@ -129,7 +130,7 @@ class HttpSink(PostgresSink):
     def _send_all(self, connection: Connection, run: Run, sending: _Sending) -> None:
         query = sql.SQL(
             "select at, payload from {} where {} = %s and at > %s order by at limit %s"
-        ).format(stage_of(run, sending.attempt), sql.Identifier(_PART))  # fmt: skip
+        ).format(stage_of(run, sending.attempt), sql.Identifier(PART))  # fmt: skip
         with Api(self._pipeline, self._model, lambda: self._look(connection, run)) as api:
             while sending.part < len(sending.parts):
                 given = (sending.parts[sending.part], sending.at, self._model.batch)
@@ -203,11 +204,6 @@ class HttpSink(PostgresSink):
             ).fetchone()
             for attempt in {run.attempt, sending.attempt, row[0] if row else 0} - {0}:
                 connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run, attempt)))
-
-    def _require_all(self, connection: Connection, run: Run, parts: list[str], rows: int) -> None:
-        if not is_there(connection, _stage(run).as_string(connection)):
-            raise StageLost(f"the stage of run {run.number} of pipeline {run.pipeline} is gone")
-        super()._require_all(connection, run, parts, rows)
 
     def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:  # noqa: ARG002
         return []

@@ -19,11 +19,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
+from trunq.arrow.parquet import DataFile, FileSet, encode
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.sink.directory import sync
-from trunq.spark.lake.parquet import DataFile, FileSet, encode
 
 _LIST: Final = "files.json"
 

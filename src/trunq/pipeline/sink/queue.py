@@ -8,12 +8,13 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.statement import PART
+from trunq.arrow.value import json_rows
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import QueueSink as Model
-from trunq.pipeline.sink.table import _PART, PostgresSink, _stage
-from trunq.stage.arrow import json_rows
+from trunq.pipeline.sink.table import PostgresSink, stage_of
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -69,5 +70,5 @@ class QueueSink(PostgresSink):
         query = sql.SQL(
             "insert into {} (kind, key, payload) select %(kind)s::text, key, payload::jsonb from {}"
             " where {} = any(%(parts)s)"
-        ).format(sql.Identifier("trunq_log", self._model.queue), _stage(run), sql.Identifier(_PART))
+        ).format(sql.Identifier("trunq_log", self._model.queue), stage_of(run), sql.Identifier(PART))
         connection.execute(query, {"kind": self._model.kind, "parts": parts})

@@ -17,28 +17,29 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from psycopg.errors import LockNotAvailable
 
+from trunq.arrow import mark, stage, table
+from trunq.arrow.catalog import identifier, is_there
+from trunq.arrow.copy import copy_adbc, tagged
+from trunq.arrow.reader import set_local
+from trunq.arrow.statement import PART, Target, empty, take
+from trunq.arrow.value import for_stage, staged_type
 from trunq.connection._sync.session import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
-from trunq.fetch import set_local
 from trunq.pipeline.control import Run
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import TableSink as Model
-from trunq.pipeline.setting import WRITING
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.told import told_by_postgres
-from trunq.stage import catalog, mark
-from trunq.stage.arrow import for_stage, postgres_type, staged_type
-from trunq.stage.copy import copy_adbc, tagged
-from trunq.stage.statement import Target, append, history, upsert
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-_PART: Final = "trunq part"
-_VALID: Final = ("valid_from", "valid_to")
+_WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
+"""Settings under which text is cast that was read under `reader.READING`; on the others of these it does not
+depend, and defaults and triggers of the table may.
+"""
 
 
 class PostgresSink(ABC):
@@ -53,7 +54,7 @@ class PostgresSink(ABC):
 
     def applied(self, run: Run) -> Mark | None:
         with self._connected() as connection:
-            if not catalog.is_there(connection, f"{mark.SCHEMA}.mark"):
+            if not is_there(connection, f"{mark.SCHEMA}.mark"):
                 return Mark()
             row = connection.execute(mark.read(run.mark)).fetchone()
         return Mark(*row) if row else Mark()
@@ -62,16 +63,9 @@ class PostgresSink(ABC):
         with self._connected() as connection:
             mark.make_marks(connection)
             self._columns = self._fit(connection, schema)
-            self._drop_old(connection, run)
-            body = sql.SQL(", ").join(
-                sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(staged_type(field)))
-                for field in schema
-            )
-            connection.execute(
-                sql.SQL("create {} table {} ({} text, {}) with (autovacuum_enabled = off)").format(
-                    sql.SQL("" if self._LOGGED else "unlogged"), _stage(run), sql.Identifier(_PART), body
-                )
-            )
+            _drop_old(connection, run)
+            columns = [(field.name, staged_type(field)) for field in schema]
+            connection.execute(stage.make(stage_of(run), columns, "text", logged=self._LOGGED))
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415  # slow to import
@@ -80,9 +74,9 @@ class PostgresSink(ABC):
         first = next(found, None)
         if first is None:
             return 0
-        schema, rows = tagged(chain([first], found), first.schema, _PART, part)
+        schema, rows = tagged(chain([first], found), first.schema, PART, part)
         with self._told(), adbc.connect(self._dsn) as connection, connection.cursor() as cursor:
-            count = copy_adbc(cursor, mark.SCHEMA, _stage_name(run), schema, rows)
+            count = copy_adbc(cursor, mark.SCHEMA, _name(run), schema, rows)
             connection.commit()
         return count
 
@@ -91,14 +85,11 @@ class PostgresSink(ABC):
             mark.make_marks(connection)
             if self._lock_mark(connection, run) >= run.number:
                 return False
-            # The run ends in another database, perhaps, which would remember what a crash took from here.
-            if connection.execute("show synchronous_commit").fetchone() == ("off",):
-                connection.execute(set_local({"synchronous_commit": "on"}).encode())
             if parts:
-                connection.execute(set_local(WRITING).encode())
+                connection.execute(set_local(_WRITING).encode())
                 self._require_all(connection, run, parts, rows)
                 self._apply(connection, run, parts)
-                connection.execute(sql.SQL("drop table {}").format(_stage(run)))
+                connection.execute(sql.SQL("drop table {}").format(stage_of(run)))
             elif run.attempt:
                 self._apply_nothing(connection)
             self._set_mark(connection, run, run.attempt)
@@ -108,7 +99,7 @@ class PostgresSink(ABC):
         with self._connected() as connection:
             # A commit that was cut off may still be at it.
             connection.execute("set lock_timeout = '5s'")
-            connection.execute(sql.SQL("drop table if exists {}").format(_stage(run)))
+            connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run)))
 
     @abstractmethod
     def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:
@@ -129,11 +120,7 @@ class PostgresSink(ABC):
 
     def _lock_mark(self, connection: Connection, run: Run) -> int:
         """Hold the mark to the end of the transaction; the number of the newest run that was taken."""
-        connection.execute(mark.begin(run.mark, run.pipeline, 0))
-        found = connection.execute(mark.take(run.mark)).fetchone()
-        assert found is not None
-        number: int = found[0]
-        return number
+        return mark.hold(connection, run.mark, run.pipeline, 0)
 
     def _set_mark(self, connection: Connection, run: Run, attempt: int) -> None:
         connection.execute(mark.note(run.mark, run.pipeline, run.number, attempt))
@@ -144,35 +131,12 @@ class PostgresSink(ABC):
         return told_by_postgres(self._pipeline.name, str(target))
 
     def _require_all(self, connection: Connection, run: Run, parts: list[str], rows: int) -> None:
-        query = sql.SQL("select count(*) from {} where {} = any(%s)").format(
-            _stage(run), sql.Identifier(_PART)
-        )
-        row = connection.execute(query, (parts,)).fetchone()
-        if row is None or row[0] != rows:
+        there = stage.count(connection, mark.SCHEMA, _name(run), parts)
+        if there != rows:
             raise StageLost(
                 f"{rows} rows of run {run.number} of pipeline {run.pipeline} were staged, and"
-                f" {row and row[0]} are there: the server crashed meanwhile"
+                f" {there} are there: the server crashed meanwhile"
             )
-
-    def _drop_old(self, connection: Connection, run: Run) -> None:
-        """Stages of runs that are over; one that somebody still writes into waits for the next run."""
-        prefix = _prefix(run)
-        found = connection.execute(
-            "select relname from pg_class where relnamespace = 'trunq_sink'::regnamespace and"
-            " relkind = 'r' and starts_with(relname, %s)",
-            (prefix,),
-        ).fetchall()
-        for (name,) in found:
-            if int(name.removeprefix(prefix).split("_")[0]) >= run.number:
-                continue
-            try:
-                with connection.transaction():
-                    connection.execute("set local lock_timeout = '100ms'")
-                    connection.execute(
-                        sql.SQL("drop table if exists {}").format(sql.Identifier("trunq_sink", name))
-                    )
-            except LockNotAvailable:
-                continue
 
 
 class TableSink(PostgresSink):
@@ -181,124 +145,68 @@ class TableSink(PostgresSink):
     def __init__(self, pipeline: Pipeline, dsn: str) -> None:
         super().__init__(pipeline, dsn)
         assert isinstance(pipeline.sink, Model)
-        self._model = pipeline.sink
-        with _of_pipeline(pipeline.name):
-            table = catalog.identifier(self._model.table)
-        self._target = Target(table, tuple(self._model.key), self._model.newest)
+        model = pipeline.sink
+        self._target = Target(model.table, model.mode, tuple(model.key), model.newest)
+        with self._refused():
+            identifier(model.table)
 
     def check(self) -> None:
-        with self._connected() as connection:
-            if catalog.is_there(connection, self._target.name):
-                self._require_index(connection)
+        with self._connected() as connection, self._refused():
+            if is_there(connection, self._target.quoted):
+                table.require_index(connection, self._target)
 
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
-        taken = {"upsert": upsert, "history": history}.get(self._model.mode, append)
-        if self._model.mode == "replace":
-            self._empty(connection)
-        connection.execute(taken(self._target, self._columns, _stage(run), _PART), {"parts": parts})
+        if self._target.mode == "replace":
+            connection.execute(empty(self._target.table))
+        connection.execute(take(self._target, self._columns, stage_of(run)), {"parts": parts})
 
     def _apply_nothing(self, connection: Connection) -> None:
-        if self._model.mode == "replace" and catalog.is_there(connection, self._target.name):
-            self._empty(connection)
-
-    def _empty(self, connection: Connection) -> None:
-        # Not TRUNCATE: it shows an empty table to readers with an older snapshot.
-        connection.execute(sql.SQL("lock table {} in share row exclusive mode").format(self._target.table))
-        connection.execute(sql.SQL("delete from {}").format(self._target.table))
+        if self._target.mode == "replace" and is_there(connection, self._target.quoted):
+            connection.execute(empty(self._target.table))
 
     def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:
         """The columns that are written, with the types of the table; made or added where they are missing."""
-        with _of_pipeline(self._pipeline.name):
-            incoming = {field.name: postgres_type(field) for field in schema}
-        needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
-        if missing := [name for name in needed if name not in incoming]:
-            self._refuse(f'there is no column "{missing[0]}" in the rows; there are {", ".join(incoming)}')
-        if self._model.mode == "history" and (own := [name for name in _VALID if name in incoming]):
-            self._refuse(f'rows have a column "{own[0]}", which mode history writes itself')
-        if not catalog.is_there(connection, self._target.name):
-            self._create(connection, incoming)
-        self._require_index(connection)
-        there = catalog.columns(connection, self._target.name)
-        generated = catalog.generated(connection, self._target.name)
-        if ids := [name for name in incoming if generated.get(name) == "identity"]:
-            self._refuse(
-                f'column "{ids[0]}" of {self._target.name} is generated always as identity, and rows have it',
-                f'alter table {self._target.name} alter "{ids[0]}" set generated by default',
-            )
-        # What the table works out by itself is left out.
-        incoming = {name: kind for name, kind in incoming.items() if name not in generated}
-        for name, kind in incoming.items():
-            if name in there:
-                if kind is not None and not catalog.fits(connection, kind, there[name].kind):
-                    self._refuse(
-                        f'column "{name}" of {self._target.name} is {there[name].kind} and comes as {kind}',
-                        "change the type in the table, or cast the column in sql or function",
-                    )
-            elif kind is not None and self._pipeline.evolve == "add":
-                query = sql.SQL("alter table {} add column if not exists {} {}")
-                connection.execute(query.format(self._target.table, sql.Identifier(name), sql.SQL(kind)))
-                there[name] = catalog.Column(name, kind, kind, kind)
-            elif kind is not None and self._pipeline.evolve == "refuse":
-                self._refuse(
-                    f'column "{name}" is new: {self._target.name} has none', 'evolve = "add" adds it'
-                )
+        with self._refused():
+            kinds = table.incoming(self._target, schema)
+            if not is_there(connection, self._target.quoted):
+                table.make(connection, self._target, kinds)
+            table.require_index(connection, self._target)
+            found = table.fit(connection, self._target, kinds, evolve=self._pipeline.evolve)
         # What a history compares is as the table keeps it.
-        exact = self._model.mode == "history"
-        return [(n, there[n].kind if exact else there[n].cast) for n in incoming if n in there]
+        exact = self._target.mode == "history"
+        return [(name, each.kind if exact else each.cast) for name, each in found.items()]
 
-    def _create(self, connection: Connection, incoming: dict[str, str | None]) -> None:
-        body: list[sql.Composable] = [
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
-            for name, kind in incoming.items()
-            if kind
-        ]
-        if missing := [name for name in self._model.key if incoming[name] is None]:
-            self._refuse(f'nothing is known of the type of "{missing[0]}": it is null in all rows')
-        keys = sql.SQL(", ").join(map(sql.Identifier, self._model.key))
-        if self._model.mode == "history":
-            body += [sql.SQL("valid_from timestamptz not null"), sql.SQL("valid_to timestamptz")]
-            body.append(sql.SQL("primary key ({}, valid_from)").format(keys))
-        elif self._model.key:
-            body.append(sql.SQL("primary key ({})").format(keys))
-        query = sql.SQL("create table if not exists {} ({})")
-        connection.execute(query.format(self._target.table, sql.SQL(", ").join(body)))
-
-    def _require_index(self, connection: Connection) -> None:
-        if not self._model.key:
-            return
-        wanted = [*self._model.key, *(["valid_from"] if self._model.mode == "history" else [])]
-        if not catalog.has_unique_index(connection, self._target.name, wanted):
-            self._refuse(
-                f"{self._target.name} has no unique index over {', '.join(wanted)}, by which its"
-                f" rows are found",
-                f"create unique index on {self._target.name} ({', '.join(wanted)})",
-            )
-
-    def _refuse(self, why: str, advice: str | None = None) -> None:
-        raise InvalidPipeline(f"pipeline {self._pipeline.name}: {why}", advice)
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """What a table cannot take is a pipeline that cannot be."""
+        try:
+            yield
+        except InvalidArgument as error:
+            message = f"pipeline {self._pipeline.name}: {error.message}"
+            raise InvalidPipeline(message, error.hint) from None
 
 
-@contextmanager
-def _of_pipeline(name: str) -> Iterator[None]:
-    """An argument that a table cannot take is a pipeline that cannot be."""
-    try:
-        yield
-    except InvalidArgument as error:
-        raise InvalidPipeline(f"pipeline {name}: {error.message}", error.hint) from None
+def _drop_old(connection: Connection, run: Run) -> None:
+    """Stages of runs that are over; one that somebody still writes into waits for the next run."""
+    prefix = _prefix(run)
+    found = connection.execute(
+        "select relname from pg_class where relnamespace = 'trunq_sink'::regnamespace and"
+        " relkind = 'r' and starts_with(relname, %s)",
+        (prefix,),
+    ).fetchall()
+    for (name,) in found:
+        if int(name.removeprefix(prefix).split("_")[0]) < run.number:
+            stage.drop(connection, mark.SCHEMA, name)
 
 
 def _prefix(run: Run) -> str:
     return f"stage_{hashlib.sha256(run.mark.encode()).hexdigest()[:16]}_"
 
 
-def _stage_name(run: Run) -> str:
-    return f"{_prefix(run)}{run.number}_{run.attempt}"
+def _name(run: Run, attempt: int | None = None) -> str:
+    return f"{_prefix(run)}{run.number}_{run.attempt if attempt is None else attempt}"
 
 
-def _stage(run: Run) -> sql.Identifier:
-    return stage_of(run, run.attempt)
-
-
-def stage_of(run: Run, attempt: int) -> sql.Identifier:
-    """The stage of an attempt at a run."""
-    return sql.Identifier("trunq_sink", f"{_prefix(run)}{run.number}_{attempt}")
+def stage_of(run: Run, attempt: int | None = None) -> sql.Identifier:
+    """The stage of this attempt at a run, or of another."""
+    return sql.Identifier(mark.SCHEMA, _name(run, attempt))

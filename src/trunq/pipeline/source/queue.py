@@ -10,12 +10,12 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq import Client
+from trunq.arrow.reader import fetch
 from trunq.errors import InvalidPipeline, TickNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import QueueSource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
-from trunq.pipeline.source.fetch import fetch
 from trunq.spark.connection import Database
 from trunq.spark.source.log import QueueLog, Tick
 from trunq.spark.source.range import BEGINNING, Interval, Part, Position, Snapshot, Split, split

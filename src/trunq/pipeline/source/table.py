@@ -20,6 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.reader import fetch
+from trunq.arrow.value import TYPE
 from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline
@@ -29,10 +31,8 @@ from trunq.pipeline.errors import SourceChanged
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import TableSource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
-from trunq.pipeline.source.fetch import fetch
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between
-from trunq.stage.arrow import TYPE
 
 _COLUMNS: Final = """select a.attname, t.typname, t.typnamespace = 'pg_catalog'::regnamespace,
 format_type(a.atttypid, a.atttypmod)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import functions
 
+from trunq.arrow.catalog import identifier
 from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline, TrunqError
@@ -19,7 +20,6 @@ from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.model import DeltaLookup, FileLookup, Lookup, TableLookup
 from trunq.pipeline.work.schema import spark_schema
 from trunq.pipeline.work.share import Read, Reading, unsliced
-from trunq.stage.catalog import identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -34,9 +34,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from trunq.arrow.parquet import DataFile, FileSet
 from trunq.errors import InvalidArgument
 from trunq.spark.errors import LakeError, LakeMismatch, LakeUnwritable
-from trunq.spark.lake.parquet import DataFile, FileSet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trunq.arrow.catalog import identifier
+from trunq.arrow.mark import SCHEMA
 from trunq.errors import InvalidArgument
 from trunq.spark.option import ENGINES, a_dsn, a_flag, a_list, a_name, a_number, find, one_of, refuse_unknown
-from trunq.stage.catalog import identifier
-from trunq.stage.mark import SCHEMA
 
 STAGED: Final = "staged"
 PARTITION: Final = "partition"

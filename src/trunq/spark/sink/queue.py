@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from trunq.arrow.statement import PART
+from trunq.arrow.value import json_field, json_rows, staged
 from trunq.errors import InvalidArgument, QueueNotFound, translate
 from trunq.spark.connection import Connection
 from trunq.spark.errors import SinkMismatch, SinkRefused
 from trunq.spark.sink.option import ALL, MESSAGE, STAGED, SinkOptions
-from trunq.spark.sink.target import PART
-from trunq.stage.arrow import json_field, json_rows, staged
 
 _STAGE: Final = {
     "payload": "trunq.payload",

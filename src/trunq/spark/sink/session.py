@@ -15,12 +15,13 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.copy import copy_adbc, copy_psycopg
+from trunq.arrow.reader import has_adbc
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line, is_away, retrying
 from trunq.errors import Diagnosis, TrunqError, translate_diagnosis
 from trunq.spark.connection import APPLICATION, LATER, Connection, away, connect, redact
 from trunq.spark.errors import DatabaseAway, SinkRefused, SparkError
-from trunq.stage.copy import copy_adbc, copy_psycopg
 
 ROWS_WORTH_ADBC: Final = 5_000
 
@@ -52,7 +53,7 @@ class _Psycopg:
     def copy(
         self, schema: str | None, table: str, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> int:
-        return copy_psycopg(self._cursor, schema, table, columns, batches)
+        return copy_psycopg(self._cursor, sql.Identifier(*filter(None, (schema, table))), columns, batches)
 
     def commit(self) -> None:
         self._connection.commit()
@@ -134,12 +135,10 @@ def choose(
     """
     if not is_exact or engine == "psycopg":
         return "psycopg", batches
-    try:
-        import adbc_driver_postgresql.dbapi  # noqa: F401, PLC0415
-    except ImportError as error:
+    if not has_adbc():
         if engine == "auto":
             return "psycopg", batches
-        raise SparkError("the engine adbc is not installed", "pip install 'trunq[spark]'") from error
+        raise SparkError("the engine adbc is not installed", "pip install 'trunq[spark]'")
     first: list[pa.RecordBatch] = []
     while engine == "auto" and sum(batch.num_rows for batch in first) < ROWS_WORTH_ADBC:
         batch = next(batches, None)

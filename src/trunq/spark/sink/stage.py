@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from psycopg import sql
-from psycopg.errors import LockNotAvailable
 
+from trunq.arrow import mark
+from trunq.arrow.stage import drop, make
+from trunq.arrow.statement import written
 from trunq.spark.connection import Connection
 from trunq.spark.sink.session import Session
-from trunq.spark.sink.target import PART
-from trunq.stage import mark
-from trunq.stage.catalog import is_there
-from trunq.stage.statement import written
 
 KEPT: Final = 3 * 86400
 """Seconds after which the stage of a job, or its mark, is taken for that of a dead one."""
@@ -42,26 +40,14 @@ def make_stage(
     )
     assert found is not None
     if not found[0]:
-        body = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in columns
-        )
         # Of tasks that make it at once, one does.
         own.execute(
             sql.SQL("select pg_advisory_xact_lock(hashtextextended({}, 0))").format(sql.Literal(name))
         )
-        own.execute(
-            sql.SQL(
-                "create unlogged table if not exists {} ({} bigint, {}) with (autovacuum_enabled = off)"
-            ).format(table, sql.Identifier(PART), body)
-        )
+        own.execute(make(table, columns, "bigint"))
         own.commit()
     number: int | None = found[1]
     return number
-
-
-def is_staged(connection: Connection, schema: str, stage: str) -> bool:
-    """Whether there is such a stage."""
-    return is_there(connection, sql.Identifier(schema, stage).as_string(None))
 
 
 def clean(connection: Connection, schema: str, series: str, version: int) -> None:
@@ -88,16 +74,6 @@ def clean(connection: Connection, schema: str, series: str, version: int) -> Non
         ).format(table),
         (series, KEPT),
     )
-
-
-def drop(connection: Connection, schema: str, stage: str) -> None:
-    """Drops a stage, unless somebody still writes into it."""
-    try:
-        with connection.transaction():
-            connection.execute("set local lock_timeout = '100ms'")
-            connection.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(schema, stage)))
-    except LockNotAvailable:
-        return
 
 
 def _hash(series: str) -> str:

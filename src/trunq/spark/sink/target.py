@@ -12,16 +12,13 @@ from urllib.parse import quote
 
 import pyarrow as pa
 from psycopg import sql
-from psycopg.errors import DuplicateTable, UniqueViolation
 
+from trunq.arrow import catalog, statement, table
+from trunq.arrow.value import json_field, postgres_type, staged
+from trunq.errors import InvalidArgument
 from trunq.spark.connection import Connection
 from trunq.spark.errors import SinkMismatch
 from trunq.spark.sink.option import SinkOptions
-from trunq.stage import catalog, statement
-from trunq.stage.arrow import json_field, postgres_type, staged
-
-PART: Final = "trunq part"
-"""The column of a stage that says which task wrote a row."""
 
 
 class Target(Protocol):
@@ -114,24 +111,24 @@ class TableTarget:
     def __init__(self, options: SinkOptions, schema: pa.Schema, connection: Connection) -> None:
         assert options.table is not None
         self.what = f"table {options.table}"
-        self._options = options
-        self._target = statement.Target(catalog.identifier(options.table), options.upsert_key, options.newest)
-        self._check_names(schema)
+        mode: statement.Mode = "upsert" if options.upsert_key else "append"
+        self._target = statement.Target(options.table, mode, options.upsert_key, options.newest)
         self.is_new = False
-        if not catalog.is_there(connection, self._target.name):
-            self._create(connection, schema)
+        try:
+            there = self._prepare(connection, schema, creates=options.create_table)
+        except InvalidArgument as error:
+            raise SinkMismatch(error.message, error.hint) from None
         row = connection.execute(
             "select n.nspname, c.relname, c.relkind from pg_class c"
             " join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass",
-            (self._target.name,),
+            (self._target.quoted,),
         ).fetchone()
         assert row is not None
         if row[2] not in ("r", "p"):
             raise SinkMismatch(f"{options.table} is no table", "write into the table behind it")
         self.schema, self.table = row[0], row[1]
         self.identity = f"table:{quote(self.schema)}.{quote(self.table)}"
-        self._require_index(connection)
-        self._ways = self._fit(connection, schema)
+        self._ways = tuple(way(field, there[field.name].cast) for field in schema)
         self.stage_columns = tuple((each.name, each.stage) for each in self._ways)
         self.is_exact = all(each.cast is None for each in self._ways)
 
@@ -143,73 +140,30 @@ class TableTarget:
 
     def empty(self, connection: Connection) -> None:
         """Remove all that is there."""
-        # Not TRUNCATE: it shows an empty table to readers with an older snapshot.
-        connection.execute(sql.SQL("lock table {} in share row exclusive mode").format(self._target.table))
-        connection.execute(sql.SQL("delete from {}").format(self._target.table))
+        connection.execute(statement.empty(self._target.table))
 
     def take(self, connection: Connection, stage: sql.Identifier, parts: Sequence[int]) -> int:
         """Take rows from a stage; how many."""
-        made = statement.upsert if self._target.key else statement.append
         columns = [(each.name, each.cast or each.stage) for each in self._ways]
-        return connection.execute(made(self._target, columns, stage, PART), {"parts": list(parts)}).rowcount
+        query = statement.take(self._target, columns, stage)
+        return connection.execute(query, {"parts": list(parts)}).rowcount
 
-    def _check_names(self, schema: pa.Schema) -> None:
-        doubled = {name for name in schema.names if schema.names.count(name) > 1}
-        if doubled:
-            raise SinkMismatch(f'the rows have two columns "{min(doubled)}"', "rename one of them")
-        for name in (*self._target.key, *([self._target.newest] if self._target.newest else [])):
-            if name not in schema.names:
-                raise SinkMismatch(
-                    f'there is no column "{name}" in the rows', f"their columns: {', '.join(schema.names)}"
+    def _prepare(
+        self, connection: Connection, schema: pa.Schema, *, creates: bool
+    ) -> dict[str, catalog.Column]:
+        kinds = table.incoming(self._target, schema)
+        if not catalog.is_there(connection, self._target.quoted):
+            if not creates:
+                raise InvalidArgument(
+                    f"there is no table {self._target.name}", "create it, or leave createTable out"
                 )
-
-    def _create(self, connection: Connection, schema: pa.Schema) -> None:
-        if not self._options.create_table:
-            raise SinkMismatch(
-                f"there is no table {self._options.table}", "create it, or leave createTable out"
-            )
-        body: list[sql.Composable] = []
-        for field in schema:
-            kind = postgres_type(field)
-            if kind is None:
-                raise SinkMismatch(f'column "{field.name}" is null in all rows: its type is not known')
-            body.append(sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(kind)))
-        if self._target.key:
-            keys = sql.SQL(", ").join(map(sql.Identifier, self._target.key))
-            body.append(sql.SQL("primary key ({})").format(keys))
-        query = sql.SQL("create table {} ({})").format(self._target.table, sql.SQL(", ").join(body))
-        try:
-            with connection.transaction():
-                connection.execute(query)
-        except (DuplicateTable, UniqueViolation):
-            # Another job made it at the same moment.
-            return
-        self.is_new = True
-
-    def _require_index(self, connection: Connection) -> None:
-        key = self._target.key
-        if key and not catalog.has_unique_index(connection, self._target.name, key):
-            names = ", ".join(key)
-            raise SinkMismatch(
-                f"{self._options.table} has no unique index over {names}, by which upserts find their rows",
-                f"create unique index on {self._options.table} ({names})",
-            )
-
-    def _fit(self, connection: Connection, schema: pa.Schema) -> tuple[Way, ...]:
-        there = catalog.columns(connection, self._target.name)
-        for field in schema:
-            if field.name not in there:
-                raise SinkMismatch(
-                    f'{self._options.table} has no column "{field.name}"',
-                    f"its columns: {', '.join(there)}; add it there, or drop it from the rows",
+            if unknown := [name for name, kind in kinds.items() if kind is None]:
+                raise InvalidArgument(
+                    f'column "{unknown[0]}" is null in all rows: its type is not known', "cast it"
                 )
-            kind, column = postgres_type(field), there[field.name]
-            if kind is not None and not _fits(connection, kind, column):
-                raise SinkMismatch(
-                    f'column "{field.name}" of {self._options.table} is {column.kind} and comes as {kind}',
-                    "cast the column, or change its type in the table",
-                )
-        return tuple(way(field, there[field.name].cast) for field in schema)
+            self.is_new = table.make(connection, self._target, kinds)
+        table.require_index(connection, self._target)
+        return table.fit(connection, self._target, kinds, fits=_fits, whole=True)
 
 
 def _fits(connection: Connection, given: str, there: catalog.Column) -> bool:
@@ -223,7 +177,7 @@ def _fits(connection: Connection, given: str, there: catalog.Column) -> bool:
         return False
     if given.startswith("numeric(") and there.kind.startswith("numeric("):
         return _scale(given) <= _scale(there.kind)
-    return catalog.fits(connection, given, there.base)
+    return table.fits(connection, given, there)
 
 
 def _scale(numeric: str) -> int:

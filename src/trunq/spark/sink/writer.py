@@ -31,18 +31,19 @@ from psycopg import sql
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from trunq.arrow import mark
+from trunq.arrow.catalog import is_there
+from trunq.arrow.copy import tagged
+from trunq.arrow.stage import count, drop
+from trunq.arrow.statement import PART, written
 from trunq.errors import TrunqError
 from trunq.spark.connection import AT_FIRST, LATER, Connection, Database
 from trunq.spark.errors import SinkRefused, SparkError, StageLost
 from trunq.spark.sink.option import DIRECT, PARTITION, STAGED, SinkOptions
 from trunq.spark.sink.queue import QueueTarget
 from trunq.spark.sink.session import choose, refusal, session
-from trunq.spark.sink.stage import clean, drop, is_staged, make_stage, stage_name
-from trunq.spark.sink.target import PART, TableTarget, Target
-from trunq.stage import mark
-from trunq.stage.catalog import is_there
-from trunq.stage.copy import tagged
-from trunq.stage.statement import written
+from trunq.spark.sink.stage import clean, make_stage, stage_name
+from trunq.spark.sink.target import TableTarget, Target
 
 log: Final = logging.getLogger(__name__)
 
@@ -162,10 +163,7 @@ class Sink:
 
     def _take(self, connection: Connection, parts: dict[str, list[Written]], series: Series) -> bool:
         schema = self.options.stage_schema
-        connection.execute(mark.begin(series.mark, series.app, NOTHING, schema))
-        found = connection.execute(mark.take(series.mark, schema)).fetchone()
-        assert found is not None
-        if found[0] >= series.version:
+        if mark.hold(connection, series.mark, series.app, NOTHING, schema) >= series.version:
             return False
         for stage, messages in parts.items():
             self._require_all(connection, stage, messages)
@@ -173,8 +171,8 @@ class Sink:
             self.target.empty(connection)
         for stage, messages in parts.items():
             numbers = [each.part for each in messages]
-            count = self.target.take(connection, written(schema, stage), numbers)
-            left = sum(each.rows for each in messages) - count
+            taken = self.target.take(connection, written(schema, stage), numbers)
+            left = sum(each.rows for each in messages) - taken
             if left and self.options.queue is not None:
                 log.warning(
                     "%s: %s messages were left out: others hold their unique keys", self.target.what, left
@@ -183,13 +181,8 @@ class Sink:
         return True
 
     def _require_all(self, connection: Connection, stage: str, messages: Sequence[Written]) -> None:
-        rows, there = sum(each.rows for each in messages), 0
-        if is_staged(connection, self.options.stage_schema, stage):
-            query = sql.SQL("select count(*) from {} where {} = any(%s)").format(
-                written(self.options.stage_schema, stage), sql.Identifier(PART)
-            )
-            found = connection.execute(query, ([each.part for each in messages],)).fetchone()
-            there = found[0] if found else 0
+        rows = sum(each.rows for each in messages)
+        there = count(connection, self.options.stage_schema, stage, [each.part for each in messages])
         if there != rows:
             raise StageLost(
                 f"{rows} rows for {self.target.what} were staged, and {there} are there:"
@@ -210,7 +203,7 @@ class Sink:
                     _drain(rows)
                     return Written(series, 0)
                 with_part, found = tagged(rows, columns, PART, part)
-                count = own.copy(self.options.stage_schema, stage, with_part, found)
+                copied = own.copy(self.options.stage_schema, stage, with_part, found)
         except SinkRefused:
             # Another job with the same version may have been first, and dropped our stage.
             with self._session("psycopg") as own:
@@ -219,22 +212,23 @@ class Sink:
                 raise
             _drain(rows)
             return Written(series, 0)
-        return Written(series, count, stage, part)
+        return Written(series, copied, stage, part)
 
     def _copy(self, rows: Iterator[pa.RecordBatch], columns: pa.Schema, series: Series) -> Written:
         schema = self.options.stage_schema
         engine, rows = choose(self.options.engine, rows, is_exact=self.target.is_exact)
         with self._session(engine) as own:
+            own.execute(mark.LASTING)
             if self.options.protocol == PARTITION:
                 own.execute(mark.begin(series.mark, series.app, NOTHING, schema))
                 found = own.execute(mark.take(series.mark, schema))
                 if found is not None and found[0] >= series.version:
                     _drain(rows)
                     return Written(series, 0)
-            count = own.copy(self.target.schema, self.target.table, columns, rows)
+            copied = own.copy(self.target.schema, self.target.table, columns, rows)
             if self.options.protocol == PARTITION:
                 own.execute(mark.note(series.mark, series.app, series.version, schema=schema))
-        return Written(series, count)
+        return Written(series, copied)
 
     def _forget(self, series: Series) -> None:
         """The marks of a batch that is over and has no name to be repeated by."""

@@ -23,7 +23,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from trunq import fetch as shared
+from trunq.arrow import reader as shared
 from trunq.connection.backoff import is_retryable, retrying
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from psycopg import sql
 
+from trunq.arrow.catalog import identifier
+
 Columns = Sequence[tuple[str, str]]
-"""Names, and the types that staged values are cast to."""
+"""Names and types. Of a stage's: those that its values are cast to."""
+
+Mode = Literal["append", "upsert", "history", "replace"]
+
+PART: Final = "trunq part"
+"""The column of a stage that says which task wrote a row."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The table, by which columns its rows are found, and which of them says what is newer."""
+    """A table, how it takes rows, by which columns they are found, and which of them says what is newer."""
 
-    table: sql.Identifier
+    name: str
+    """As people write it."""
+    mode: Mode = "append"
     key: tuple[str, ...] = ()
     newest: str | None = None
+
+    @property
+    def table(self) -> sql.Identifier:
+        """The table as statements without parameters have it."""
+        return identifier(self.name)
 
     @property
     def written(self) -> sql.Identifier:
@@ -25,7 +40,7 @@ class Target:
         return written(*self.table._obj)
 
     @property
-    def name(self) -> str:
+    def quoted(self) -> str:
         """The name in quotes, as Postgres reads it."""
         return self.table.as_string(None)
 
@@ -59,14 +74,35 @@ def _cast(columns: Columns) -> sql.Composed:
     )
 
 
-def append(target: Target, columns: Columns, stage: sql.Identifier, part: str) -> sql.Composed:
+def create(
+    table: sql.Identifier, columns: Columns, *more: sql.Composable, kind: str = "table"
+) -> sql.Composed:
+    """The table of these columns, and of what else is given."""
+    body = (sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns)
+    return sql.SQL("create {} {} ({})").format(sql.SQL(kind), table, _list([*body, *more]))
+
+
+def empty(table: sql.Identifier) -> sql.Composed:
+    """The table loses all rows.
+
+    Not by TRUNCATE: it blocks readers, and shows an empty table to those with an older snapshot.
+    """
+    return sql.SQL("lock table {0} in share row exclusive mode; delete from {0}").format(table)
+
+
+def take(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Composed:
+    """The rows of the stage whose part is in `parts`, in the mode of the target."""
+    return {"upsert": upsert, "history": history}.get(target.mode, append)(target, columns, stage)
+
+
+def append(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Composed:
     """All rows are added."""
     return sql.SQL("insert into {} ({}) select {} from {} where {} = any(%(parts)s)").format(
-        target.written, _names(name for name, _ in columns), _cast(columns), stage, sql.Identifier(part)
+        target.written, _names(name for name, _ in columns), _cast(columns), stage, sql.Identifier(PART)
     )
 
 
-def upsert(target: Target, columns: Columns, stage: sql.Identifier, part: str) -> sql.Composed:
+def upsert(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Composed:
     """One row a key: the newest of those staged, the last of several, unless a newer one is there."""
     names, key, newest = [name for name, _ in columns], target.key, target.newest
     rest = [name for name in names if name not in key]
@@ -88,13 +124,13 @@ def upsert(target: Target, columns: Columns, stage: sql.Identifier, part: str) -
         key=_names(key),
         cast=_cast(columns),
         stage=stage,
-        part=sql.Identifier(part),
+        part=sql.Identifier(PART),
         order=order,
         changes=changes,
     )
 
 
-def history(target: Target, columns: Columns, stage: sql.Identifier, part: str) -> sql.Composed:
+def history(target: Target, columns: Columns, stage: sql.Identifier) -> sql.Composed:
     """Each version of a key with the time from which and to which it was valid.
 
     With `newest`, a time, versions begin then, and one that is older than the newest one there is left out;
@@ -140,7 +176,7 @@ insert into {table} ({names}, valid_from, valid_to) select {names_w}, w."trunq a
         begins=begins,
         cast=_cast(columns),
         stage=stage,
-        part=sql.Identifier(part),
+        part=sql.Identifier(PART),
         row_c=row("c"),
         row_t=row("t"),
         table=target.written,

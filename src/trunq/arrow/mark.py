@@ -12,12 +12,18 @@ import psycopg
 from psycopg import sql
 from psycopg.errors import DuplicateTable, UniqueViolation
 
-from trunq.stage.catalog import is_there
+from trunq.arrow.catalog import is_there
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 SCHEMA: Final = "trunq_sink"
 """Where marks and stages are, unless somebody says otherwise."""
+
+# Elsewhere it is remembered (by the run, by Spark's checkpoint) what a crash would take from here.
+LASTING: Final = sql.SQL(
+    "select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'"
+)
+"""Has the commit wait for the disk."""
 
 _SCHEMA: Final = sql.SQL("create schema if not exists {}")
 _MARKS: Final = sql.SQL("""create table if not exists {} (
@@ -56,6 +62,18 @@ def begin(mark: str, of: str, number: int, schema: str = SCHEMA) -> sql.Composed
 def take(mark: str, schema: str = SCHEMA) -> sql.Composed:
     """The number of a series, locked to the end of the transaction."""
     return read(mark, schema) + sql.SQL(" for update")
+
+
+def hold(connection: Connection, mark: str, of: str, before: int, schema: str = SCHEMA) -> int:
+    """Hold the mark to the end of the transaction, which is to last; the number that the series has come to,
+    `before` if it is new.
+    """
+    connection.execute(LASTING)
+    connection.execute(begin(mark, of, before, schema))
+    found = connection.execute(take(mark, schema)).fetchone()
+    assert found is not None
+    number: int = found[0]
+    return number
 
 
 def read(mark: str, schema: str = SCHEMA) -> sql.Composed:

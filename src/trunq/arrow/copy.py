@@ -59,17 +59,12 @@ _EPOCH: Final = 946_684_800_000_000
 
 
 def copy_psycopg(
-    cursor: psycopg.Cursor[Any],
-    schema: str | None,
-    table: str,
-    columns: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
+    cursor: psycopg.Cursor[Any], table: sql.Identifier, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> int:
     """COPY by psycopg as text, which any type of Postgres is read from; says how many rows."""
     rows = 0
-    name = sql.Identifier(schema, table) if schema else sql.Identifier(table)
     names = sql.SQL(", ").join(map(sql.Identifier, columns.names))
-    with cursor.copy(sql.SQL("copy {} ({}) from stdin").format(name, names)) as copy:
+    with cursor.copy(sql.SQL("copy {} ({}) from stdin").format(table, names)) as copy:
         for batch in batches:
             rows += batch.num_rows
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +21,16 @@ from trunq.errors import InvalidArgument
 
 BATCH_BYTES: Final = 8 << 20
 BATCH_ROWS: Final = 20_000
+
+READING: Final = {
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "lc_monetary": "C",
+    "timezone": "UTC",
+}
+"""Settings of Postgres under which a value has the same text on any server."""
 
 
 def set_local(settings: dict[str, str]) -> str:
@@ -66,20 +77,19 @@ def run(cursor: Any, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def fetch(
     dsn: str,
-    application_name: str,
     query: str,
     schema: pa.Schema,
-    settings: dict[str, str],
     *,
+    settings: Mapping[str, str] = MappingProxyType({}),
     verify: Callable[[Any], None] = lambda _cursor: None,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a query by ADBC, over a connection of its own.
+    """The rows of a query of a pipeline by ADBC, over a connection of its own; `settings` beside READING.
 
     `verify` is called when all are read, in the same transaction; `check` before each batch.
     """
-    with connect(dsn, application_name) as connection, connection.cursor() as cursor:
-        begin(cursor, settings)
+    with connect(dsn, "trunq pipeline") as connection, connection.cursor() as cursor:
+        begin(cursor, {**READING, **settings})
         for batch in run(cursor, query, schema):
             check()
             yield batch
