@@ -470,3 +470,15 @@ def test_a_retry_that_is_purged_after_a_rebase_lets_its_key_go_on(session: Conne
     assert not laned.lease()
     laned.ask("cancel", ids=ids[:1])
     assert laned.drain() == ids[1:]
+
+
+def test_what_a_member_noted_of_its_group_ends_with_a_rebase(session: Connection, queue: str) -> None:
+    ask(session, "create_group", queue=queue, group="crew", slots=4)
+    crew = {"queue": queue, "subscription": "crew"}
+    assert not call(session, "next_batch", **crew, worker="ada")
+    # As of a cluster whose transaction ids were higher.
+    session.execute("update trunq.member set done = '9000000000:9000000000:'")
+    ask(session, "rebase")
+    ids = publish(session, queue)
+    (batch,) = call(session, "next_batch", **crew, worker="ada")
+    assert [row.id for row in call(session, "read_batch", **crew, batch_id=batch.batch_id)] == ids

@@ -294,3 +294,76 @@ def test_all_slots_of_a_group_start_afresh_at_one_tick(work: Engine) -> None:
         "select array(select trunq._slots('{queue}', 'crew')) = array_agg(s.name order by s.subscription_id)"
     )
     assert work.fetch(locked + " from trunq.subscription s where s.queue_id = {id}")
+
+
+def noted(work: Engine, member: str = "ada") -> None:
+    """All is read, and the member has noted so."""
+    while batch := take(work, member):
+        finish(work, batch)
+    note = (
+        "select m.done from trunq.member m join trunq.subscription_group g using (group_id)"
+        " where g.queue_id = {id} and m.name = %s"
+    )
+    assert work.fetch(note, member) is not None
+
+
+def test_who_noted_that_all_is_done_finds_what_commits_late(work: Engine, open_session: Any) -> None:
+    late = work.on(open_session(autocommit=False))
+    (before,) = put(late, 1)
+    put(work, 2)
+    noted(work)
+    late.connection.commit()
+    batch = take(work)
+    assert ids(read(work, batch)) == [before]
+
+
+@pytest.mark.parametrize("way", ["seek all", "seek one", "copy a position", "reset all", "reset one"])
+def test_who_noted_that_all_is_done_finds_what_somebody_moved_back(work: Engine, way: str) -> None:
+    first = work.ask("position", **CREW)
+    published = put(work, 3)
+    if way == "copy a position":
+        work.ask("subscribe", subscription="solo", mode="exclusive", tick_id=first)
+    noted(work)
+    if way.startswith("seek"):
+        work.ask("seek", subscription="crew" if way == "seek all" else "crew#3", tick_id=first)
+    elif way == "copy a position":
+        work.ask("copy_position", subscription="crew#3", like="solo")
+    else:
+        work.ask("reset", subscription="crew" if way == "reset all" else "crew#3", start="earliest")
+    assert ids(read(work, take(work))) == published
+
+
+def test_a_move_back_that_commits_after_the_look_is_found_too(work: Engine, open_session: Any) -> None:
+    other = work.on(open_session(autocommit=False))
+    first = work.ask("position", **CREW)
+    published = put(work, 3)
+    finish(work, take(work))
+    other.ask("seek", **CREW, tick_id=first)
+    noted(work)  # as it stands without what is not committed
+    other.connection.commit()
+    assert ids(read(work, take(work))) == published
+
+
+def test_who_noted_that_all_is_done_takes_over_given_back_and_retried_batches(work: Engine) -> None:
+    noted(work)
+    (id,) = put(work, 3)
+    bob = take(work, "bob")
+    assert take(work) is None
+    with work.clock("50 s"):
+        assert take(work) is None, "bob has it still"
+        assert work.ask("leave_group", **GROUP, member="bob", batch="give_back")
+        again = take(work)
+        assert (ids(read(work, again)), again.batch_id > bob.batch_id) == ([id], True)
+        assert work.ask("retry_batch", **named(again), after="0") == 1
+        assert finish(work, again)
+        assert ids(read(work, take(work))) == [id]
+
+
+def test_a_note_that_is_wrong_holds_for_a_minute_at_most(work: Engine) -> None:
+    """Whatever nobody thought of: here, a row that was visible all along."""
+    noted(work)
+    published = put(work, 1)
+    work.run("update trunq.member set done = trunq.snapshot()")
+    assert take(work) is None
+    with work.clock("61 s"):
+        assert ids(read(work, take(work))) == published

@@ -208,7 +208,9 @@ def test_types_that_conflict_are_named(
 def test_rows_are_on_the_disk_before_spark_remembers_their_batch(
     dsn: str, session: psycopg.Connection[Any], table: str, protocol: str
 ) -> None:
-    session.execute(f"create table {table} (id bigint, how text default current_setting('synchronous_commit'))")
+    session.execute(
+        f"create table {table} (id bigint, how text default current_setting('synchronous_commit'))"
+    )
     given = {"table": table, "commitProtocol": protocol}
     Job(f"{dsn} options='-c synchronous_commit=off'", "id bigint", **given).run([(1,)], [(2,)])
     assert session.execute(f"select distinct how from {table}").fetchall() == [("on",)]

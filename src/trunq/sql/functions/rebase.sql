@@ -142,6 +142,7 @@ begin
   delete from trunq.tick t where t.queue_id = p_queue.queue_id and t.tick_id < v_tick.tick_id;
   update trunq.subscription s set start = v_tick.snapshot, start_tick_id = case s.mode when 'exclusive' then v_tick.tick_id end
   where s.queue_id = p_queue.queue_id;
+  perform trunq._move_back(p_queue.queue_id);
   for v_sub in select s.* from trunq.subscription s where s.queue_id = p_queue.queue_id and s.mode = 'shared' loop
     execute format($q$
       insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)

@@ -9,6 +9,10 @@
 -- has the figures). A batch ends where the slot has messages, over as many ticks as that takes; one that has none writes nothing, and is taken along
 -- every thousand messages, lest it hold the log.
 --
+-- *An empty poll looks at what is new, not at slots*: a member that found all slots done, and no batch open, notes the snapshot (trunq.member.done).
+-- From then on only a slot for which a row came that it does not see can have something. Only a position that moves back makes the note wrong: whoever
+-- moves one counts it (trunq._move_back), and members read the count before they look.
+--
 -- Functions that take the name of a subscription take that of a group by key as far as it makes sense: with a batch, they find its slot
 -- (trunq._subscription_of); seek, position, pause and policies go for all slots.
 
@@ -152,6 +156,33 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     from trunq.tick t where t.queue_id = p_queue_id and t.tick_id = p_tick_id), true)
 $$;
 comment on function trunq._is_far is 'Whether a slot that has nothing to read should move on, so that nobody walks the same rows again, nor rotation waits for it.';
+
+create or replace function trunq._is_done(p_member trunq.member, p_group trunq.subscription_group, p_now timestamptz) returns boolean
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  -- The minute is a net: what nobody thought of costs no more than that.
+  select coalesce(p_member.done_moves = p_group.moves and p_now - p_member.done_at between '0' and '1 minute', false)
+$$;
+comment on function trunq._is_done is 'Whether what a member has noted of its group still holds: all that trunq.member.done sees is done, in every slot.';
+
+create or replace function trunq._note_done(
+  p_member trunq.member, p_group trunq.subscription_group, p_done pg_snapshot, p_tick_id bigint, p_now timestamptz
+) returns void
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  update trunq.member m set done = p_done, done_tick_id = p_tick_id, done_moves = p_group.moves, done_at = p_now
+  where m.group_id = p_member.group_id and m.name = p_member.name
+    -- Every ten seconds: between two batches of a stream, looking costs less than writing.
+    and (p_member.done_moves = p_group.moves and p_now - p_member.done_at between '0' and '10 seconds') is not true
+$$;
+comment on function trunq._note_done is
+  'Notes that a member found every slot done up to a snapshot, with no batch open, and the slot furthest behind at a tick. p_group was read before it looked: where somebody moved a slot back since, the note does not hold.';
+
+create or replace function trunq._move_back(p_queue_id integer, p_subscription_id integer default null) returns void
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  update trunq.subscription_group g set moves = g.moves + 1
+  where g.queue_id = p_queue_id and g.slots is not null and (p_subscription_id is null
+    or g.group_id = (select s.group_id from trunq.subscription s where s.subscription_id = p_subscription_id))
+$$;
+comment on function trunq._move_back is 'Says that a slot, or what a queue has of them, was moved, perhaps back: what members noted of their groups holds no more. It locks the row of the group, before any lock of a subscription: else two who move slots of one group could wait for each other.';
 
 create or replace function trunq._member_lock(p_group_id integer, p_member text) returns integer
 language sql immutable parallel safe as $$ select (pg_catalog.hashtextextended(p_member, p_group_id) operator(pg_catalog.&) 2147483647)::integer $$;

@@ -24,9 +24,10 @@ begin
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue.queue_id);
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
-  perform trunq._subscription_of(p_queue, p_subscription, null);  -- it may have been dropped meanwhile
+  v_sub := trunq._subscription_of(p_queue, p_subscription, null);  -- it may have been dropped meanwhile
   -- Before the subscription's lock (functions/lock.sql).
   v_tick := trunq._start_tick(v_queue, p_start, p_tick_id, p_at);
+  perform trunq._move_back(v_queue.queue_id, v_sub.subscription_id);
   for v_name in
     select p_subscription where not trunq._is_split(p_queue, p_subscription) union all select trunq._slots(p_queue, p_subscription)
   loop
@@ -65,6 +66,7 @@ begin
   v_queue := trunq._find_queue(p_queue);
   perform trunq._check_cluster();
   v_ids := array[v_from.subscription_id, v_to.subscription_id];
+  perform trunq._move_back(v_queue.queue_id, v_to.subscription_id);
   -- Both, in one order whoever copies which way.
   for v_sub in
     select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.subscription_id = any (v_ids) order by s.subscription_id

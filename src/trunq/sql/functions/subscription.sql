@@ -158,6 +158,7 @@ begin
   v_sub := trunq._subscription_of(p_queue, p_subscription, null, null);
   -- It may cut a tick: before the locks of subscriptions (functions/lock.sql), of a group those of all slots.
   v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
+  perform trunq._move_back(v_sub.queue_id, v_sub.subscription_id);
   for v_name in
     select p_subscription where not trunq._is_split(p_queue, p_subscription) union all select trunq._slots(p_queue, p_subscription)
   loop

@@ -21,6 +21,7 @@ as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription;
+  v_group trunq.subscription_group;
   v_newest record;
   v_open record;
   v_from_tick_id bigint; v_from_snapshot pg_snapshot;
@@ -37,12 +38,14 @@ begin
   perform trunq._require_read_committed('next_batch');
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
   if not found then
-    v_sub := trunq._subscription_of('_specimen', p_subscription, null);  -- a group by key, or it says why
-    if v_sub.slot is not null and v_sub.name <> p_subscription then
-      return query select b.* from trunq_queue._specimen_next_in_group(trunq._group('_specimen', p_subscription), p_worker, p_max_ticks, p_lease_time,
+    select g.* into v_group from trunq.subscription_group g
+    where g.queue_id = 0 /*queue_id*/ and g.name = p_subscription and g.slots is not null;
+    if found then
+      return query select b.* from trunq_queue._specimen_next_in_group(v_group, p_worker, p_max_ticks, p_lease_time,
         p_min_lag, p_min_count, p_min_interval, p_cut) b;
       return;
     end if;
+    v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');  -- says why
   end if;
   perform trunq._check_next_batch(p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
   perform trunq._check_cluster();

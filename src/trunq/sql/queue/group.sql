@@ -15,11 +15,14 @@ as $$
 declare
   c_look constant integer := 300;
   v_now timestamptz;
+  v_member trunq.member;
   v_last trunq.tick;
   v_seen pg_snapshot;
-  v_ids integer[]; v_slots integer[]; v_his pg_snapshot[]; v_first pg_snapshot;
-  v_found integer[];
+  v_is_noted boolean;
+  v_arrived integer[];
   v_count bigint;
+  v_is_done boolean := true;
+  v_tick_id bigint;
   v record;
 begin
   perform trunq._check_next_batch(p_member, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
@@ -32,37 +35,51 @@ begin
   perform trunq._see_member(p_group.group_id, p_member, v_now);
   -- What one slot lost, the group lost.
   perform trunq._check_loss(s.subscription_id) from trunq.subscription s where s.group_id = p_group.group_id and s.lost_at is not null limit 1;
+  select m.* into v_member from trunq.member m where m.group_id = p_group.group_id and m.name = p_member;
   select t.* into v_last from trunq.tick t where t.queue_id = 0 /*queue_id*/ order by t.tick_id desc limit 1;
   v_seen := case when p_cut then trunq.snapshot() else v_last.snapshot end;
-  -- By a later statement: where a slot stands, and what v_seen sees.
-  select array_agg(c.subscription_id order by c.tick_id, c.slot), array_agg(c.slot order by c.tick_id, c.slot), array_agg(c.hi order by c.tick_id, c.slot),
-    (array_agg(c.hi order by c.tick_id))[1] into v_ids, v_slots, v_his, v_first
-  from trunq_queue._specimen_slots(p_group.group_id, p_member, v_now) c where not c.is_open;
-  if v_ids is not null then
-    select array_agg(distinct r.slot) filter (where not pg_visible_in_snapshot(r.txid, v_his[array_position(v_slots, r.slot)])), count(*) into v_found, v_count
-    from (
-      select g.txid, case when g.subscription_id is null then trunq._slot(g.key, g.id, p_group.slots)
-        else v_slots[array_position(v_ids, g.subscription_id)] end slot
-      from trunq_queue._specimen_window(v_first, v_seen) g limit c_look) r;
+  -- By later statements: what v_seen sees, and where slots stand.
+  v_is_noted := trunq._is_done(v_member, p_group, v_now) and not trunq._is_far(0 /*queue_id*/, v_member.done_tick_id, v_last);
+  if v_is_noted then
+    select array_agg(distinct r.slot), count(*) into v_arrived, v_count
+    from trunq_queue._specimen_arrivals(p_group, v_member.done, v_seen, c_look) r;
+    if v_count = 0 then
+      return;
+    elsif v_count >= c_look then
+      v_is_noted := false; v_arrived := null;
+    end if;
   end if;
   for v in
-    select c.* from trunq_queue._specimen_slots(p_group.group_id, p_member, v_now) c
-    where c.is_mine or not c.is_held and (c.is_open or v_count >= c_look or c.slot = any (v_found)
-      -- Nothing in sight for it: it is taken along now and then.
-      or trunq._is_far(0 /*queue_id*/, c.tick_id, v_last))
-    order by c.is_mine desc, c.tick_id, c.slot
+    with slots as materialized (
+      select c.* from trunq_queue._specimen_slots(p_group.group_id, p_member, v_now, v_arrived) c),
+    arrived as materialized (
+      select r.* from (select c.hi from slots c where not c.is_open order by c.tick_id limit 1) f
+      cross join lateral trunq_queue._specimen_arrivals(p_group, f.hi, v_seen, c_look) r)
+    select c.*, (select count(*) from arrived) >= c_look or exists (
+        select from arrived r where r.slot = c.slot and not pg_visible_in_snapshot(r.txid, c.hi)) has_more,
+      trunq._is_far(0 /*queue_id*/, c.tick_id, v_last) is_far
+    from slots c order by c.is_mine desc, c.tick_id, c.slot
   loop
-    -- A slot that another asks for just now is left to it.
-    continue when not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v.subscription_id);
+    v_is_done := v_is_done and not v.is_open and not v.has_more;
+    v_tick_id := least(v_tick_id, case when v.is_far then v_last.tick_id else v.tick_id end);
+    -- A slot that nothing arrived for is taken along now and then. One that another asks for just now is left to it.
+    continue when not v.is_mine and (v.is_held or not (v.is_open or v.has_more or v.is_far))
+      or not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v.subscription_id);
     return query select b.* from trunq_queue._specimen_next_batch(v.name, p_member, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval, p_cut) b;
-    exit when found or v.is_mine;
+    if found or v.is_mine then
+      return;
+    end if;
   end loop;
+  if v_is_done then
+    -- Where it did not look at all of them, those behind stand where they stood.
+    perform trunq._note_done(v_member, p_group, v_seen, case when v_is_noted then v_member.done_tick_id else v_tick_id end, v_now);
+  end if;
 end $$;
 revoke execute on function trunq_queue._specimen_next_in_group from public;
 comment on function trunq_queue._specimen_next_in_group is
   'The next batch of a member of a group by key: the one it has in hand, or that of the slot furthest behind that is free and has messages. Arguments and results as next_batch.';
 
-create or replace function trunq_queue._specimen_slots(p_group_id integer, p_member text, p_now timestamptz)
+create or replace function trunq_queue._specimen_slots(p_group_id integer, p_member text, p_now timestamptz, p_slots integer[])
 returns table (subscription_id integer, name text, slot integer, tick_id bigint, hi pg_snapshot, is_open boolean, is_held boolean, is_mine boolean)
 language plpgsql stable rows 16
 set search_path = pg_catalog, pg_temp
@@ -71,17 +88,41 @@ as $$
 #variable_conflict use_column
 begin
   return query
-    select s.subscription_id, s.name, s.slot::integer, coalesce(o.tick_id, b.to_tick_id, s.start_tick_id), coalesce(b.hi, s.start),
-      o.tick_id is not null, coalesce(o.is_held, false), coalesce(o.is_mine, false)
+    select s.subscription_id, s.name, s.slot::integer, coalesce(o.tick_id, l.frontier_tick_id, l.to_tick_id, s.start_tick_id),
+      coalesce(l.frontier, l.hi, s.start), o.tick_id is not null, coalesce(o.is_held, false), coalesce(o.is_mine, false)
     from trunq.subscription s
-    cross join lateral trunq_queue._specimen_newest_batch(s.subscription_id) b
+    -- As _newest_batch, in one statement for all; its receipt is looked up for each, as there.
+    left join lateral (
+      select l.lease_id, l.segment, l.to_tick_id, l.hi, l.frontier_tick_id, l.frontier, l.open_leases
+      from trunq_data._specimen_lease l where l.subscription_id = s.subscription_id order by l.lease_id desc limit 1) l on true
     left join lateral (
       select min(o.from_tick_id) tick_id, bool_or(o.expires_at > p_now) is_held, bool_or(o.worker = p_member and o.expires_at > p_now) is_mine
-      from trunq_queue._specimen_open_batches(s.subscription_id) o where not b.finished or b.open_leases is not null) o on true
-    where s.group_id = p_group_id;
+      from trunq_queue._specimen_open_batches(s.subscription_id) o
+      where l.lease_id is not null and (l.open_leases is not null or (
+        select true from trunq_data._specimen_receipt r where r.lease_id = l.lease_id and r.segment = l.segment and r.outcome = 'b' limit 1) is null)) o on true
+    where s.group_id = p_group_id and (p_slots is null or s.slot = any (p_slots));
 end $$;
 comment on function trunq_queue._specimen_slots is
-  'The slots of a group: where each stands, whether it has an open batch, whether somebody has that in hand or waits for it, and whether p_member has.';
+  'Slots of a group, p_slots or all: where each stands, whether it has an open batch, whether somebody has that in hand or waits for it, and whether p_member has.';
+
+create or replace function trunq_queue._specimen_arrivals(p_group trunq.subscription_group, p_lo pg_snapshot, p_hi pg_snapshot, p_limit integer)
+returns table (txid xid8, slot integer)
+language plpgsql stable rows 10
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v_group_id constant integer := p_group.group_id;
+  v_slots constant integer := p_group.slots;
+begin
+  return query
+    select g.txid, case when g.subscription_id is null then trunq._slot(g.key, g.id, v_slots)
+      else (select s.slot::integer from trunq.subscription s where s.subscription_id = g.subscription_id and s.group_id = v_group_id) end
+    from trunq_queue._specimen_window(p_lo, p_hi) g limit p_limit;
+end $$;
+comment on function trunq_queue._specimen_arrivals is
+  'The first rows that hi sees and lo does not, and the slot of each; null: it is for another subscription.';
 
 create or replace function trunq_queue._specimen_first_of_slot(p_sub trunq.subscription, p_lo pg_snapshot, p_hi pg_snapshot) returns xid8
 language plpgsql stable
