@@ -144,10 +144,9 @@ def install(where: str | Connection, facade: str | None = None, *, tell: Tell | 
 
     `where` is a connection string, or a connection whose transaction it joins; without one, each queue is a
     transaction of its own, and what was stopped goes on where it was. Twenty at once are as good as one.
-    Publishers go on meanwhile; an open transaction that stands in the way is waited for, some fifteen
-    seconds. A copy of the schema without its rows is completed. Raises SchemaNewer when the database was made
-    by a newer trunq; SchemaError when the system that a facade stands for is there, or its roles cannot be
-    made; ValueError for an unknown facade.
+    Publishers go on; for an open transaction that stands in the way it waits some fifteen seconds. A copy of
+    the schema without its rows is completed. Raises SchemaNewer when a newer trunq made the database;
+    SchemaError when what a facade stands for is there, or has no roles; ValueError for an unknown facade.
     """
     _check_facade(facade)
     if isinstance(where, str):
