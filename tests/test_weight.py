@@ -74,12 +74,12 @@ BROUGHT_BY = {
 
 EXTRAS = {
     "": "_async|_sync|worker|consumer|mover|leader|rank|settings|payload|thread|signals|install|reply",
-    "arrow": "arrow|history",
+    "arrow": "arrow(?!.delta$)|history",
     "cli": "cli(?!.(report|chart)$)",
     "cli,report": "cli.(report|chart)",
     "embedded": "embedded",
     "webhook": "webhook",
-    "pipeline": "pipeline(?!.(work|engine))",
+    "pipeline": "pipeline(?!.(work|engine))|arrow.delta",
     "pipeline,spark": "pipeline",
     "spark": "spark",
     "sqlalchemy": "bridge.sqlalchemy",

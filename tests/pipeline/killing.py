@@ -11,7 +11,7 @@ from typing import Any
 from trunq import Client
 from trunq.pipeline.control import Asked, Control
 from trunq.pipeline.run import Executor
-from trunq.pipeline.sink import delta, directory, lake, parquet, table
+from trunq.pipeline.sink import delta, directory, parquet, table
 from trunq.pipeline.sink.delta import DeltaSink
 from trunq.pipeline.sink.directory import StageDirectory
 from trunq.pipeline.sink.http import HttpSink
@@ -93,12 +93,12 @@ _BEFORE = {"planned": (Control, "begin"), "staged": (Control, "stage")}
 _AFTER: dict[str, list[tuple[Any, str]]] = {
     "begun": [(Control, "begin")],
     "tried": [(Control, "attempt")],
-    "staging": [(table, "for_stage"), (lake, "sync"), (directory, "sync")],
+    "staging": [(table, "for_stage"), (directory, "sync")],
     "written": [(Control, "stage")],
     "answered": [(HttpSink, "_send")],
     "noted": [(HttpSink, "_note")],
     "committing": [(PostgresSink, "_require_all"), (delta, "move_in"), (StageDirectory, "keep_only")],
-    "marked": [(PostgresSink, "_set_mark"), (DeltaSink, "_properties"), (parquet, "sync")],
+    "marked": [(PostgresSink, "_set_mark"), (DeltaSink, "_marks"), (parquet, "sync")],
     "taken": [(DeltaSink, "_try")],
     "committed": [(sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink)],
     "finished": [(Control, "finish")],

@@ -65,7 +65,8 @@ def test_files_are_on_the_disk_before_the_log_names_them(
     synced: set[int] = set()
     named: list[Path] = []
     sync, write = lake.sync, DeltaTable.create_write_transaction
-    monkeypatch.setattr(lake, "sync", lambda path: (synced.add(path.stat().st_ino), sync(path)))
+    for module in (directory, lake):
+        monkeypatch.setattr(module, "sync", lambda path: (synced.add(path.stat().st_ino), sync(path)))
 
     def check(self: DeltaTable, actions: list[Any], *given: Any, **more: Any) -> None:
         named.extend(Path("moved", unquote(action.path)) for action in actions)

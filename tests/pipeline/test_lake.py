@@ -132,7 +132,7 @@ def test_what_cannot_stand_for_all_rows_is_refused(
 @pytest.mark.parametrize(
     ("sink", "words"),
     [
-        ({"partition_by": ["nothing"]}, 'no column "nothing"'),
+        ({"partition_by": ["nothing"]}, '"nothing", which is not a column'),
         ({"partition_by": ["id", "day", "shop", "n"]}, "every column"),
         ({"partition_by": ["shop"]}, r"partitioned by \(day\), and partition_by is \(shop\)"),
     ],

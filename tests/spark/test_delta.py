@@ -21,15 +21,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
+from trunq.arrow.delta import open_table
 from trunq.errors import InvalidArgument
 from trunq.spark.errors import LakeError, LakeMismatch, LakeUnwritable
-from trunq.spark.lake.delta import (
-    DeltaWriter,
-    WrittenFiles,
-    compact,
-    open_table,
-    vacuum,
-)
+from trunq.spark.lake.delta import DeltaSink, Series, WrittenFiles, compact, vacuum
 from trunq.spark.lake.format import TrunqDelta
 
 QUERY = "3c1f"
@@ -44,15 +39,15 @@ def schema(**columns: str) -> StructType:
     return StructType.fromJson({"type": "struct", "fields": fields})
 
 
-def writer(path: Path, partition_by: tuple[str, ...] = ("month",), **columns: str) -> DeltaWriter:
-    return DeltaWriter(str(path), schema(**(columns or {"id": "long", "month": "string"})), partition_by)
+def writer(path: Path, partition_by: tuple[str, ...] = ("month",), **columns: str) -> DeltaSink:
+    return DeltaSink(str(path), schema(**(columns or {"id": "long", "month": "string"})), partition_by)
 
 
-def batch(of: DeltaWriter, **columns: list[Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(columns, schema=of._arrow_schema())
+def batch(of: DeltaSink, **columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns, schema=of.columns)
 
 
-def months(of: DeltaWriter, first: int, count: int) -> pa.RecordBatch:
+def months(of: DeltaSink, first: int, count: int) -> pa.RecordBatch:
     ids = list(range(first, first + count))
     return batch(of, id=ids, month=[f"2013-{id % 12 + 1:02}" for id in ids])
 
@@ -65,10 +60,10 @@ def test_a_batch_is_seen_once_by_every_reader(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     for batch_id in range(3):
         parts = [
-            sink.write_files([months(sink, batch_id * 200 + n * 100, 100)], QUERY, batch_id, n)
+            sink.write([months(sink, batch_id * 200 + n * 100, 100)], Series(QUERY, batch_id), n)
             for n in (0, 1)
         ]
-        sink.commit(parts, batch_id)
+        sink.commit(parts, Series(QUERY, batch_id))
     table = DeltaTable(tmp_path)
     assert table.count() == 600
     assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == list(range(600))
@@ -82,21 +77,29 @@ def test_a_batch_is_seen_once_by_every_reader(tmp_path: Path) -> None:
 def test_a_replayed_batch_adds_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     for batch_id in (0, 1):
-        sink.commit([sink.write_files([months(sink, batch_id * 50, 50)], QUERY, batch_id, 0)], batch_id)
+        sink.commit(
+            [sink.write([months(sink, batch_id * 50, 50)], Series(QUERY, batch_id), 0)],
+            Series(QUERY, batch_id),
+        )
     before, version = files(tmp_path), DeltaTable(tmp_path).version()
     for batch_id in (0, 1):
-        sink.commit([sink.write_files([months(sink, batch_id * 50, 50)], QUERY, batch_id, 0)], batch_id)
+        sink.commit(
+            [sink.write([months(sink, batch_id * 50, 50)], Series(QUERY, batch_id), 0)],
+            Series(QUERY, batch_id),
+        )
     assert files(tmp_path) == before
     assert (DeltaTable(tmp_path).version(), DeltaTable(tmp_path).count()) == (version, 100)
-    sink.commit([sink.write_files([months(sink, 0, 50)], "another query", 0, 0)], 0)
+    sink.commit(
+        [sink.write([months(sink, 0, 50)], Series("another query", 0), 0)], Series("another query", 0)
+    )
     assert DeltaTable(tmp_path).count() == 150
 
 
 def test_an_aborted_batch_leaves_nothing_and_a_killed_one_only_what_vacuum_removes(tmp_path: Path) -> None:
     sink = writer(tmp_path)
-    sink.commit([sink.write_files([months(sink, 0, 50)], QUERY, 0, 0)], 0)
+    sink.commit([sink.write([months(sink, 0, 50)], Series(QUERY, 0), 0)], Series(QUERY, 0))
     before = files(tmp_path)
-    sink.abort([sink.write_files([months(sink, 50, 50)], QUERY, 1, 0), None], 1)
+    sink.abort([sink.write([months(sink, 50, 50)], Series(QUERY, 1), 0)])
     assert files(tmp_path) == before
 
     def failing() -> Any:
@@ -104,9 +107,9 @@ def test_an_aborted_batch_leaves_nothing_and_a_killed_one_only_what_vacuum_remov
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError):
-        sink.write_files(failing(), QUERY, 1, 0)
+        sink.write(failing(), Series(QUERY, 1), 0)
     assert files(tmp_path) == before
-    sink.write_files([months(sink, 50, 50)], QUERY, 1, 0)
+    sink.write([months(sink, 50, 50)], Series(QUERY, 1), 0)
     assert DeltaTable(tmp_path).count() == 50
     assert len(files(tmp_path) - before) == 12
     assert len(vacuum(str(tmp_path), 0)) == 12
@@ -121,7 +124,7 @@ def test_compaction_joins_small_files_and_shortens_the_log(tmp_path: Path) -> No
     sink = writer(tmp_path)
     for batch_id in range(8):
         rows = batch(sink, id=list(range(70)), month=[ODD[n % 7] for n in range(70)])
-        sink.commit([sink.write_files([rows], QUERY, batch_id, 0)], batch_id)
+        sink.commit([sink.write([rows], Series(QUERY, batch_id), 0)], Series(QUERY, batch_id))
     before = DeltaTable(tmp_path).to_pyarrow_table().sort_by([("month", "ascending"), ("id", "ascending")])
     for entry in log_entries(tmp_path):
         two_days_ago = entry.stat().st_mtime - 2 * 86_400
@@ -134,9 +137,9 @@ def test_compaction_joins_small_files_and_shortens_the_log(tmp_path: Path) -> No
     vacuum(str(tmp_path), 0)
     assert len(files(tmp_path)) == len(ODD) - 1
     # What the query had applied is still known.
-    sink.commit([sink.write_files([months(sink, 0, 50)], QUERY, 7, 0)], 7)
+    sink.commit([sink.write([months(sink, 0, 50)], Series(QUERY, 7), 0)], Series(QUERY, 7))
     assert DeltaTable(tmp_path).count() == 560
-    sink.commit([sink.write_files([months(sink, 0, 50)], QUERY, 8, 0)], 8)
+    sink.commit([sink.write([months(sink, 0, 50)], Series(QUERY, 8), 0)], Series(QUERY, 8))
     assert DeltaTable(tmp_path).count() == 610
 
 
@@ -151,7 +154,7 @@ def test_a_table_compacted_every_day_stays_as_small_as_it_was(tmp_path: Path) ->
     for day in range(4):
         for batch_id in range(day * 60, (day + 1) * 60):
             rows = batch(sink, id=[batch_id], month=[f"2013-{batch_id % 3 + 1}"])
-            sink.commit([sink.write_files([rows], QUERY, batch_id, 0)], batch_id)
+            sink.commit([sink.write([rows], Series(QUERY, batch_id), 0)], Series(QUERY, batch_id))
         assert len(files(tmp_path)) >= 60
         compact(str(tmp_path))
         vacuum(str(tmp_path), 0)
@@ -167,12 +170,12 @@ def test_a_table_compacted_every_day_stays_as_small_as_it_was(tmp_path: Path) ->
 
 def test_compaction_beside_a_query_that_writes(tmp_path: Path) -> None:
     sink = writer(tmp_path)
-    sink.commit([sink.write_files([months(sink, 0, 120)], QUERY, 0, 0)], 0)
+    sink.commit([sink.write([months(sink, 0, 120)], Series(QUERY, 0), 0)], Series(QUERY, 0))
 
     def write() -> None:
         for batch_id in range(1, 20):
-            written = sink.write_files([months(sink, batch_id * 120, 120)], QUERY, batch_id, 0)
-            sink.commit([written], batch_id)
+            written = sink.write([months(sink, batch_id * 120, 120)], Series(QUERY, batch_id), 0)
+            sink.commit([written], Series(QUERY, batch_id))
 
     def compact_often() -> None:
         for _ in range(8):
@@ -198,9 +201,9 @@ def at_once(*works: Callable[[], None]) -> None:
 def test_several_queries_may_create_the_table_at_once(tmp_path: Path) -> None:
     sinks = [writer(tmp_path) for _ in range(4)]
     written = [
-        sink.write_files([months(sink, n * 100, 100)], f"query {n}", 0, 0) for n, sink in enumerate(sinks)
+        sink.write([months(sink, n * 100, 100)], Series(f"query {n}", 0), 0) for n, sink in enumerate(sinks)
     ]
-    at_once(*(partial(sink.commit, [each], 0) for sink, each in zip(sinks, written, strict=True)))
+    at_once(*(partial(sink.commit, [each], each.series) for sink, each in zip(sinks, written, strict=True)))
     assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == list(range(400))
 
 
@@ -208,9 +211,11 @@ def test_two_drivers_of_one_query_commit_a_batch_once(tmp_path: Path) -> None:
     sinks = [writer(tmp_path) for _ in range(3)]
     for batch_id in range(5):
         written = [
-            sink.write_files([months(sink, batch_id * 100, 100)], QUERY, batch_id, 0) for sink in sinks
+            sink.write([months(sink, batch_id * 100, 100)], Series(QUERY, batch_id), 0) for sink in sinks
         ]
-        at_once(*(partial(sink.commit, [each], batch_id) for sink, each in zip(sinks, written, strict=True)))
+        at_once(
+            *(partial(sink.commit, [each], each.series) for sink, each in zip(sinks, written, strict=True))
+        )
     assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["id"].to_pylist()) == list(range(500))
     assert len(files(tmp_path)) == 5 * 12
 
@@ -218,7 +223,7 @@ def test_two_drivers_of_one_query_commit_a_batch_once(tmp_path: Path) -> None:
 def test_odd_partition_values_come_back_as_they_were(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     rows = batch(sink, id=list(range(70)), month=[ODD[n % 7] for n in range(70)])
-    sink.commit([sink.write_files([rows], QUERY, 0, 0)], 0)
+    sink.commit([sink.write([rows], Series(QUERY, 0), 0)], Series(QUERY, 0))
     table = DeltaTable(tmp_path)
     found = {row["id"]: row["month"] for row in table.to_pyarrow_table().to_pylist()}
     assert found == {n: ODD[n % 7] or None for n in range(70)}
@@ -244,7 +249,7 @@ def test_several_partition_columns_of_several_types(tmp_path: Path) -> None:
         "hour": [n % 2 or None for n in range(60)],
         "at": [MOMENT] * 60,
     }
-    sink.commit([sink.write_files([batch(sink, **rows)], QUERY, 0, 0)], 0)
+    sink.commit([sink.write([batch(sink, **rows)], Series(QUERY, 0), 0)], Series(QUERY, 0))
     found = DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict()
     assert found == rows
     assert sorted(got(tmp_path), key=lambda row: row[0]) == list(zip(*rows.values(), strict=True))
@@ -263,7 +268,7 @@ def test_statistics_bound_every_value(tmp_path: Path) -> None:
         raw=[b"1", None, None],
         flag=[True, None, False],
     )
-    sink.commit([sink.write_files([rows], QUERY, 0, 0)], 0)
+    sink.commit([sink.write([rows], Series(QUERY, 0), 0)], Series(QUERY, 0))
     log = (tmp_path / "_delta_log" / "00000000000000000001.json").read_text().splitlines()
     added = [json.loads(line)["add"] for line in log if "add" in json.loads(line)]
     stats = json.loads(added[0]["stats"])
@@ -289,7 +294,7 @@ def test_bounds_that_would_be_wrong_are_left_out(tmp_path: Path) -> None:
         text=["a" * 64 + "\U0010ffff" + "z", "a"],
         price=[Decimal("1.10"), None],
     )
-    (file,) = sink.write_files([rows], QUERY, 0, 0).files
+    (file,) = sink.write([rows], Series(QUERY, 0), 0).files
     stats = json.loads(file.statistics)
     assert stats == {
         "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"number": 0, "text": 0, "price": 1},
@@ -299,7 +304,7 @@ def test_bounds_that_would_be_wrong_are_left_out(tmp_path: Path) -> None:
 def test_rows_that_do_not_fit_the_table_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     sink.check()
-    sink.commit([sink.write_files([months(sink, 0, 10)], QUERY, 0, 0)], 0)
+    sink.commit([sink.write([months(sink, 0, 10)], Series(QUERY, 0), 0)], Series(QUERY, 0))
     before = files(tmp_path)
     for other, problem in (
         (writer(tmp_path, id="integer", month="string"), 'column "id" is long in the table and integer here'),
@@ -314,7 +319,7 @@ def test_rows_that_do_not_fit_the_table_are_refused_before_anything_is_written(t
 
 def test_partition_columns_must_exist_and_leave_something(tmp_path: Path) -> None:
     for partition_by, problem in (
-        (("moon",), 'names "moon", which is not a column'),
+        (("moon",), 'partitioned by "moon", which is not a column'),
         (("price",), "cannot be partitioned by it"),
         (("id", "price"), "cannot be partitioned by it"),
     ):
@@ -347,9 +352,10 @@ def test_an_option_that_there_is_not_is_refused(works: Callable[[TrunqDelta], An
 def put(path: Path, rows: dict[str, list[Any]], overwrite: bool, **options: str) -> None:
     """Writes rows as Spark's tasks and driver do."""
     source = TrunqDelta({"path": str(path), **options})
-    sink = source.writer(schema(id="long", month="string"), overwrite)
-    made = pa.RecordBatch.from_pydict(rows, schema=sink._arrow_schema())
-    sink.commit([sink.write_files([made], "", 0, 0), sink.write_files([], "", 0, 1), None])
+    driver = source.writer(schema(id="long", month="string"), overwrite)
+    made = batch(driver.sink, **rows)
+    tasks = [driver.sink.write(batches, Series(None, 0), n) for n, batches in enumerate(([made], []))]
+    driver.commit([*tasks, None])
 
 
 def got(path: Path, given: StructType | None = None) -> list[tuple[Any, ...]]:
@@ -376,8 +382,8 @@ def test_a_batch_adds_rows_or_replaces_those_there_are(tmp_path: Path) -> None:
 def test_a_batch_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     put(tmp_path, {"id": [1], "month": ["a"]}, False)
     before = files(tmp_path)
-    sink = TrunqDelta({"path": str(tmp_path)}).writer(schema(id="long", month="string"), False)
-    sink.abort([sink.write_files([months(writer(tmp_path), 0, 3)], "", 0, 0), None])
+    driver = TrunqDelta({"path": str(tmp_path)}).writer(schema(id="long", month="string"), False)
+    driver.abort([driver.sink.write([months(writer(tmp_path), 0, 3)], Series(None, 0), 0), None])
     assert files(tmp_path) == before
 
 
@@ -385,7 +391,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     for batch_id in (0, 1):
         rows = batch(sink, id=list(range(70)), month=[ODD[n % 7] for n in range(70)])
-        sink.commit([sink.write_files([rows], QUERY, batch_id, 0)], batch_id)
+        sink.commit([sink.write([rows], Series(QUERY, batch_id), 0)], Series(QUERY, batch_id))
     expected = sorted(2 * [(n, ODD[n % 7] or None) for n in range(70)])
     assert sorted(got(tmp_path)) == expected
     assert sorted(got(tmp_path, schema(month="string", id="long")), key=lambda row: row[1]) == [
@@ -408,9 +414,9 @@ def test_a_place_that_takes_no_files_is_said_so(tmp_path: Path) -> None:
     file.write_text("")
     sink = writer(file / "table")
     with pytest.raises(LakeUnwritable, match="Not a directory"):
-        sink.write_files([months(sink, 0, 10)], QUERY, 0, 0)
+        sink.write([months(sink, 0, 10)], Series(QUERY, 0), 0)
     with pytest.raises(LakeUnwritable, match="Not a directory"):
-        sink.commit([WrittenFiles(QUERY, [])], 0)
+        sink.commit([WrittenFiles(Series(QUERY, 0), [])], Series(QUERY, 0))
 
 
 @pytest.fixture
@@ -425,10 +431,10 @@ def small_files() -> Iterator[None]:
 @pytest.mark.usefixtures("small_files")
 def test_a_disk_that_fills_up_leaves_nothing_half_committed(tmp_path: Path) -> None:
     sink = writer(tmp_path, (), id="long", text="string")
-    sink.commit([sink.write_files([batch(sink, id=[1], text=["x"])], QUERY, 0, 0)], 0)
+    sink.commit([sink.write([batch(sink, id=[1], text=["x"])], Series(QUERY, 0), 0)], Series(QUERY, 0))
     texts = [str(n * 7919 % 1_000_003) * 8 for n in range(50_000)]
     with pytest.raises(LakeUnwritable, match=f"cannot write the lake table {tmp_path}: File too large"):
-        sink.write_files([batch(sink, id=list(range(50_000)), text=texts)], QUERY, 1, 0)
+        sink.write([batch(sink, id=list(range(50_000)), text=texts)], Series(QUERY, 1), 0)
     assert DeltaTable(tmp_path).count() == 1
     assert len(files(tmp_path)) == 1
 

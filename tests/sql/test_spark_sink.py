@@ -18,6 +18,7 @@ from trunq.errors import (
 from trunq.spark.errors import SinkMismatch, SinkRefused, StageLost
 from trunq.spark.sink.option import SinkOptions
 from trunq.spark.sink.writer import Written
+from trunq.spark.writer import BatchWriter
 
 _names = new_names("sunk")
 
@@ -137,7 +138,7 @@ def test_stages_of_dead_jobs_are_dropped_by_the_next_commit(
 def test_abort_drops_what_was_staged(dsn: str, session: psycopg.Connection[Any], table: str) -> None:
     job = Job(dsn, table=table)
     written = job.task(ROWS)
-    job.sink.abort([written, None])
+    BatchWriter(job.sink).abort([written, None])
     assert stages(session, written) == []
     assert rows_of(session, table) == []
 
@@ -208,9 +209,8 @@ def test_types_that_conflict_are_named(
 def test_rows_are_on_the_disk_before_spark_remembers_their_batch(
     dsn: str, session: psycopg.Connection[Any], table: str, protocol: str
 ) -> None:
-    session.execute(
-        f"create table {table} (id bigint, how text default current_setting('synchronous_commit'))"
-    )
+    how = "text default current_setting('synchronous_commit')"
+    session.execute(f"create table {table} (id bigint, how {how})")
     given = {"table": table, "commitProtocol": protocol}
     Job(f"{dsn} options='-c synchronous_commit=off'", "id bigint", **given).run([(1,)], [(2,)])
     assert session.execute(f"select distinct how from {table}").fetchall() == [("on",)]

@@ -9,6 +9,7 @@ stage      where rows lie that nobody sees yet
 mark       how far whoever writes has come, in the transaction that takes the rows
 statement  how a table takes rows from a stage
 parquet    files of Parquet in hive directories, and their statistics
+delta      a table of such files: its log, and a disk that takes nothing
 
 Sinks of pipelines and of Spark are built of these.
 """

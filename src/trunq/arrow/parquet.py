@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +75,24 @@ class FileSet:
         relative = Path(*(_directory_name(*pair) for pair in partition.items()), f"{self._stem}.parquet")
         file = self._files[values] = _OpenFile(self._directory, relative.as_posix(), partition)
         return file
+
+
+def write_files(
+    directory: Path,
+    stem: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    partition_by: Sequence[str] = (),
+) -> list[DataFile]:
+    """Write the rows of one task; when it fails, nothing of them is left."""
+    files = FileSet(directory, stem, schema, partition_by)
+    try:
+        for batch in batches:
+            files.write(batch)
+        return files.close()
+    except BaseException:
+        files.discard()
+        raise
 
 
 @dataclass(slots=True)

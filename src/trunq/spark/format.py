@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from trunq.spark.sink.option import SinkOptions
-from trunq.spark.sink.writer import BatchWriter, Sink, StreamWriter
+from trunq.spark.sink.writer import Sink
 from trunq.spark.source.format import TrunqSource
+from trunq.spark.writer import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

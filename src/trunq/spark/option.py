@@ -16,13 +16,15 @@ from trunq.wire.name import check_name
 ENGINES = ("auto", "adbc", "psycopg")
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+def refuse_unknown(
+    given: Mapping[str, Any], known: Sequence[str], where: str = "", of: str = "trunq"
+) -> None:
     """Refuse an unknown option; Spark gives their names in lower case."""
     names = {name.lower() for name in known}
     unknown = [name for name in given if name.lower() not in names and not name.startswith("__")]
     if unknown:
         raise InvalidArgument(
-            f'format("trunq") {where}has no option "{unknown[0]}"', f"its options: {', '.join(known)}"
+            f'format("{of}") {where}has no option "{unknown[0]}"', f"its options: {', '.join(known)}"
         )
 
 

@@ -122,12 +122,13 @@ def _untaken(session: SparkSession, takers: Sequence[str], dsn: str | None) -> D
 
 
 def _read(session: SparkSession, lake: str | DataFrame, *, may_be_missing: bool) -> DataFrame | None:
-    from trunq.spark.lake import delta  # noqa: PLC0415
+    from trunq.arrow.delta import open_table  # noqa: PLC0415
+    from trunq.spark.lake.delta import local_path, read_delta  # noqa: PLC0415
 
     if isinstance(lake, str):
-        if may_be_missing and delta.open_table(str(delta.local_path(lake))) is None:
+        if may_be_missing and open_table(str(local_path(lake))) is None:
             return None
-        lake = delta.read_delta(session, lake)
+        lake = read_delta(session, lake)
         if may_be_missing and "lease_id" not in lake.columns:
             return None  # a run that brought no rows made it
     return lake.select(*history.schema().names)

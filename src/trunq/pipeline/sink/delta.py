@@ -13,11 +13,18 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 
+from trunq.arrow.delta import (
+    added,
+    again,
+    check_partitioning,
+    create_table,
+    open_table,
+    remove_files,
+    write_entry,
+)
 from trunq.arrow.parquet import DataFile
-from trunq.errors import InvalidPipeline
+from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.arrow import for_lake
 from trunq.pipeline.control import Run
 from trunq.pipeline.errors import Outrun
@@ -25,18 +32,9 @@ from trunq.pipeline.model import DeltaSink as Model
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.directory import StageDirectory, read, told
-from trunq.pipeline.sink.lake import (
-    added,
-    check_partitioning,
-    move_in,
-    move_out,
-    removed,
-    sync_log,
-    write_part,
-)
+from trunq.pipeline.sink.lake import move_in, removed, sync_log, write_listed
 from trunq.pipeline.sink.merge import one_a_key
 
-_TRIES: Final = 20
 _BLANK: Final = pa.schema([("trunq_blank", pa.bool_())])
 _REPLACED: Final = "trunq:partitions"
 _IN_MEMORY: Final = 64 << 20
@@ -57,7 +55,7 @@ class DeltaSink:
         """The table is made when it is not there."""
 
     def applied(self, run: Run) -> Mark | None:
-        table = self._open()
+        table = open_table(self._model.path)
         # Looked at before the source is read.
         self._replaced = (table and table.transaction_version(_REPLACED)) or 0
         mark = Mark() if table is None else _mark(table, run)
@@ -69,15 +67,18 @@ class DeltaSink:
     def begin(self, run: Run, schema: pa.Schema) -> None:
         lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
         needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
-        if missing := [name for name in [*needed, *self._model.partition_by] if name not in lake.names]:
+        if missing := [name for name in needed if name not in lake.names]:
             self._refuse(f'there is no column "{missing[0]}" in the rows; there are {", ".join(lake.names)}')
-        check_partitioning(self._pipeline.name, lake, self._model.partition_by)
+        try:
+            check_partitioning(lake, self._model.partition_by)
+        except InvalidArgument as error:
+            self._refuse(error.message, error.hint)
         with told(self._pipeline.name, self._model.path):
-            self._make(lake)
+            again(lambda: self._make(lake))
             self._stage.begin(run)
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
-        table = self._open()
+        table = open_table(self._model.path)
         assert table is not None
         there = pa.schema(table.schema().to_arrow()).names
 
@@ -95,11 +96,12 @@ class DeltaSink:
             if self._model.mode == "upsert":
                 return self._stage.write(run, part, fitting())
             partition_by = list(table.metadata().partition_columns)
-            return write_part(run, self._stage.directory(run), part, fitting(), partition_by)
+            stem = f"run-{run.number:08d}-{run.attempt}-{part}"
+            return write_listed(self._stage.directory(run) / part, stem, fitting(), partition_by)
 
     def commit(self, run: Run, parts: list[str], rows: int) -> bool:
         with told(self._pipeline.name, self._model.path):
-            table = self._open()
+            table = open_table(self._model.path)
             if table is not None and _mark(table, run).number >= run.number:
                 self._stage.discard(run)
                 return False
@@ -115,8 +117,8 @@ class DeltaSink:
 
     def _add(self, run: Run, parts: list[str], rows: int) -> bool:
         """The files that are staged become the table's, and others go."""
-        if self._open() is None:
-            self._create(_BLANK, [])
+        if open_table(self._model.path) is None:
+            create_table(self._model.path, _BLANK, [])
         files = move_in(self._stage.root, self._stage.directory(run), run, parts, rows)
         mode = self._model.mode if run.attempt else "append"
         if mode == "replace_partitions" and run.backfill:
@@ -126,25 +128,25 @@ class DeltaSink:
             actions = added(files)
             if mode != "append":
                 actions += removed(table, None if mode == "replace" else files)
-            self._write(run, table, actions)
+            write_entry(table, actions, self._marks(run, table))
 
         try:
             is_taken = self._try(run, write)
         except BaseException:
             # What was written before the error was told is in the log.
-            table = self._open()
+            table = open_table(self._model.path)
             if table is not None and _mark(table, run) != Mark(run.number, run.attempt):
-                move_out(self._stage.root, files)
+                remove_files(self._stage.root, files)
             raise
         if not is_taken:
-            move_out(self._stage.root, files)
+            remove_files(self._stage.root, files)
         return is_taken
 
     def _require_whole(self, run: Run, files: list[DataFile]) -> None:
         """Of a range: an empty text is in the partition of null, which no range has."""
         column = run.slice.get("range", {}).get("column")
         if any(file.partition.get(column) is None for file in files):
-            move_out(self._stage.root, files)
+            remove_files(self._stage.root, files)
             self._refuse(
                 f'the range of "{column}" has empty texts, which Delta keeps in one partition with null',
                 "begin the range behind them",
@@ -166,44 +168,31 @@ class DeltaSink:
                 source_alias="s",
                 target_alias="t",
                 streamed_exec=size > _IN_MEMORY,
-                commit_properties=self._properties(run, table),
+                commit_properties=CommitProperties(app_transactions=self._marks(run, table)),
             )
             newer = None if newest is None else f't."{newest}" is null or t."{newest}" <= s."{newest}"'
             read = table.version()
             merging.when_matched_update_all(newer).when_not_matched_insert_all().execute()
             if table.version() == read:
                 # Nothing was to be written, and deltalake writes no entry then, nor the mark.
-                self._write(run, table, [])
+                write_entry(table, [], self._marks(run, table))
 
         return self._try(run, write)
 
-    def _write(self, run: Run, table: DeltaTable, actions: list[AddAction | RemoveAction]) -> None:
-        """An entry of the log, with the mark. It fails where another attempt's came after we read."""
-        table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            partition_by=list(table.metadata().partition_columns),
-            commit_properties=self._properties(run, table),
-        )
-
     def _try(self, run: Run, write: Callable[[DeltaTable], None]) -> bool:
         """Until an entry of the log is ours, or another attempt's."""
-        for tried in range(_TRIES):
-            table = self._open()
+
+        def once() -> bool:
+            table = open_table(self._model.path)
             assert table is not None
             if (mark := _mark(table, run)).number >= run.number:
                 # Of a commit that failed, the entry may be there all the same.
                 return mark == Mark(run.number, run.attempt)
             self._require_newest(run, table)
-            try:
-                write(table)
-            except CommitFailedError:
-                if tried == _TRIES - 1:
-                    raise
-                continue
+            write(table)
             return True
-        raise AssertionError("unreachable")
+
+        return again(once)
 
     def _require_newest(self, run: Run, table: DeltaTable) -> None:
         replaced = table.transaction_version(_REPLACED) or 0
@@ -219,60 +208,36 @@ class DeltaSink:
                 "the run is tried again",
             )
 
-    def _properties(self, run: Run, table: DeltaTable) -> CommitProperties:
+    def _marks(self, run: Run, table: DeltaTable) -> list[Transaction]:
         marks = [Transaction(_of(run), run.number), Transaction(_by(run), run.attempt)]
         if self._model.mode == "replace_partitions" and run.attempt:
             marks.append(Transaction(_REPLACED, (table.transaction_version(_REPLACED) or 0) + 1))
-        return CommitProperties(app_transactions=marks)
-
-    def _open(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._model.path)
-        except TableNotFoundError:
-            return None
-
-    def _create(self, schema: pa.Schema, partition_by: list[str]) -> DeltaTable:
-        """A table of no rows."""
-        try:
-            return DeltaTable.create(self._model.path, schema, mode="error", partition_by=partition_by)
-        except DeltaError:
-            # Two at once: one writes the first entry of the log, the other finds it.
-            if (table := self._open()) is None:
-                raise
-            return table
+        return marks
 
     def _make(self, lake: pa.Schema) -> None:
         """See to it that the table is there and has the columns of the rows, or refuse them."""
-        partition_by = self._model.partition_by
-        for tried in range(_TRIES):
-            table = self._open() or self._create(lake, partition_by)
-            try:
-                if _is_blank(table):
-                    empty = lake.empty_table()
-                    write_deltalake(
-                        table,
-                        empty,
-                        mode="overwrite",
-                        schema_mode="overwrite",
-                        partition_by=partition_by or None,
-                    )
-                    continue
-                there = list(table.metadata().partition_columns)
-                if partition_by and partition_by != there:
-                    self._refuse(
-                        f"{self._model.path} is partitioned by ({', '.join(there)}), and partition_by is"
-                        f" ({', '.join(partition_by)})",
-                        "write to another path: a Delta table keeps its partitions",
-                    )
-                if self._model.mode == "replace_partitions" and not there:
-                    self._refuse(f"{self._model.path} has no partitions to be replaced", "give partition_by")
-                if missing := self._missing(pa.schema(table.schema().to_arrow()), lake):
-                    table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
-            except CommitFailedError:
-                if tried == _TRIES - 1:
-                    raise
-                continue
-            return
+        path, partition_by = self._model.path, self._model.partition_by
+        table = open_table(path) or create_table(path, lake, partition_by)
+        if _is_blank(table):
+            write_deltalake(
+                table,
+                lake.empty_table(),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=partition_by or None,
+            )
+            table = DeltaTable(path)
+        there = list(table.metadata().partition_columns)
+        if partition_by and partition_by != there:
+            self._refuse(
+                f"{path} is partitioned by ({', '.join(there)}), and partition_by is"
+                f" ({', '.join(partition_by)})",
+                "write to another path: a Delta table keeps its partitions",
+            )
+        if self._model.mode == "replace_partitions" and not there:
+            self._refuse(f"{path} has no partitions to be replaced", "give partition_by")
+        if missing := self._missing(pa.schema(table.schema().to_arrow()), lake):
+            table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
 
     def _missing(self, there: pa.Schema, given: pa.Schema) -> list[pa.Field]:
         """Columns that the table is to have."""

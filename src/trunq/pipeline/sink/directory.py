@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
+from trunq.arrow import delta
+from trunq.arrow.parquet import DataFile, write_files
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.arrow import for_lake
 from trunq.pipeline.control import Run
@@ -48,19 +48,8 @@ class StageDirectory:
 
     def write(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Write a part, to the disk, and say how many rows it has."""
-        rows, writer = 0, None
-        path = self.directory(run) / f"{part}.parquet"
-        try:
-            for batch in map(for_lake, checked(batches)):
-                writer = writer or parquet.ParquetWriter(path, batch.schema, compression="zstd")
-                writer.write_batch(batch)
-                rows += batch.num_rows
-        finally:
-            if writer is not None:
-                writer.close()
-        if writer is not None:
-            sync(path)
-        return rows
+        made = write_part(self.directory(run), part, map(for_lake, checked(batches)))
+        return sum(file.rows for file in made)
 
     def keep_only(self, run: Run, parts: list[str], rows: int) -> list[Path]:
         """The files of these parts, which have so many rows; others, of writers that were killed, go.
@@ -86,38 +75,31 @@ class StageDirectory:
         shutil.rmtree(self.directory(run), ignore_errors=True)
 
 
-_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-
-
-@contextmanager
-def told(pipeline: str, path: str) -> Iterator[None]:
+def told(pipeline: str, path: str) -> AbstractContextManager[None]:
     """Says of a disk that is full, or closed to us, that it is.
 
     Raises SinkUnwritable.
     """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _DISK:
-            raise
-        raise _unwritable(pipeline, path, error) from error
-    except DeltaError as error:
-        # Of a full disk, deltalake has words of its own.
-        try:
-            with tempfile.TemporaryFile(dir=path) as file:
-                file.write(bytes(1 << 16))
-                file.flush()
-        except OSError as reason:
-            raise _unwritable(pipeline, path, reason) from error
-        raise
+
+    def unwritable(reason: str) -> SinkUnwritable:
+        return SinkUnwritable(
+            f"pipeline {pipeline} cannot write to {path}: {reason}",
+            "nothing of this run is in the sink; free space, or allow writing, and the run is tried again",
+        )
+
+    return delta.told(path, unwritable, delta.CLOSED)
 
 
-def _unwritable(pipeline: str, path: str, error: OSError) -> SinkUnwritable:
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return SinkUnwritable(
-        f"pipeline {pipeline} cannot write to {path}: {reason}",
-        "nothing of this run is in the sink; free space, or allow writing, and the run is tried again",
-    )
+def write_part(
+    directory: Path, stem: str, batches: Iterator[pa.RecordBatch], partition_by: Sequence[str] = ()
+) -> list[DataFile]:
+    """Write files of rows, to the disk."""
+    if (first := next(batches, None)) is None:
+        return []
+    made = write_files(directory, stem, first.schema, chain([first], batches), partition_by)
+    for file in made:
+        sync(directory / file.path)
+    return made
 
 
 def prefix(run: Run) -> str:

@@ -17,42 +17,24 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import RemoveAction
 
-from trunq.arrow.parquet import DataFile, FileSet, encode
-from trunq.errors import InvalidPipeline
+from trunq.arrow.delta import Actions
+from trunq.arrow.parquet import DataFile, encode
 from trunq.pipeline.control import Run
 from trunq.pipeline.errors import StageLost
-from trunq.pipeline.sink.directory import sync
+from trunq.pipeline.sink.directory import sync, write_part
 
 _LIST: Final = "files.json"
 
 
-def write_part(
-    run: Run,
-    directory: Path,
-    part: str,
-    batches: Iterator[pa.RecordBatch],
-    partition_by: Sequence[str],
+def write_listed(
+    directory: Path, stem: str, batches: Iterator[pa.RecordBatch], partition_by: Sequence[str]
 ) -> int:
     """Write the files of a part, to the disk, and their list; how many rows they have."""
-    first = next(batches, None)
-    if first is None:
-        return 0
-    stem = f"run-{run.number:08d}-{run.attempt}-{part}"
-    files = FileSet(directory / part, stem, first.schema, partition_by)
-    batch: pa.RecordBatch | None = first
-    try:
-        while batch is not None:
-            files.write(batch)
-            batch = next(batches, None)
-        made = files.close()
-    except BaseException:
-        files.discard()
-        raise
-    for file in made:
-        sync(directory / part / file.path)
-    (directory / part / _LIST).write_text(json.dumps([asdict(file) for file in made]))
+    made = write_part(directory, stem, batches, partition_by)
+    if made:
+        (directory / _LIST).write_text(json.dumps([asdict(file) for file in made]))
     return sum(file.rows for file in made)
 
 
@@ -86,12 +68,6 @@ def move_in(root: Path, directory: Path, run: Run, parts: list[str], rows: int) 
     return [file for _, file in found]
 
 
-def move_out(root: Path, files: Iterable[DataFile]) -> None:
-    """Remove files that are in no entry of the log."""
-    for file in files:
-        (root / file.path).unlink(missing_ok=True)
-
-
 def sync_log(root: Path, version: int, series: str, number: int) -> None:
     """See to it that the log is on the disk up to this version, with the files of entry `number` of a series:
     who writes Delta leaves that to the kernel.
@@ -120,22 +96,12 @@ def _is_of(series: str, action: dict[str, Any]) -> bool:
     return bool(action.get("txn", {}).get("appId") == series)
 
 
-def added(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:
-    """What an entry of the log says of new files."""
-    return [
-        AddAction(
-            file.path, file.size, file.partition, file.modified_at, data_change=True, stats=file.statistics
-        )
-        for file in files
-    ]
-
-
-def removed(table: DeltaTable, files: Iterable[DataFile] | None) -> list[AddAction | RemoveAction]:
+def removed(table: DeltaTable, files: Iterable[DataFile] | None) -> Actions:
     """That the files of a table go: all, or those of the partitions that these files are in."""
     columns = table.metadata().partition_columns
     touched = None if files is None else {tuple(file.partition[name] for name in columns) for file in files}
     now = int(time.time() * 1000)
-    gone: list[AddAction | RemoveAction] = []
+    gone: Actions = []
     for file in pa.table(table.get_add_actions()).to_pylist():
         values: dict[str, Any] = file.get("partition") or {}
         partition = {name: encode(values.get(name)) for name in columns}
@@ -146,24 +112,3 @@ def removed(table: DeltaTable, files: Iterable[DataFile] | None) -> list[AddActi
                 )
             )
     return gone
-
-
-def check_partitioning(pipeline: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse columns by which a table cannot be partitioned."""
-    for name in partition_by:
-        kind = schema.field(name).type
-        if not (
-            pa.types.is_string(kind)
-            or pa.types.is_integer(kind)
-            or pa.types.is_date(kind)
-            or pa.types.is_timestamp(kind)
-            or pa.types.is_boolean(kind)
-        ):
-            raise InvalidPipeline(
-                f'pipeline {pipeline}: column "{name}" is {kind}, by which a Delta table is not partitioned',
-                "partition by texts, whole numbers, dates, times or booleans",
-            )
-    if partition_by and len(set(partition_by)) >= len(schema.names):
-        raise InvalidPipeline(
-            f"pipeline {pipeline}: partition_by names every column, and nothing would be left to write"
-        )

@@ -15,34 +15,39 @@ By the Delta protocol, an empty string as partition value is null.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from deltalake import DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from trunq.arrow.parquet import DataFile, FileSet
+from trunq.arrow.delta import (
+    added,
+    again,
+    check_partitioning,
+    create_table,
+    open_table,
+    remove_files,
+    say,
+    told,
+    types_of,
+    write_entry,
+)
+from trunq.arrow.parquet import DataFile, write_files
 from trunq.errors import InvalidArgument
 from trunq.spark.errors import LakeError, LakeMismatch, LakeUnwritable
+from trunq.spark.writer import TaskResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-COMMIT_TRIES = 20
-Mode = Literal["append", "overwrite"]
 
 KEPT = {
     "delta.logRetentionDuration": "interval 1 days",
@@ -52,188 +57,97 @@ KEPT = {
 were replaced. Delta's defaults are 30 and 7 days; a commit every five seconds makes 17,000 entries a day.
 """
 READABLE_FEATURES = {"timestampNtz", "variantType"}
-PARTITION_TYPES = (
-    "string",
-    "long",
-    "integer",
-    "short",
-    "byte",
-    "date",
-    "timestamp",
-    "timestamp_ntz",
-    "boolean",
-)
+
+
+class Series(NamedTuple):
+    """A batch of a query; None: of a write that nobody repeats."""
+
+    query: str | None
+    batch: int
 
 
 @dataclass
-class WrittenFiles(WriterCommitMessage):
+class WrittenFiles(TaskResult):
     """The files of one task, which no reader sees until the driver commits them."""
 
-    query_id: str
     files: list[DataFile]
 
 
 @dataclass
-class TableWriter:
-    """What writers of streams and batches share; each of Spark's processes has its own copy."""
+class DeltaSink:
+    """Where tasks write files, and the driver adds them to the table; each process has a copy of it."""
 
     path: str
     schema: StructType
     partition_by: Sequence[str]
+    overwrite: bool = False
+
+    app: ClassVar[str | None] = None
+    version: ClassVar[int | None] = None
 
     def check(self) -> None:
         """Refuses columns that do not fit the table, before a task writes anything."""
         with _told(self.path):
             table = open_table(self.path)
-            check_partitioning(self._arrow_schema(), self.partition_by)
+            check_partitioning(self.columns, self.partition_by)
             if table is not None:
-                check_schema(table, self._arrow_schema(), self.partition_by)
+                check_schema(table, self.columns, self.partition_by)
 
-    def write_files(
-        self, batches: Iterable[pa.RecordBatch], query_id: str, batch_id: int, part: int
-    ) -> WrittenFiles:
-        """Writes the files of one task; `write` without Spark's task context."""
+    def series(self, app: str | None, version: int) -> Series:
+        """That of a streaming query."""
+        return Series(app, version)
+
+    def write(self, batches: Iterable[pa.RecordBatch], series: Series, partition: int) -> WrittenFiles:
+        """Writes the files of one task."""
         # A random name: attempt numbers start again in each driver and would reuse the file of a killed task.
-        stem = f"part-{batch_id:08d}-{part:05d}-{uuid.uuid4()}"
-        files = FileSet(Path(self.path), stem, self._arrow_schema(), self.partition_by)
+        stem = f"part-{series.batch:08d}-{partition:05d}-{uuid.uuid4()}"
         with _told(self.path):
-            try:
-                for batch in batches:
-                    files.write(batch)
-                return WrittenFiles(query_id, files.close())
-            except BaseException:
-                files.discard()
-                raise
+            files = write_files(Path(self.path), stem, self.columns, batches, self.partition_by)
+        return WrittenFiles(series, files)
 
-    def commit_files(self, files: Sequence[DataFile], mode: Mode, batch: Transaction | None = None) -> bool:
-        """Commits files to the table, which is created if it does not exist.
+    def commit(self, written: Sequence[WrittenFiles], series: Series) -> bool:
+        """Adds the files to the table, or puts them in the place of those there; makes it if necessary.
 
-        Returns False if the table already has that batch.
+        Removes them, and returns False, if the table already has that batch of that query.
         """
-        with _told(self.path):
-            return commit(self.path, self._arrow_schema(), self.partition_by, files, mode, batch)
+        files = [file for each in written for file in each.files]
 
-    def remove(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Removes the files of tasks whose job failed."""
-        remove_files(self.path, files_of(messages))
-
-    def _arrow_schema(self) -> pa.Schema:
-        return to_arrow_schema(self.schema, timezone="UTC")
-
-
-class DeltaWriter(TableWriter, DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query, each of them once."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        task = _task()
-        query_id = str(task.getLocalProperty("sql.streaming.queryId"))
-        batch_id = int(str(task.getLocalProperty("streaming.sql.batchId")))
-        return self.write_files(iterator, query_id, batch_id, task.partitionId())
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        written = [message for message in messages if isinstance(message, WrittenFiles)]
-        if not written:
-            return
-        files = list(files_of(written))
-        if not self.commit_files(files, "append", Transaction(written[0].query_id, batchId)):
-            remove_files(self.path, files)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        self.remove(messages)
-
-
-@dataclass
-class BatchDeltaWriter(TableWriter, DataSourceArrowWriter):
-    """Adds a DataFrame to a table, or puts it in the place of the rows there are, in one commit."""
-
-    overwrite: bool = False
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        return self.write_files(iterator, "", 0, _task().partitionId())
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.commit_files(list(files_of(messages)), "overwrite" if self.overwrite else "append")
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.remove(messages)
-
-
-def commit(
-    path: str,
-    schema: pa.Schema,
-    partition_by: Sequence[str],
-    files: Sequence[DataFile],
-    mode: Mode,
-    batch: Transaction | None = None,
-) -> bool:
-    """Adds files to the table, or puts them in the place of those there; creates the table if necessary.
-
-    Returns False if the table already has that batch of that query.
-    """
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(
-            path=file.path,
-            size=file.size,
-            partition_values=file.partition,
-            modification_time=file.modified_at,
-            data_change=True,
-            stats=file.statistics,
-        )
-        for file in files
-    ]
-    mark = CommitProperties(app_transactions=[batch] if batch else None)
-    for attempt in range(COMMIT_TRIES):
-        table = open_table(path) or create_table(path, schema, partition_by)
-        check_schema(table, schema, partition_by)
-        applied = table.transaction_version(batch.app_id) if batch else None
-        if batch and applied is not None and applied >= batch.version:
-            return False
-        try:
-            table.create_write_transaction(
-                actions, mode, table.schema(), partition_by=list(partition_by), commit_properties=mark
-            )
-        except CommitFailedError:
-            if attempt == COMMIT_TRIES - 1:
-                raise
-        else:
+        def once() -> bool:
+            table = open_table(self.path) or create_table(self.path, self.columns, self.partition_by, KEPT)
+            check_schema(table, self.columns, self.partition_by)
+            marks = []
+            if series.query is not None:
+                applied = table.transaction_version(series.query)
+                if applied is not None and applied >= series.batch:
+                    return False
+                marks = [Transaction(series.query, series.batch)]
+            write_entry(table, added(files), marks, "overwrite" if self.overwrite else "append")
             return True
-    raise AssertionError("unreachable")
 
+        with _told(self.path):
+            if is_taken := again(once):
+                return is_taken
+        remove_files(self.path, files)
+        return False
 
-def open_table(path: str) -> DeltaTable | None:
-    """The table at a path; None if there is none yet."""
-    try:
-        return DeltaTable(path)
-    except TableNotFoundError:
-        return None
+    def abort(self, written: Sequence[WrittenFiles]) -> None:
+        """Removes the files of tasks whose job failed."""
+        remove_files(self.path, [file for each in written for file in each.files])
 
-
-def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
-    """Creates an empty table; two processes that do so at once get the same table."""
-    try:
-        return DeltaTable.create(
-            path,
-            schema,
-            mode="error",
-            partition_by=list(partition_by),
-            configuration=KEPT,
-        )
-    except DeltaError:
-        # Only one process can write the first entry of the log; the others find it.
-        table = open_table(path)
-        if table is None:
-            raise
-        return table
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns as Arrow has them."""
+        return to_arrow_schema(self.schema, timezone="UTC")
 
 
 def check_schema(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """Raises `LakeMismatch`, which names the columns, unless rows of this schema fit the table."""
-    have = _types(json.loads(table.schema().to_json()))
-    give = _types(json.loads(Schema.from_arrow(schema).to_json()))
+    have = types_of(table.schema())
+    give = types_of(Schema.from_arrow(schema))
     problems = [f'the table has no column "{name}"' for name in give if name not in have]
     problems += [f'column "{name}" is missing' for name in have if name not in give]
     problems += [
-        f'column "{name}" is {_say(have[name])} in the table and {_say(give[name])} here'
+        f'column "{name}" is {say(have[name])} in the table and {say(give[name])} here'
         for name in give
         if name in have and have[name] != give[name]
     ]
@@ -245,36 +159,6 @@ def check_schema(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[st
             f"the rows do not fit the Delta table {table.table_uri}: {'; '.join(problems)}",
             "write to another path, or select the columns as the table has them",
         )
-
-
-def check_partitioning(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Raises `InvalidArgument` unless the columns exist, have a fitting type, and are not all there are."""
-    types = _types(json.loads(Schema.from_arrow(schema).to_json()))
-    for name in partition_by:
-        if name not in types:
-            raise InvalidArgument(
-                f'partitionBy names "{name}", which is not a column', f"columns: {', '.join(types)}"
-            )
-        if types[name] not in PARTITION_TYPES:
-            raise InvalidArgument(
-                f'column "{name}" is {_say(types[name])}: a table cannot be partitioned by it',
-                f"partition by one of these types: {', '.join(PARTITION_TYPES)}",
-            )
-    if partition_by and len(set(partition_by)) >= len(types):
-        raise InvalidArgument("partitionBy names every column: nothing would be left to write")
-
-
-def files_of(messages: Iterable[WriterCommitMessage | None]) -> Iterator[DataFile]:
-    """The files that tasks wrote; Spark sends None for a task that failed."""
-    for message in messages:
-        if isinstance(message, WrittenFiles):
-            yield from message.files
-
-
-def remove_files(path: str, files: Iterable[DataFile]) -> None:
-    """Removes files that belong to no commit."""
-    for file in files:
-        (Path(path) / file.path).unlink(missing_ok=True)
 
 
 def compact(path: str) -> int:
@@ -355,48 +239,18 @@ def local_path(path: str) -> Path:
     return Path(path).absolute()
 
 
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    if task is None:
-        raise LakeError("trunq_delta is written to by Spark only")
-    return task
-
-
 @contextmanager
 def _told(path: str) -> Iterator[None]:
     """Turns errors of the disk and of Delta into `LakeUnwritable` and `LakeError`."""
+
+    def unwritable(reason: str) -> LakeUnwritable:
+        return LakeUnwritable(
+            f"cannot write the lake table {path}: {reason}",
+            "nothing of this batch was added to it; free space or allow writing, and start the query again",
+        )
+
     try:
-        yield
-    except OSError as error:
-        raise _unwritable(path, error) from error
+        with told(path, unwritable):
+            yield
     except DeltaError as error:
-        # deltalake reports a full disk as an error of its own, so try the disk directly.
-        try:
-            _try_to_write(path)
-        except OSError as reason:
-            raise _unwritable(path, reason) from error
         raise LakeError(f"the Delta table {path} refused: {error}") from error
-
-
-def _unwritable(path: str, error: OSError) -> LakeUnwritable:
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return LakeUnwritable(
-        f"cannot write the lake table {path}: {reason}",
-        "nothing of this batch was added to it; free space or allow writing, and start the query again",
-    )
-
-
-def _try_to_write(path: str) -> None:
-    directory = Path(path) / "_delta_log"
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=directory) as file:
-        file.write(bytes(1 << 16))
-        file.flush()
-
-
-def _types(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {field["name"]: field["type"] for field in schema["fields"]}
-
-
-def _say(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)

@@ -14,15 +14,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from trunq.errors import InvalidArgument
-from trunq.spark.lake.delta import BatchDeltaWriter, DeltaWriter, local_path, readable_table
+from trunq.spark.lake.delta import DeltaSink, local_path, readable_table
 from trunq.spark.lake.reader import DeltaReader
+from trunq.spark.option import a_list, refuse_unknown
+from trunq.spark.writer import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
@@ -50,34 +51,22 @@ class TrunqDelta(DataSource):
             'follow the queue itself, readStream.format("trunq"), under a subscription of its own',
         )
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchDeltaWriter:
-        writer = BatchDeltaWriter(self._path(), schema, self._partition_by(), overwrite)
-        writer.check()
-        return writer
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(self._sink(schema, overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         if overwrite:
             raise InvalidArgument(
                 'a stream appends to trunq_delta; output mode "complete" would replace the table each batch',
                 'use outputMode("append"), or trunq.spark.write_table() for an aggregate',
             )
-        writer = DeltaWriter(self._path(), schema, self._partition_by())
-        writer.check()
-        return writer
+        return StreamWriter(self._sink(schema, overwrite))
+
+    def _sink(self, schema: StructType, overwrite: bool) -> DeltaSink:
+        sink = DeltaSink(self._path(), schema, a_list(self.options, "partitionBy"), overwrite)
+        sink.check()
+        return sink
 
     def _path(self) -> str:
-        check_options(self.options)
+        refuse_unknown(self.options, KNOWN, of="trunq_delta")
         return str(local_path(self.options.get("path", "")))
-
-    def _partition_by(self) -> list[str]:
-        return [name.strip() for name in self.options.get("partitionBy", "").split(",") if name.strip()]
-
-
-def check_options(given: Mapping[str, str]) -> None:
-    """Refuses an option that the format does not have; Spark gives their names in lower case."""
-    known = {name.lower() for name in KNOWN}
-    unknown = [name for name in given if name.lower() not in known and not name.startswith("__")]
-    if unknown:
-        raise InvalidArgument(
-            f'format("trunq_delta") has no option "{unknown[0]}"', f"its options: {', '.join(KNOWN)}"
-        )

@@ -28,8 +28,6 @@ from urllib.parse import quote
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from trunq.arrow import mark
 from trunq.arrow.catalog import is_there
@@ -38,12 +36,13 @@ from trunq.arrow.stage import count, drop
 from trunq.arrow.statement import PART, written
 from trunq.errors import TrunqError
 from trunq.spark.connection import AT_FIRST, LATER, Connection, Database
-from trunq.spark.errors import SinkRefused, SparkError, StageLost
+from trunq.spark.errors import SinkRefused, StageLost
 from trunq.spark.sink.option import DIRECT, PARTITION, STAGED, SinkOptions
 from trunq.spark.sink.queue import QueueTarget
 from trunq.spark.sink.session import choose, refusal, session
 from trunq.spark.sink.stage import clean, make_stage, stage_name
 from trunq.spark.sink.target import TableTarget, Target
+from trunq.spark.writer import TaskResult
 
 log: Final = logging.getLogger(__name__)
 
@@ -65,11 +64,11 @@ class Series:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class Written(TaskResult):
     """What one task wrote: into which stage, as which part."""
 
     series: Series
-    rows: int
+    rows: int = 0
     stage: str | None = None
     part: int = 0
 
@@ -108,6 +107,16 @@ class Sink:
         what = f'queue "{options.queue}"' if options.queue else f"table {options.table}"
         return cls(options, _run(options, what, ask, AT_FIRST), replaces)
 
+    @property
+    def app(self) -> str | None:
+        """txnAppId."""
+        return self.options.app_id
+
+    @property
+    def version(self) -> int | None:
+        """txnVersion."""
+        return self.options.version
+
     def series(self, app: str | None, version: int) -> Series:
         """That of an application; None: of this job alone."""
         if app is None:
@@ -115,7 +124,7 @@ class Sink:
         # Quoted, so that no name of an application is that of a partition of another.
         return Series(app, f"spark:{self.target.identity}:app:{quote(app, safe='')}", version)
 
-    def write(self, batches: Iterator[pa.RecordBatch], series: Series, partition: int) -> Written:
+    def write(self, batches: Iterable[pa.RecordBatch], series: Series, partition: int) -> Written:
         """Writes the rows of one task."""
         found = (self.target.convert(batch) for batch in batches if batch.num_rows)
         first = next(found, None)
@@ -155,11 +164,10 @@ class Sink:
         except TrunqError as error:
             log.info("stages are left to the next commit: %s", error.message)
 
-    def abort(self, written: Iterable[Any]) -> None:
+    def abort(self, written: Sequence[Written]) -> None:
         """Drops what the tasks of a job that failed had staged."""
-        messages = [each for each in written if isinstance(each, Written)]
-        if messages and self.options.protocol == STAGED:
-            self.clean(messages[0].series, list({each.stage for each in messages if each.stage}))
+        if written and self.options.protocol == STAGED:
+            self.clean(written[0].series, list({each.stage for each in written if each.stage}))
 
     def _take(self, connection: Connection, parts: dict[str, list[Written]], series: Series) -> bool:
         schema = self.options.stage_schema
@@ -239,61 +247,9 @@ class Sink:
         return session(self.options.address(), engine, self.target.what)
 
 
-@dataclass
-class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame."""
-
-    sink: Sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self.sink.write(iterator, self._series(), _task().partitionId())
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.sink.commit(_written(messages), self._series())
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.sink.abort(messages)
-
-    def _series(self) -> Series:
-        return self.sink.series(self.sink.options.app_id, self.sink.options.version or 0)
-
-
-@dataclass
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query."""
-
-    sink: Sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        # Spark tells the id of the query to tasks alone, so it comes to the commit in their messages.
-        task = _task()
-        app = self.sink.options.app_id or str(task.getLocalProperty("sql.streaming.queryId"))
-        version = int(str(task.getLocalProperty("streaming.sql.batchId")))
-        return self.sink.write(iterator, self.sink.series(app, version), task.partitionId())
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        written = _written(messages)
-        if written:
-            self.sink.commit(written, written[0].series)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        self.sink.abort(messages)
-
-
-def _written(messages: Iterable[Any]) -> list[Written]:
-    return [each for each in messages if isinstance(each, Written)]
-
-
 def _drain(rows: Iterator[Any]) -> None:
     for _ in rows:
         pass
-
-
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    if task is None:
-        raise SparkError('format("trunq") is written to by Spark only')
-    return task
 
 
 def _run(options: SinkOptions, what: str, work: Any, patience: float) -> Any:
