@@ -10,7 +10,7 @@ from typing import NoReturn
 import psycopg
 import pytest
 
-from trunq.connection import backoff
+from trunq.connection import backoff, outage
 from trunq.connection.backoff import async_retrying, pause_after, retrying
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -78,6 +78,24 @@ def test_after_a_try_that_lasted_pauses_are_short_again(monkeypatch: pytest.Monk
     assert told[6][1] < 0.2
 
 
+def test_what_fails_again_and_again_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(outage, "monotonic", lambda: now[0])
+    said = outage.Said()
+    told = [
+        said.is_new(*what) for what in (("one", "away"), ("other", "away"), ("one", "full")) for _ in "12"
+    ]
+    assert told == [True, False] * 3
+    now[0] = 59.0
+    assert not said.is_new("one", "full")
+    now[0] = 61.0
+    assert said.is_new("one", "full")
+    assert not said.is_new("one", "full")
+    said.forget("one")
+    said.forget("nothing")
+    assert said.is_new("one", "full")
+
+
 async def test_an_event_loop_has_the_same_policy() -> None:
     slept: list[float] = []
     work = failing(psycopg.OperationalError("lost"), psycopg.errors.UndefinedTable())
@@ -95,7 +113,7 @@ async def test_an_event_loop_has_the_same_policy() -> None:
 
 def test_no_other_place_has_a_policy_of_its_own() -> None:
     """But requests to APIs, whose answers say how long to wait, and transactions that met each other."""
-    built = re.compile(r"Retrying\(|stop_after_|wait_(?:exponential|fixed|random)|2\.0 \*\*")
+    built = re.compile(r"tenacity|pause_after\(|stop_after_|wait_(?:exponential|fixed|random)|2\.0 \*\*")
     found = {
         str(path.relative_to(SOURCE / "trunq"))
         for path in (SOURCE / "trunq").rglob("*.py")

@@ -167,6 +167,20 @@ def test_a_silent_call_of_ours_is_given_up_there(proxy: Proxy, shut: Callable[[]
             client.publish("work", 2)
 
 
+def test_where_the_server_lets_nobody_in_the_other_connections_are_kept(
+    work: Engine, database: str, shut: Callable[[], None]
+) -> None:
+    with Client(database, max_connections=2) as client, psycopg.connect(database) as blocker:
+        with client.transaction() as one, client.transaction() as two:
+            assert one.info.backend_pid != two.info.backend_pid
+        shut()
+        blocker.execute("lock table trunq.queue")
+        with pytest.raises(psycopg.OperationalError, match="the connection was silent"):
+            client.list_queues()
+        blocker.rollback()
+        assert client.list_queues()
+
+
 async def test_one_that_takes_long_and_whose_answer_is_lost_is_given_up(work: Engine, proxy: Proxy) -> None:
     asleep = "select count(*) from pg_stat_activity where query = %s and state = 'active'"
     async with AsyncClient(proxy.dsn, max_connections=1) as client:

@@ -1,8 +1,9 @@
-"""What a process says of a database that is away: one line, however many connections notice."""
+"""What a process says of a database that is away, and of what fails again and again: one line."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from time import monotonic
 from typing import Final
 
@@ -12,6 +13,28 @@ log = logging.getLogger("trunq.link")
 
 LONG: Final = 10.0
 """Seconds after which an outage is said while it lasts; a shorter one is said when it is over."""
+
+_AGAIN: Final = 60.0
+"""Seconds after which the same is said again."""
+
+
+class Said:
+    """What was said of each thing: a line that is new, then the same once a minute."""
+
+    def __init__(self) -> None:
+        self._said: dict[Hashable, tuple[str, float]] = {}
+
+    def is_new(self, about: Hashable, text: str) -> bool:
+        """Whether to say this now."""
+        before = self._said.get(about)
+        if before is not None and before[0] == text and monotonic() < before[1] + _AGAIN:
+            return False
+        self._said[about] = (text, monotonic())
+        return True
+
+    def forget(self, about: Hashable) -> None:
+        """It went well: whatever is said next is new."""
+        self._said.pop(about, None)
 
 
 class Outage:

@@ -129,6 +129,8 @@ class Watching:
     is_lent = False
     """Whether somebody executes statements of their own on it."""
     _is_question = False
+    _is_refused = False
+    """Whether the server let nobody in who asked."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -164,12 +166,15 @@ class Watching:
     def _goes_on_after(self, error: psycopg.Error) -> bool:
         """Whether to wait on where nobody could be asked: if at least the server spoke."""
         if error.sqlstate is None:
-            return self.is_lent and _REFUSED in first_line(error)
+            self._is_refused = _REFUSED in first_line(error)
+            return self.is_lent and self._is_refused
         return not is_away(error)
 
     def _give_up(self, silent: float) -> psycopg.OperationalError:
         """Close it, and say so."""
-        _found[self._server] = monotonic()
+        # A server that lets nobody in may be slow: what we have there is not to be had again.
+        if not self._is_refused:
+            _found[self._server] = monotonic()
         why = f"nothing was heard for {silent:.0f} s, and the server does not work on it"
         log.warning("closed a silent connection (%s): %s", self._name, why)
         self.pgconn.finish()

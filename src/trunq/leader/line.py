@@ -20,7 +20,7 @@ from trunq._async.execute import execute
 from trunq.call import Call
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import AsyncHurry, first_line
-from trunq.connection.outage import Outage
+from trunq.connection.outage import Outage, Said
 from trunq.leader.duty import FIRE, QUICK, call, pause
 from trunq.leader.schedule import Schedules
 from trunq.record import Duty
@@ -35,7 +35,6 @@ _LATER: Final = 1.2
 """Behind a pooler the server knows no budget: we cut a statement ourselves, after so many budgets."""
 _WARNINGS: Final = Call("list_warnings", {}, ("queue", "warning", "hint"))
 _WARN_EVERY: Final = 60.0
-_SAY_AGAIN: Final = 60.0
 _LOOK: Final = 1.0
 """Where there is no queue yet, look for one so often (seconds)."""
 _MOST_IN_A_ROW: Final = 50
@@ -86,7 +85,7 @@ class Line:
         self._term: int | None = None
         self._due: Due = {}
         self._done: dict[Pair, float] = {}
-        self._failures: dict[Pair, tuple[str, float]] = {}
+        self._said = Said()
         self._warn_at = 0.0
         self._warned: set[str] = set()
         self._changed = AsyncHurry()
@@ -200,10 +199,8 @@ class Line:
     def _fail(self, duty: Duty, queue: str | None, due: Due, why: str, took: float) -> None:
         """Log a failure when it is a new one, then once a minute. One that took long has to wait as long."""
         due[duty, queue] = max(due[duty, queue], monotonic() + took)
-        before, logged_at = self._failures.get((duty.duty, queue), ("", 0.0))
-        if why == before and monotonic() < logged_at + _SAY_AGAIN:
+        if not self._said.is_new((duty.duty, queue), why):
             return
-        self._failures[duty.duty, queue] = (why, monotonic())
         log.error(
             "duty %s%s failed: %s",
             duty.duty,

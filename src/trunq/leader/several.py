@@ -9,13 +9,13 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from trunq.connection.backoff import async_retrying, first_line
+from trunq.connection.outage import Said
 from trunq.errors import TrunqError
 from trunq.leader.election import Leader
 from trunq.rank import Ranks
@@ -27,7 +27,6 @@ log = logging.getLogger("trunq.leader")
 Find = Callable[[], Awaitable[list[str]]]
 """Which databases there are: their addresses."""
 
-_SAY_AGAIN: Final = 60.0
 _LOGGERS: Final = ("trunq.leader", "trunq.link", "trunq.rank", "trunq.client")
 
 _database: ContextVar[str | None] = ContextVar("database", default=None)
@@ -152,14 +151,12 @@ class Leaders:
         """Lead one database until it is let go."""
         if not is_alone:
             _database.set(label)
-        said = ("", 0.0)
+        said = Said()
 
         def say(error: BaseException, *_: object) -> None:
-            nonlocal said
             hint = error.hint if isinstance(error, TrunqError) else None
             why = first_line(error) + (f"; {hint}" if hint else "")
-            if why != said[0] or monotonic() > said[1] + _SAY_AGAIN:
-                said = (why, monotonic())
+            if said.is_new(dsn, why):
                 log.error("cannot be led, and is tried again: %s", why)
 
         async def lead() -> None:

@@ -24,6 +24,7 @@ from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.connection.backoff import Hurry, first_line, retrying
 from trunq.connection.ear import Ear
+from trunq.connection.outage import Said
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
 from trunq.pipeline.model import Pipeline, QueueSource, read_definition
@@ -62,7 +63,7 @@ class Lookout:
         self._ear = Ear()
         self._stopped = Hurry()
         self._loops: dict[int, _Loop] = {}
-        self._said: dict[str, str] = {}
+        self._said = Said()
         self._thread = threading.Thread(target=self._run, name="trunq pipelines", daemon=True)
 
     def start(self) -> None:
@@ -85,7 +86,7 @@ class Lookout:
 
     def _watch(self) -> None:
         with open_connection(complete(self._dsn, "trunq pipelines")) as connection:
-            self._said.pop("", None)
+            self._said.forget("")
             self._serve(Listener(connection, self._hear, self._ear))
 
     def _lose(self, error: BaseException, *_: object) -> None:
@@ -127,7 +128,7 @@ class Lookout:
                 )
             try:
                 pause = min(pause, loop.look(row))
-                self._said.pop(row.pipeline, None)
+                self._said.forget(row.pipeline)
             except Exception as error:
                 if connection.broken:
                     raise
@@ -143,12 +144,11 @@ class Lookout:
                 raise
             self._say(pipeline, f"messages that are to start pipeline {pipeline} wait: {first_line(error)}")
             return _POLL
-        self._said.pop(pipeline, None)
+        self._said.forget(pipeline)
         return _AT_ONCE if row and row[0] else _OFTEN
 
     def _say(self, what: str, text: str) -> None:
-        if self._said.get(what) != text:
-            self._said[what] = text
+        if self._said.is_new(what, text):
             log.warning("%s", text)
 
 

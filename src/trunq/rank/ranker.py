@@ -17,7 +17,7 @@ from trunq.connection._async.link import AsyncLink
 from trunq.connection._sync.link import Link
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
-from trunq.connection.outage import Outage
+from trunq.connection.outage import Outage, Said
 from trunq.rank.order import BadOrder, Order, order
 from trunq.rank.registry import Ranked, Ranks
 from trunq.record import Fleet, Lane
@@ -31,7 +31,6 @@ _EVERY: Final = 0.5
 _LATER: Final = 0.3
 """The server ends a statement at the time limit: we wait so much longer, to hear of it."""
 _LANES: Final = 10_000
-_SAY_AGAIN: Final = 60.0
 _STUBBORN: Final = 2.0
 
 _ASSIGNED: Final = ("subscription_id", "queue", "subscription", "function")
@@ -46,7 +45,6 @@ class _Post:
         self.overdue: asyncio.Future[Order] | None = None
         """A call that did not return in time."""
         self.due = 0.0
-        self.failure = ("", 0.0)
         self._link = Link(conninfo, "trunq rank", lends=True)
         self._thread = Thread(f"trunq-rank-{queue}")
 
@@ -97,7 +95,7 @@ class Ranker:
         self._link = AsyncLink(dsn, title, outage=outage)
         self._posts: dict[int, _Post] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._failure = ("", 0.0)
+        self._said = Said()
 
     async def run(self) -> None:
         """Rank until cancelled; a database that is away is waited for."""
@@ -106,7 +104,7 @@ class Ranker:
                 try:
                     await self._round()
                 except psycopg.Error as error:
-                    self._failure = _say(self._failure, "no lanes are ranked: %s", first_line(error))
+                    self._say("", f"no lanes are ranked: {first_line(error)}")
                 await asyncio.sleep(_EVERY)
         finally:
             await self._close()
@@ -135,6 +133,7 @@ class Ranker:
         for number in set(self._posts) - ours - set(self._tasks):
             if not self._posts[number].is_stuck:
                 self._posts.pop(number).close()
+                self._said.forget(number)
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         self._tasks.pop(number)
@@ -155,16 +154,12 @@ class Ranker:
                 await self._fail(post, ranked, f"it has been running for more than {ranked.time_limit:g} s")
             elif (error := future.exception()) is None:
                 await self._tell(post, ranked, future.result())
-                post.failure = ("", 0.0)
+                self._said.forget(post.subscription_id)
             else:
                 await self._fail(post, ranked, _why(error))
         except psycopg.Error as error:
-            post.failure = _say(
-                post.failure,
-                "the lanes of queue %s are not ranked: %s",
-                post.names["queue"],
-                first_line(error),
-            )
+            why = first_line(error)
+            self._say(post.subscription_id, f"the lanes of queue {post.names['queue']} are not ranked: {why}")
 
     async def _tell(self, post: _Post, ranked: Ranked, said: Order) -> None:
         arguments = {
@@ -180,16 +175,18 @@ class Ranker:
         await self._link.run(lambda connection: value(connection, call))
 
     async def _fail(self, post: _Post, ranked: Ranked, why: str) -> None:
-        post.failure = _say(
-            post.failure,
-            "the function %s failed to rank the lanes of queue %s, the last ranks stay: %s",
-            ranked.name,
-            post.names["queue"],
-            why,
+        self._say(
+            post.subscription_id,
+            f"the function {ranked.name} failed to rank the lanes of queue {post.names['queue']}, the last"
+            f" ranks stay: {why}",
         )
         arguments = {"ranker": self.name, "subscription_id": post.subscription_id, "error": why}
         call = Call("_fail_ranking", arguments)
         await self._link.run(lambda connection: value(connection, call))
+
+    def _say(self, about: int | str, text: str) -> None:
+        if self._said.is_new(about, text):
+            log.error("%s", text)
 
     async def _close(self) -> None:
         """Leave what we rank to others."""
@@ -218,12 +215,3 @@ async def _look(names: dict[str, str], connection: AsyncConnection[Any]) -> tupl
 
 def _why(error: BaseException) -> str:
     return str(error) if isinstance(error, BadOrder) else f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-def _say(before: tuple[str, float], text: str, *values: str) -> tuple[str, float]:
-    """Log a failure when it is a new one, then once a minute. Returns what was said, and when."""
-    said = text % values
-    if said == before[0] and monotonic() < before[1] + _SAY_AGAIN:
-        return before
-    log.error("%s", said)
-    return said, monotonic()
