@@ -277,3 +277,15 @@ def test_what_cannot_be_is_refused(work: Engine) -> None:
         Engine(work.connection, "nowhere").ask("create_archive")
     with refused("TQ001", "nowhere"):
         Engine(work.connection, "nowhere").ask("archive")
+
+
+def test_it_is_listed_and_dropped_as_an_archive_alone(work: Engine) -> None:
+    work.publish()
+    work.drain()
+    assert len(archived(work)) == 1
+    assert work.call("list_takers") == []
+    with refused("TQ005", work.queue, '"(archive)"'):
+        work.ask("drop_taker", taker="(archive)")
+    with refused("TQ004", "(archive)"):
+        work.ask("create_taker", taker="(archive)")
+    assert [row.is_filled for row in listed(work)] == [True]

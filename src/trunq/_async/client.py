@@ -13,7 +13,6 @@ from trunq._async.delete import AsyncDeleting
 from trunq._async.gate import AsyncGates
 from trunq._async.lease import AsyncLeases
 from trunq._async.memo import AsyncMemos
-from trunq._async.mover import AsyncMovers
 from trunq._async.passing import AsyncPassing
 from trunq._async.pipeline import AsyncPipelines
 from trunq._async.progress import AsyncReporting
@@ -40,7 +39,6 @@ class AsyncClient(
     AsyncReporting,
     AsyncReadings,
     AsyncBatches,
-    AsyncMovers,
     AsyncBells,
     AsyncCancelling,
     AsyncDeleting,

@@ -15,7 +15,6 @@ from trunq._sync.delete import Deleting
 from trunq._sync.gate import Gates
 from trunq._sync.lease import Leases
 from trunq._sync.memo import Memos
-from trunq._sync.mover import Movers
 from trunq._sync.passing import Passing
 from trunq._sync.pipeline import Pipelines
 from trunq._sync.progress import Reporting
@@ -42,7 +41,6 @@ class Client(
     Reporting,
     Readings,
     Batches,
-    Movers,
     Bells,
     Cancelling,
     Deleting,

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Final
@@ -166,7 +165,8 @@ class Mover:
         """What can be known to fail before anything is moved, and the subscription."""
         if self._queue not in {row.queue for row in await source.list_queues()}:
             raise QueueNotFound(f'there is no queue "{self._queue}" to move')
-        self._is_same_database = await source._database_id() == await target._database_id()
+        here, there = [await client._value(None, "_database") for client in (source, target)]
+        self._is_same_database = here == there
         for queue in self._split.known:
             await self._ready(source, target, queue)
         subscriptions = await source.list_subscriptions(self._queue)
@@ -304,17 +304,12 @@ class _Batches(AsyncBatchStream):
         """Whether the last batch was waited for."""
 
     async def __aiter__(self) -> AsyncIterator[Batch]:  # type: ignore[override]
-        async with self._waking() as wake:
-            while (batch := await self._wait(wake, None)) is not None:
-                yield batch
-                self.is_idle = False
-
-    @asynccontextmanager
-    async def _waking(self) -> AsyncIterator[AsyncWake]:
         wake = AsyncWake(self._source, self._queue)
         try:
             await wake.open()
-            yield wake
+            while (batch := await self._wait(wake, None)) is not None:
+                yield batch
+                self.is_idle = False
         finally:
             await wake.close()
 
@@ -335,7 +330,9 @@ class _Batches(AsyncBatchStream):
             return False
         self._looked_at = monotonic()
         try:
-            stops = await self._source._mover_stops(self._queue, self._subscription)
+            stops: int | None = await self._source._value(
+                None, "_mover_stops", queue=self._queue, subscription=self._subscription
+            )
         except psycopg.Error:
             return False  # the next call waits for the database
         if stops is None:
