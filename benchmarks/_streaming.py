@@ -33,7 +33,7 @@ RATE, MEDIAN = 100, 0.020
 
 def fan_out(options: Options, side: Side) -> Table:
     """What publishers pay for subscriptions."""
-    rounds, count = options.size(15, 4), options.size(300, 100)
+    rounds, count = options.rounds(15, 4), options.size(300, 100)
 
     def published() -> float:
         def work() -> None:
@@ -183,7 +183,7 @@ CAPTURED = {
 
 def capturing(options: Options, sides: Mapping[str, Side]) -> Table:
     """A bulk load into a captured table, beside row triggers."""
-    rows, rounds = options.size(1_000_000, 50_000), options.size(3, 2)
+    rows, rounds = options.size(300_000, 50_000), options.rounds()
     place = {arm: sides[THEIRS if "PgQ" in arm else OURS] for arm in CAPTURED}
     for arm, statement in CAPTURED.items():
         place[arm].run(

@@ -28,14 +28,14 @@ Connection = psycopg.Connection[Any]
 
 def measure(options: Options) -> Iterator[Table]:
     """Processor time a message, by how many are leased at a time."""
-    rounds = options.size(5, 1)
+    rounds = options.rounds(quick=1)
     table = Table(
         f"archive and statistics, Postgres {options.postgres}",
         f"Processor time a message; those of one minute, 250 bytes each; median of {rounds} rounds.",
         ["leased at a time", "messages", "lease and ack", "archive", "statistics"],
     )
     with server(options) as running:
-        for at_a_time, full in ((500, 20_000), (500, 100_000), (1, 20_000)):
+        for at_a_time, full in ((500, 10_000), (500, 50_000), (1, 10_000)):
             messages = options.size(full, 1_000)
             with connect(new_database(running)) as connection:
                 connection.execute(f"select trunq.create_archive('{QUEUE}')".encode())

@@ -61,7 +61,7 @@ def measure(options: Options) -> Iterator[Table]:
 
 def compare(options: Options, lease: Connection, answer: Connection, queues: dict[str, int]) -> Table:
     """Turns of both queues."""
-    rounds = options.size(15, 2)
+    rounds = options.rounds(15)
     table = Table(
         f"backlog, Postgres {options.postgres}",
         f"Leases, and leases with their acks, of two queues with {queues['few']:,} and {queues['many']:,} "

@@ -105,7 +105,7 @@ def changing(connection: Connection, change: str, arm: str, rows: int) -> float:
 
 def many(options: Options, connection: Connection) -> Table:
     """One statement for all rows."""
-    rounds, rows = options.size(7, 2), options.size(200_000, 40_000)
+    rounds, rows = options.rounds(), options.size(150_000, 40_000)
     figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for arm in ARMS:
@@ -148,7 +148,7 @@ def single(connection: Connection, arm: str, change: str, statements: int) -> fl
 
 def one(options: Options, connection: Connection) -> Table:
     """One row a statement."""
-    rounds, statements = options.size(9, 2), options.size(2_000, 500)
+    rounds, statements = options.rounds(), options.size(2_000, 500)
     figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for arm in ARMS:

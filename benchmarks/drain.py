@@ -55,7 +55,7 @@ TARGET = 4.0
 
 def measure(options: Options) -> Iterator[Table]:
     """The table of one version of Postgres."""
-    messages = options.size(200_000, 10_000)
+    messages = options.size(110_000, 10_000)
     with server(options) as running:
         managers, batch = best_of_pgqueuer(running, options.size(50_000, 5_000))
         theirs = f"PgQueuer ({managers} managers, batches of {batch})"
@@ -64,7 +64,7 @@ def measure(options: Options) -> Iterator[Table]:
                 "trunq": partial(trunq_rate, running, messages),
                 theirs: partial(pgqueuer_rate, running, messages, managers, batch),
             },
-            rounds=options.size(5, 1),
+            rounds=options.rounds(quick=1),
         )
     ratio = median_ratio(figures, "trunq", theirs)
     table = Table(

@@ -45,7 +45,7 @@ Connection = psycopg.Connection[Any]
 
 def measure(options: Options) -> Iterator[Table]:
     """Processor time a message, by what the filters look at."""
-    messages, rounds = options.size(40_000, 2_000), options.size(5, 1)
+    messages, rounds = options.size(22_000, 2_000), options.rounds(quick=1)
     table = Table(
         f"filters, Postgres {options.postgres}",
         f"{READERS} subscriptions of 5 % each, against one that reads everything: lease (500) and ack of "

@@ -38,7 +38,7 @@ from _bench import (
 from lease import CLAIM, CLASSIC, WAIT
 
 WORKERS = (1, 5, 20)
-MESSAGES = 10_000
+MESSAGES = 5_000
 """A round."""
 SAMPLES_APART = 0.005
 
@@ -86,7 +86,7 @@ def measure(options: Options) -> Iterator[Table]:
 
 def rates(options: Options, arm: Callable[[str, int], float]) -> Table:
     """Messages a second."""
-    rounds = options.size(5, 1)
+    rounds = options.rounds(quick=1)
     table = Table(
         f"a fleet that leases one message at a time, Postgres {options.postgres}",
         f"Lease and ack, or claim and delete, one message at a time on one subscription: "
@@ -107,7 +107,7 @@ def rates(options: Options, arm: Callable[[str, int], float]) -> Table:
 
 def waits(options: Options, dsn: str, arm: Callable[[str, int], float]) -> Table:
     """What the sessions of the largest fleet do."""
-    workers, rounds = max(WORKERS), options.size(3, 1)
+    workers, rounds = max(WORKERS), options.rounds(quick=1)
     counts = {name: Counter[str]() for name in SCRIPTS}
     for _ in range(rounds):
         for name, counted in counts.items():

@@ -28,6 +28,7 @@ import uvloop
 
 from _bench import (
     KIND,
+    LEAST_ROUNDS,
     QUEUE,
     Options,
     Table,
@@ -157,13 +158,13 @@ def server_time(connection: psycopg.Connection[Any], system: System) -> float:
 
 
 def burst(connection: psycopg.Connection[Any], system: System, handled: Any, length: float) -> float:
-    """Messages a second from backlogs that commit at once, the median of five; one gets only so long."""
-    patience = max(2.0, length / 30)
+    """Messages a second from backlogs that commit at once, the median of nine; one gets only so long."""
+    patience = max(1.0, length / 54)
     time.sleep(1)
     rates: list[float] = []
-    for _ in range(5):
+    for _ in range(LEAST_ROUNDS):
         before = handled.value
-        copy_in(connection, system.table, messages := 50_000, chunk=50_000)
+        copy_in(connection, system.table, messages := 28_000, chunk=28_000)
         begun = time.perf_counter()
         while handled.value < before + messages and time.perf_counter() - begun < patience:
             time.sleep(0.001)
@@ -291,7 +292,7 @@ def summary(options: Options, phases: dict[str, Phase], length: float) -> Table:
         f"holds an xid for "
         f"{length / 60:g} minutes. Handled: median of the last third. Server time: lease and ack, a "
         f"message, last third. "
-        "Backlog: 50,000 messages at once, median of five, with the transaction still open. Ratios to "
+        "Backlog: 28,000 messages at once, median of nine, with the transaction still open. Ratios to "
         "clean; trunq's clean "
         "is the mean of before and after.",
         [

@@ -115,7 +115,7 @@ def work_off(connection: Connection, queue: str, size: int, messages: int) -> fl
 
 def leases(options: Options, connection: Connection) -> Table:
     """All lanes have messages waiting."""
-    rounds, messages = options.size(7, 2), options.size(10_000, 2_000)
+    rounds, messages = options.rounds(), options.size(8_000, 2_000)
     table = Table(
         f"lease + ack of {SIZE} with lanes, Postgres {options.postgres}",
         f"Everything waits before; {rounds} rounds of {messages:,} messages in turn; median of the rounds' "
@@ -139,7 +139,7 @@ def leases(options: Options, connection: Connection) -> Table:
 
 def few_of_many(options: Options, connection: Connection) -> Table:
     """Ten thousand lanes, of which at most a hundred have something waiting."""
-    rounds, messages, size = options.size(5, 2), options.size(5_000, 1_000), 100
+    rounds, messages, size = options.rounds(), options.size(3_000, 1_000), 100
     table = Table(
         f"10,000 lanes, at most 100 with something waiting, Postgres {options.postgres}",
         f"Leases of {size}; {rounds} rounds of {messages:,} messages in turn, published before each. Time of "
@@ -167,7 +167,7 @@ def few_of_many(options: Options, connection: Connection) -> Table:
 
 def publishing(options: Options, dsn: str, connection: Connection) -> Table:
     """COPY of many, and INSERT of one."""
-    rounds, messages, singles = options.size(9, 2), options.size(20_000, 2_000), options.size(2_000, 200)
+    rounds, messages, singles = options.rounds(), options.size(20_000, 2_000), options.size(2_000, 200)
     queues = {"plain": None, "by priority": "priority", "by key": "key"}
     table = Table(
         f"publishing into lanes, Postgres {options.postgres}",

@@ -59,7 +59,7 @@ Times = dict[int, float]
 
 def measure(options: Options) -> Iterator[Table]:
     """One table: median and tail."""
-    length, rounds = options.size(20, 4), options.size(5, 1)
+    length, rounds = options.size(11, 4), options.rounds(quick=1)
     context = multiprocessing.get_context("spawn")
     latencies: dict[str, list[list[float]]] = {"bare LISTEN/NOTIFY": [], "trunq": []}
     sides: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {

@@ -44,7 +44,7 @@ from _bench import (
     settle,
 )
 
-SIZES = {1: 1000, 10: 500, 100: 200, 1000: 40}
+SIZES = {1: 800, 10: 400, 100: 150, 1000: 30}
 """Messages at a time: pairs a round."""
 
 TIME_TARGET, LOG_TARGET = 0.9, 1.2
@@ -105,7 +105,7 @@ def measure(options: Options) -> Iterator[Table]:
 
 def pairs(options: Options, dsn: str, lease: Connection, answer: Connection) -> Table:
     """Lease and ack, claim and finish."""
-    rounds = options.size(7, 1)
+    rounds = options.rounds(quick=1)
     table = Table(
         f"lease + ack, Postgres {options.postgres}",
         f"A lease and the ack of all its messages (200 bytes each), one after the other; median pair of each "

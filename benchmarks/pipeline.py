@@ -267,18 +267,16 @@ def _small(place: Place) -> Table:
             name: lambda name=name: _one(place, names[name], tables[name]) for name in names
         }
         arms["an empty job of Spark"] = lambda: seconds(lambda: _empty(place.session))
-        times = {
-            name: statistics.median(each) for name, each in in_turn(arms, 3 * place.rounds, arms).items()
-        }
+        times = {name: statistics.median(each) for name, each in in_turn(arms, place.rounds, arms).items()}
     empty = times["an empty job of Spark"]
     for name, took in times.items():
         ratio = took / empty
         target = at_most(ratio, 6) if name == "through Spark" else ""
         table.add(name, f"{took * 1e3:.0f}", f"{ratio:.1f}", target)
-    nothing = [seconds(lambda: place.execute(whole)) for _ in range(3 * place.rounds)]
+    nothing = [seconds(lambda: place.execute(whole)) for _ in range(place.rounds)]
     took = statistics.median(nothing)
     table.add(f"nothing new in {place.rows:,} rows", f"{took * 1e3:.0f}", "", at_most(took * 1e3, 50, " ms"))
-    share = statistics.median(_protocol(place, names["through Spark"]) for _ in range(3 * place.rounds))
+    share = statistics.median(_protocol(place, names["through Spark"]) for _ in range(place.rounds))
     table.add("share of the protocol", "", f"{share:.1%}", at_most(share * 100, 6, " %"))
     return table
 
@@ -364,7 +362,7 @@ def _place(options: Options) -> Iterator[Place]:
             {"spark.jars": str(options.extra.jar), "spark.scheduler.mode": "FAIR"},
         )  # fmt: skip
         with connect(dsn) as connection, Client(dsn, max_connections=8) as client:
-            place = Place(dsn, session, Path(made), connection, client, options.size(5, 1))
+            place = Place(dsn, session, Path(made), connection, client, options.rounds(quick=1))
             place.rows = _load(place, options.size(336_776, 20_000))
             yield place
         session.stop()

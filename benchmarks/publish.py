@@ -115,7 +115,7 @@ def many(options: Options, dsn: str, connection: psycopg.Connection[Any], chunk:
             "INSERT of an array into the bare table": insert_array,
         }
         arms = {name: partial(rate, dsn, work, messages) for name, work in works.items()}
-        figures = in_turn(arms, rounds=options.size(25, 1), warm_up=works)
+        figures = in_turn(arms, rounds=options.rounds(25, 1), warm_up=works)
     table = Table(
         f"publish, {chunk:,} at a time, Postgres {options.postgres}",
         f"{messages:,} messages of 200 bytes in transactions of {chunk:,}, one connection; median of "
@@ -135,7 +135,7 @@ def rate(dsn: str, work: Callable[[], None], messages: int) -> float:
 
 def one(options: Options, running: Embedded, addresses: dict[int, str]) -> Table:
     """Single publishes by pgbench, as durable as the server is set, and without the wait for the disk."""
-    length, rounds = options.size(1, 1), options.size(15, 1)
+    length, rounds = options.size(1, 1), options.rounds(15, 1)
     table = Table(
         f"publish, one at a time, Postgres {options.postgres}",
         f"A transaction for each message of 200 bytes, one connection, pgbench, prepared, {length} s an arm; "

@@ -58,6 +58,8 @@ INTRODUCTION = """# Benchmarks: results
 
 What each measures, and how, is the first text of its script; `python benchmarks/run_all.py` writes this page.
 Figures belong to this machine and this day; the ratios are what counts, each to a baseline of the same run.
+They are medians, or the best, of at least nine rounds. Where other work took part of the machine meanwhile, a
+table says "Under load".
 """
 
 

@@ -63,7 +63,7 @@ def measure(options: Options) -> Iterator[Table]:
         sys.exit(
             f"{jar} is not there: apt-get install libpostgresql-jdbc-java, or name the driver with --jar"
         )
-    rows, rounds = options.size(300_000, 30_000), options.size(3, 1)
+    rows, rounds = options.size(100_000, 30_000), options.rounds(quick=1)
     port = _free_port()
     directory = tempfile.mkdtemp()
     try:

@@ -50,8 +50,8 @@ def measure(options: Options) -> Iterator[Table]:
         sys.exit(
             f"{jar} is not there: apt-get install libpostgresql-jdbc-java, or name the driver with --jar"
         )
-    messages = options.size(1_000_000, 50_000)
-    rounds = options.size(3, 1)
+    messages = options.size(400_000, 50_000)
+    rounds = options.rounds(quick=1)
     port = _free_port()
     with server(options, listen_addresses="127.0.0.1", port=port) as running:
         dsn = make_conninfo(new_database(running), host="127.0.0.1", port=port)

@@ -125,7 +125,7 @@ def cycle(options: Options, sides: Mapping[str, Side]) -> Figures:
         return server_time(side.connection, lambda: [one(side) for _ in range(times)]) / times
 
     arms = {name: partial(many, side, trunq if name == OURS else pgq) for name, side in sides.items()}
-    return in_turn(arms, options.size(9, 3), warm_up=arms)
+    return in_turn(arms, options.rounds(quick=3), warm_up=arms)
 
 
 # Publishing
@@ -133,7 +133,7 @@ def cycle(options: Options, sides: Mapping[str, Side]) -> Figures:
 
 def publishing(options: Options, sides: Mapping[str, Side], table: Table) -> None:
     """1,000 in a transaction from Python; COPY."""
-    rounds, count = options.size(15, 4), 1000
+    rounds, count = options.rounds(15, 4), 1000
     payloads = [json.loads(payload(number)) for number in range(count)]
 
     def pgq(side: Side) -> None:
@@ -182,7 +182,7 @@ def publishing(options: Options, sides: Mapping[str, Side], table: Table) -> Non
 
 def reading(options: Options, sides: Mapping[str, Side], table: Table) -> None:
     """Batches read and finished: as rows, as Arrow."""
-    rows, rounds = options.size(50_000, 10_000), options.size(9, 3)
+    rows, rounds = options.size(50_000, 10_000), options.rounds(quick=3)
     columns = (
         "ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
     )

@@ -60,7 +60,7 @@ def measure(options: Options) -> Iterator[Table]:
 
 def table_of(options: Options, dsn: str, commit: str) -> Table:
     """The arms in turn."""
-    rounds, messages = options.size(5, 2), options.size(3_000, 500)
+    rounds, messages = options.rounds(), options.size(1_700, 500)
     table = Table(
         f"handlers in transactions, synchronous_commit {commit}, Postgres {options.postgres}",
         f"{messages:,} messages through {CONNECTIONS} connections of one process, each with one insert of its"

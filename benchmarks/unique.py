@@ -74,7 +74,7 @@ def fresh(number: int) -> list[str]:
 
 def publishing(options: Options, connection: Connection) -> Iterator[Table]:
     """One at a time, many at a time, and by COPY."""
-    rounds, singles, calls = options.size(9, 2), options.size(2_000, 200), options.size(20, 4)
+    rounds, singles, calls = options.rounds(), options.size(2_000, 200), options.size(20, 4)
     text = payload()
     held = fresh(SIZE)
     many(connection, "refuse", held)
@@ -170,7 +170,7 @@ def copy(connection: Connection, queue: str, is_keyed: bool) -> None:
 
 def leases(options: Options, connection: Connection) -> Table:
     """Everything waits before, each message with a key of its own."""
-    rounds, messages = options.size(7, 2), options.size(10_000, 2_000)
+    rounds, messages = options.rounds(), options.size(8_000, 2_000)
     arms = {
         "plain": ("plain", "done", None, None),
         "refuse, until done": ("refuse", "done", None, 0.5),

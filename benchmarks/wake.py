@@ -66,7 +66,7 @@ ARMS = {
 
 def measure(options: Options) -> Iterator[Table]:
     """One table, an arm a row."""
-    length, rounds = options.size(8, 2), options.size(7, 1)
+    length, rounds = options.size(6, 2), options.rounds(quick=1)
     with server(options) as running, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         script = Path(folder, "insert.sql")

@@ -108,3 +108,19 @@ def test_emptying_a_segment_costs_the_same_behind_a_hundred_times_as_much_histor
         assert many.rows_read <= few.rows_read + 10
         # The first looks once at each tick that goes out of reach.
         assert many.pages <= 1.5 * few.pages + 200
+
+
+def test_an_empty_cycle_of_a_stream_reads_few_pages(connection: psycopg.Connection[Any]) -> None:
+    """Tick, next, read, finish: what PgQ is measured against (benchmarks/stream.py)."""
+    work = Engine(connection, "cycle").create(default_subscription=False)
+    work.ask("subscribe", subscription="reader", mode="exclusive")
+    for _ in range(8):  # plans are made, and kept
+        pages = [cost_of(connection, f"select trunq.tick('{work.queue}', true)").pages]
+        taking = f"select * from trunq_queue.{work.queue}_next_batch('reader', 'w')"
+        pages.append(cost_of(connection, taking).pages)
+        (batch,) = work.call("next_batch", subscription="reader", worker="w")
+        reading = "select * from trunq.read_batch(%s, 'reader', %s)"
+        pages.append(cost_of(connection, reading, work.queue, batch.batch_id).pages)
+        finishing = f"select trunq_queue.{work.queue}_finish_batch('reader', %s, %s)"
+        pages.append(cost_of(connection, finishing, batch.batch_id, batch.token).pages)
+    assert sum(pages) <= 85, pages

@@ -62,7 +62,7 @@ set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_pe
 #variable_conflict use_column
 declare
   v_sub trunq.subscription;
-  v_queue trunq.queue := trunq._find_queue(p_queue);
+  v_queue trunq.queue;
   -- A page of this size is read by a plan that is kept, and so is the beginning of all else.
   c_page constant integer := 2000;
   v_first constant integer := case when p_limit <= c_page then p_limit else 500 end;
@@ -83,12 +83,13 @@ begin
     perform trunq._check_limit(coalesce(p_limit, 1));
     perform trunq._check_filter(p_filter);
   end if;
-  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', v_queue.name || '_read_page')
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', p_queue || '_read_page')
     using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter;
   get diagnostics v_count = row_count;
   if v_count < v_first or v_first = p_limit then
     return;
   end if;
+  v_queue := trunq._find_queue(v_sub.queue_id);
   begin
     v := trunq._batch_of(v_queue, v_sub, p_batch_id);
     v_after_txid := v.after_txid; v_after_id := v.after_id;

@@ -25,30 +25,29 @@ begin
   perform trunq._check_cluster();
   if p_force then
     perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id);
+    return (trunq._cut_tick(v_queue)).tick_id;
   elsif not pg_try_advisory_xact_lock(trunq._lock_class('tick'), v_queue.queue_id) then
     return null;  -- somebody cuts one just now: the leader has other queues to see to
   end if;
+  if v_queue.tick_paused or v_queue.tick_external then
+    return null;
+  end if;
   select * into v_last from trunq.tick t where t.queue_id = v_queue.queue_id order by t.tick_id desc limit 1;
   v_seq := trunq._last_message_id(v_queue);
-  if not p_force then
-    if v_queue.tick_paused or v_queue.tick_external then
+  v_age := trunq.clock() - v_last.created_at;
+  v_due := v_queue.tick_max_lag;
+  -- Ids are handed out 32 at a time to each session: more of them are gone for sure, but with none gone, look at the log.
+  if v_seq = v_last.last_message_id and not (v_age > v_due and trunq._has_new(v_queue.name, v_last.snapshot)) then
+    if v_queue.tick_idle_period is null then
       return null;
     end if;
-    v_age := trunq.clock() - v_last.created_at;
-    v_due := v_queue.tick_max_lag;
-    -- Ids are handed out 32 at a time to each session: more of them are gone for sure, but with none gone, look at the log.
-    if v_seq = v_last.last_message_id and not (v_age > v_due and trunq._has_new(v_queue.name, v_last.snapshot)) then
-      if v_queue.tick_idle_period is null then
-        return null;
-      end if;
-      -- Idle: wait half the lag, then twice the gap before, up to the idle period.
-      select t.created_at into v_before from trunq.tick t
-      where t.queue_id = v_queue.queue_id and t.tick_id < v_last.tick_id order by t.tick_id desc limit 1;
-      v_due := least(v_queue.tick_idle_period, greatest(v_queue.tick_max_lag / 2, 2 * (v_last.created_at - v_before)));
-    end if;
-    if v_seq - v_last.last_message_id < v_queue.tick_max_count and v_age between '0' and v_due then
-      return null;
-    end if;
+    -- Idle: wait half the lag, then twice the gap before, up to the idle period.
+    select t.created_at into v_before from trunq.tick t
+    where t.queue_id = v_queue.queue_id and t.tick_id < v_last.tick_id order by t.tick_id desc limit 1;
+    v_due := least(v_queue.tick_idle_period, greatest(v_queue.tick_max_lag / 2, 2 * (v_last.created_at - v_before)));
+  end if;
+  if v_seq - v_last.last_message_id < v_queue.tick_max_count and v_age between '0' and v_due then
+    return null;
   end if;
   return (trunq._cut_tick(v_queue)).tick_id;
 end $$;

@@ -35,7 +35,6 @@ declare
   v_open_ids bigint[];
   v_has_minimum constant boolean := num_nonnulls(p_min_lag, p_min_count, p_min_interval) > 0;
 begin
-  perform trunq._require_read_committed('next_batch');
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
   if not found then
     select g.* into v_group from trunq.subscription_group g
@@ -47,15 +46,17 @@ begin
     end if;
     v_sub := trunq._subscription('_specimen', p_subscription, 'exclusive');  -- says why
   end if;
-  perform trunq._check_next_batch(p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
-  perform trunq._check_cluster();
-  perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
+  -- In one statement: each costs as much as the checks.
+  perform trunq._require_read_committed('next_batch'),
+    trunq._check_next_batch(p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval),
+    trunq._check_cluster(),
+    trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
   v_now := trunq.clock();
   v_is_group := v_sub.group_id is not null and v_sub.slot is null;
   if v_is_group then
     perform trunq._see_member(v_sub.group_id, p_worker, v_now);
   end if;
-  select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+  select b.* into v_newest from trunq_queue._specimen_newest(v_sub.subscription_id) b;
   if v_newest.worker = 'lost' or v_sub.lost_at is not null then
     perform trunq._check_loss(v_sub.subscription_id);
   end if;
@@ -79,7 +80,7 @@ begin
     if v_open.worker is not null and v_failures >= v_sub.max_attempts then
       perform trunq._put_back(trunq._find_queue(0 /*queue_id*/), v_sub, v_open.lease_id, v_failures,
         format('batch %s of worker %s was not finished', v_open.lease_id, v_open.worker), null);
-      select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+      select b.* into v_newest from trunq_queue._specimen_newest(v_sub.subscription_id) b;
       continue;
     end if;
     if v_is_mine or v_open.worker is null then
@@ -130,8 +131,7 @@ begin
   if v_to.tick_id is null then
     return;
   end if;
-  perform trunq._check_position(v_to.snapshot, trunq.snapshot());
-  perform trunq._check_reachable(0 /*queue_id*/, v_from_tick_id);
+  perform trunq._check_position(v_to.snapshot, trunq.snapshot()), trunq._check_reachable(0 /*queue_id*/, v_from_tick_id);
   return query
     insert into trunq_data._specimen_lease as made (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, from_tick_id, to_tick_id, leased_at,
       expires_at, open_leases)
@@ -183,13 +183,12 @@ declare
   v_newest record;
   v_batch record;
 begin
-  perform trunq._require_read_committed('finish_batch');
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
   if not found then
     v_sub := trunq._subscription_of('_specimen', p_subscription, p_batch_id);
   end if;
-  perform trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
-  select b.* into v_newest from trunq_queue._specimen_newest_batch(v_sub.subscription_id) b;
+  perform trunq._require_read_committed('finish_batch'), trunq._lock_subscription(v_sub.subscription_id, '_specimen', p_subscription);
+  select b.* into v_newest from trunq_queue._specimen_newest(v_sub.subscription_id) b;
   if v_newest.lease_id = p_batch_id and not v_newest.finished then
     v_batch := v_newest;
   else
@@ -222,6 +221,24 @@ Returns: false when it was finished before, with this token.
 Raises: TQ002, TQ007, TQ008, TQ011; TQ003 when another reader has it or finished it; TQ005 for a place outside of it.
 Locks: the subscription.';
 
+create or replace function trunq_queue._specimen_newest(p_subscription_id integer)
+returns table (
+  lease_id bigint, token bigint, worker text, from_tick_id bigint, to_tick_id bigint, lo pg_snapshot, hi pg_snapshot, expires_at timestamptz,
+  segment smallint, open_leases bigint[], finished boolean
+)
+-- No settings here: Postgres then puts the query in the place of its call. The receipt is looked up by itself: as a join, or by exists, Postgres
+-- would read every receipt of the queue.
+language sql stable rows 1 as $$
+  select l.lease_id, l.token, l.worker, l.from_tick_id, coalesce(l.frontier_tick_id, l.to_tick_id), l.lo, coalesce(l.frontier, l.hi), l.expires_at, l.segment,
+    l.open_leases, (
+      select true from trunq_data._specimen_receipt r
+      where r.lease_id operator(pg_catalog.=) l.lease_id and r.segment operator(pg_catalog.=) l.segment and r.outcome operator(pg_catalog.=) 'b' limit 1)
+      is not null
+  from trunq_data._specimen_lease l where l.subscription_id operator(pg_catalog.=) p_subscription_id order by l.lease_id desc limit 1
+$$;
+comment on function trunq_queue._specimen_newest is
+  'trunq_queue.<queue>_newest_batch for functions that keep the plans of their statements, with enable_seqscan and enable_bitmapscan off. No row: it has had none.';
+
 create or replace function trunq_queue._specimen_newest_batch(
   p_subscription_id integer,
   out lease_id bigint, out token bigint, out worker text, out from_tick_id bigint, out to_tick_id bigint,
@@ -231,19 +248,11 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
-declare
-  v record;
+#variable_conflict use_column
 begin
-  -- The newest lease first, then its receipt: in one statement, Postgres would hash every receipt of the queue.
-  select l.lease_id, l.token, l.worker, l.from_tick_id, coalesce(l.frontier_tick_id, l.to_tick_id) to_tick_id, l.lo, coalesce(l.frontier, l.hi) hi,
-    l.expires_at, l.segment, l.open_leases into v
-  from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1;
-  if found then
-    lease_id := v.lease_id; token := v.token; worker := v.worker; from_tick_id := v.from_tick_id; to_tick_id := v.to_tick_id;
-    lo := v.lo; hi := v.hi; expires_at := v.expires_at; segment := v.segment; open_leases := v.open_leases;
-    finished := exists (
-      select from trunq_data._specimen_receipt r where r.lease_id = v.lease_id and r.segment = v.segment and r.outcome = 'b');
-  end if;
+  select b.lease_id, b.token, b.worker, b.from_tick_id, b.to_tick_id, b.lo, b.hi, b.expires_at, b.segment, b.open_leases, b.finished
+  into lease_id, token, worker, from_tick_id, to_tick_id, lo, hi, expires_at, segment, open_leases, finished
+  from trunq_queue._specimen_newest(p_subscription_id) b;
 end $$;
 comment on function trunq_queue._specimen_newest_batch is
   'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. to_tick_id and hi: the frontier, up to which batches were handed out: its own end, unless it is an older window than another. open_leases: those that were open before it; null: none.';
@@ -290,6 +299,7 @@ as $$
 #variable_conflict use_column
 declare
   v record;
+  v_count bigint;
   v_all constant boolean := num_nonnulls(p_sub.filter, p_filter) = 0;
   v_slots constant integer := (p_sub.filter->>'slots')::integer;
   v_own record;
@@ -302,12 +312,6 @@ begin
     v_also := v_own;
   else
     v_own := trunq._read_filter(p_sub.filter); v_also := trunq._read_filter(p_filter);
-  end if;
-  if v_gives_back and exists (
-      -- Values that lie outside of their rows are fetched when the rows are sent.
-      select from pg_inherits i join pg_class c on c.oid = i.inhrelid
-      where i.inhparent = 'trunq_log._specimen'::regclass and pg_relation_size(c.reltoastrelid) > 0) then
-    perform trunq_queue._specimen_keep_span(p_sub.subscription_id, p_batch_id);
   end if;
   begin
     select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
@@ -336,6 +340,7 @@ begin
           or (v_slots is null or trunq._slot(g.key, g.id, v_slots) = p_sub.slot) and trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, g.headers)))
         and (v_all or trunq._passes(v_also.kinds, v_also.not_kinds, v_also.keys, v_also.not_keys, v_also.headers, v_also.not_headers, g.kind, g.key, g.headers))
       limit p_limit;
+    get diagnostics v_count = row_count;
     -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
     perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
     if v_gives_back then
@@ -343,6 +348,14 @@ begin
     end if;
   exception when sqlstate 'TQ900' then
   end;
+  if v_gives_back and v_count > 0 and exists (
+      -- Values that lie outside of their rows are fetched when the rows are sent.
+      select from pg_inherits i join pg_class c on c.oid = i.inhrelid
+      where i.inhparent = 'trunq_log._specimen'::regclass and pg_relation_size(c.reltoastrelid) > 0) then
+    perform trunq_queue._specimen_keep_span(p_sub.subscription_id, p_batch_id);
+    -- Under the locks: nobody emptied them in between.
+    perform trunq._check_reachable(0 /*queue_id*/, v.from_tick_id);
+  end if;
 end $$;
 comment on function trunq_queue._specimen_read_page is
   'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading. It keeps no lock, or those on the segments of the batch.';

@@ -25,8 +25,9 @@ declare
   v_tick_id bigint;
   v record;
 begin
-  perform trunq._check_next_batch(p_member, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval);
-  perform trunq._check_cluster();
+  perform trunq._require_read_committed('next_batch'),
+    trunq._check_next_batch(p_member, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval),
+    trunq._check_cluster();
   v_now := trunq.clock();
   -- A member has one batch at a time, whatever its slot: of two processes of one name, one finds nothing.
   if not pg_try_advisory_xact_lock(trunq._lock_class('member'), trunq._member_lock(p_group.group_id, p_member)) then
@@ -88,18 +89,13 @@ as $$
 #variable_conflict use_column
 begin
   return query
-    select s.subscription_id, s.name, s.slot::integer, coalesce(o.tick_id, l.frontier_tick_id, l.to_tick_id, s.start_tick_id),
-      coalesce(l.frontier, l.hi, s.start), o.tick_id is not null, coalesce(o.is_held, false), coalesce(o.is_mine, false)
+    select s.subscription_id, s.name, s.slot::integer, coalesce(o.tick_id, b.to_tick_id, s.start_tick_id), coalesce(b.hi, s.start),
+      o.tick_id is not null, coalesce(o.is_held, false), coalesce(o.is_mine, false)
     from trunq.subscription s
-    -- As _newest_batch, in one statement for all; its receipt is looked up for each, as there.
-    left join lateral (
-      select l.lease_id, l.segment, l.to_tick_id, l.hi, l.frontier_tick_id, l.frontier, l.open_leases
-      from trunq_data._specimen_lease l where l.subscription_id = s.subscription_id order by l.lease_id desc limit 1) l on true
+    left join lateral trunq_queue._specimen_newest(s.subscription_id) b on true
     left join lateral (
       select min(o.from_tick_id) tick_id, bool_or(o.expires_at > p_now) is_held, bool_or(o.worker = p_member and o.expires_at > p_now) is_mine
-      from trunq_queue._specimen_open_batches(s.subscription_id) o
-      where l.lease_id is not null and (l.open_leases is not null or (
-        select true from trunq_data._specimen_receipt r where r.lease_id = l.lease_id and r.segment = l.segment and r.outcome = 'b' limit 1) is null)) o on true
+      from trunq_queue._specimen_open_batches(s.subscription_id) o where not b.finished or b.open_leases is not null) o on true
     where s.group_id = p_group_id and (p_slots is null or s.slot = any (p_slots));
 end $$;
 comment on function trunq_queue._specimen_slots is
