@@ -23,7 +23,6 @@ from trunq.worker.answer import MOST_UNSENT, Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
 from trunq.worker.lease import Lease, Source, Statistics
-from trunq.worker.registry import Registry
 
 log = logging.getLogger("trunq.worker")
 
@@ -37,8 +36,6 @@ ENOUGH_A_SLOT: Final = 20
 """Messages that each slot must have finished before their rate counts."""
 SHUFFLED: Final = 1000
 """In random order, so many messages are leased ahead and mixed, unless a prefetch is stated."""
-LEASES_AT_LEAST: Final = 4
-"""Handlers' transactions under one lease commit one by one: their messages are spread over several leases."""
 QUICKEST_LOOK: Final = 0.005
 """With a publisher in the way of the bell: the first look after this many seconds, later ones less often."""
 LOOKS_APART: Final = 4
@@ -148,7 +145,6 @@ class Fetcher:
         backlog: Backlog,
         outbox: Outbox,
         bell: Bell,
-        registry: Registry,
         statistics: Statistics,
         *,
         worker: str,
@@ -163,7 +159,6 @@ class Fetcher:
         self._backlog = backlog
         self._outbox = outbox
         self._bell = bell
-        self._registry = registry
         self._statistics = statistics
         self._worker = worker
         self._concurrency = concurrency
@@ -244,8 +239,6 @@ class Fetcher:
             return
         was_rung, source.is_rung, source.is_freed = source.is_rung, False, False
         share, begun = self._passing.count(max(1, room // len(self._sources))), monotonic()
-        if source.in_transactions:
-            share = min(share, max(1, self._concurrency // LEASES_AT_LEAST))
         if was_rung and source.holds_bell:
             giving = asyncio.create_task(self._bell.give(source))
             found = await self._lease(source, share)
@@ -299,7 +292,6 @@ class Fetcher:
             return 0
         queue, subscription = source.queue, source.subscription
         messages = [Message(row, queue, subscription) for row in rows]
-        source.in_transactions = self._registry.wants_transaction(messages)
         first = messages[0]
         held = Lease(
             queue, subscription, first.lease_id, first.token, len(messages), asked_at, source.lease_time,

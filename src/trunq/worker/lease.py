@@ -188,8 +188,6 @@ class Source:
     is_freed: bool = False
     """A notification said that the bell is free."""
     holds_bell: bool = False
-    in_transactions: bool = False
-    """Among the messages last leased were some for handlers in a transaction."""
     waits_since: float | None = None
     """Since when publishers have kept us from taking the bell."""
     is_limited: bool = False

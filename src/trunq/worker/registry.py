@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import threading
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import psycopg
 
 from trunq.bridge.transaction import Library
-from trunq.message import Message
 from trunq.worker.batched import Batching, batched
 from trunq.worker.incoming import MESSAGE, Incoming, Upcast, Wanted, wanted, wanted_each
 from trunq.worker.policy import Policy
@@ -97,7 +96,6 @@ class Registry:
         self._incoming = incoming or Incoming()
         self.processes = processes or Processes()
         self.handlers: dict[str | None, Handler] = {}
-        self._has_transactions = False
 
     @property
     def default(self) -> Handler | None:
@@ -166,7 +164,6 @@ class Registry:
         if kind in self.handlers:
             raise ValueError(f"kind {kind!r} has a handler already: {self.handlers[kind].name}")
         self.handlers[kind] = handler
-        self._has_transactions |= handler.has_transaction
 
     def add_upcast(self, kind: str, from_: int, function: Upcast) -> None:
         """Register an upcast of a kind."""
@@ -189,16 +186,6 @@ class Registry:
         function = self._incoming.around(handler.function, handler.wants, is_async=handler.is_async)
         here = None if handler.here is None else self._reading(handler.here)
         return replace(handler, function=function, is_reading=True, here=here)
-
-    def wants_transaction(self, messages: Iterable[Message]) -> bool:
-        """Whether one of the messages is for a handler in a transaction of its own."""
-        if not self._has_transactions:
-            return False
-        handlers = (self.find(message.kind) for message in messages)
-        return any(
-            handler is not None and handler.has_transaction and handler.batching is None
-            for handler in handlers
-        )
 
     def find(self, kind: str | None) -> Handler | None:
         """The handler of a kind, or the default one."""

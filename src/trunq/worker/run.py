@@ -165,7 +165,6 @@ class Run:
             self._backlog,
             self._outbox,
             self._bell,
-            registry,
             statistics,
             worker=options.identity,
             concurrency=options.concurrency,

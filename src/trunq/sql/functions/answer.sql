@@ -1,13 +1,23 @@
 -- What became of leased messages: ack, retry, time_out, reject, release. Each is an inserted receipt for a group of messages of one
 -- lease, and for retry and release the message again: in the log when it may run at once, in trunq.delayed until it is due.
 --
--- An answer names lease and token and is refused when the lease ended: LeaseLost, nothing changed. Answers of one lease take
--- its lock, exclusively, in one statement, and check in the next; of several leases in one transaction, in order of
--- lease_id. In a handler's transaction the ack is the last statement. Answering twice changes nothing. An answer that comes
--- after the time ran out but before the reaper is accepted: nobody else holds the message yet.
+-- An answer names lease and token and is refused when the lease ended: LeaseLost, nothing changed. It takes the lock of its lease
+-- to the commit in one statement, and checks in the next; of several leases in one transaction, in order of lease_id. Answering
+-- twice changes nothing. An answer that comes after the time ran out but before the reaper is accepted: nobody else holds the
+-- message yet.
 --
--- Above READ COMMITTED a check may see the past. So the reaper updates the lease it ends, and the answers of a lease are
--- numbered, in an index that knows no snapshots: an answer that does not see what came before it fails (40001).
+-- An answer to one message shares the lock, so that handlers whose acks commit with what they wrote do not wait for each other, and
+-- their commits for the disk together. Answers to several, the reaper, reclaim, extensions and reports of progress take it for
+-- themselves. What one message's answers could do to each other, the number of their receipt prevents: unique in a lease, in an index
+-- that knows no snapshots:
+--   0 to 9999       answers to several, one after the other
+--   10001 to 20000  answers to one: 10000 + the place of the message in its lease. The second waits for the first, and finds it answered
+--   -1              the reaper
+-- In a handler's transaction the ack is the last statement, so the lock is held for the time of the commit. A transaction that answers
+-- several of a lease, or extends it, does so before it answers one of it: two that do so behind meet in a deadlock (40P01), and one gives way.
+--
+-- Above READ COMMITTED a check may see the past. So the reaper updates the lease it ends; and an answer there takes the lock for itself, and
+-- tries the numbers that others may have taken unseen: that of the next answer to several, and those of its messages. It fails (40001).
 --
 -- Here are the answers by the name of the queue, for people; the queue's own are in sql/queue/answer.sql.
 

@@ -140,6 +140,15 @@ begin
 end $$;
 comment on function trunq._fail_lease_lost is 'Raises TQ003.';
 
+create or replace function trunq._fail_not_of_lease(p_queue text, p_subscription text, p_lease_id bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._fail('TQ013',
+    format('not all of these messages belong to lease %s of subscription "%s" on queue "%s"', p_lease_id, p_subscription, p_queue),
+    'nothing was changed; answer each message under the lease it came with');
+end $$;
+comment on function trunq._fail_not_of_lease is 'Raises TQ013.';
+
 create or replace function trunq._lease(
   p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint,
   out lease_id bigint, out token bigint, out worker text, out ids bigint[], out txids xid8[],

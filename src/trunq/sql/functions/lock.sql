@@ -16,7 +16,7 @@ language sql immutable parallel safe as $$
     when 'bell' then 1953656417          -- by queue: the bell of a sleeping worker
     when 'subscription' then 1953656418  -- by subscription: its position (lease, next_batch, rotate)
     when 'member' then 1953656432        -- by group and member, hashed: it gets one batch at a time; tried, never waited for
-    when 'lease' then 1953656419         -- by queue and lease, hashed: its answers, extensions and end
+    when 'lease' then 1953656419         -- by queue and lease, hashed: its answers (to one message: shared), extensions and end
     when 'queue' then 1953656420         -- by queue: its shape (subscribe shared; rotate and drop exclusive)
     when 'tick' then 1953656421          -- by queue: one tick at a time
     when 'reap' then 1953656422          -- by queue: one reaper at a time

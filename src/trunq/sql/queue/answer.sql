@@ -1,5 +1,5 @@
--- The answers to the messages of a lease. The rules are in functions/answer.sql: under the lock of the lease, checked by a later
--- statement, each answer one inserted receipt.
+-- The answers to the messages of a lease. The rules, and how receipts are numbered, are in functions/answer.sql: under the lock of the
+-- lease, checked by a later statement, each answer one inserted receipt.
 
 create or replace function trunq_queue._specimen_answer(
   p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
@@ -12,7 +12,8 @@ set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off se
 as $$
 declare
   v_sub record;
-  v_token bigint; v_is_whole boolean; v_reaped_at timestamptz; v_segment smallint; v_number smallint := 0; v_lease record;
+  v_is_one boolean := cardinality(p_ids) = 1 and current_setting('transaction_isolation') = 'read committed';
+  v_token bigint; v_is_whole boolean; v_reaped_at timestamptz; v_segment smallint; v_number smallint; v_lease record;
   v_now timestamptz;
   v_awaited bigint[]; v_earlier bigint[]; v_kept integer[]; v_given integer := cardinality(p_ids); v_unknown integer;/*unique
   v_keyed bigint[];*/
@@ -39,75 +40,113 @@ begin
     return trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took, p_policy);
   end if;
   -- Postgres starts its executor for a PERFORM, but not for an IF. The lock's void is not null; null comes of a lease that is null.
-  if pg_advisory_xact_lock(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
+  if v_is_one then
+    if pg_advisory_xact_lock_shared(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
+      perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+    end if;
+  elsif pg_advisory_xact_lock(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
   end if;
   v_now := trunq.clock();
   -- By a later statement than the lock: it sees what the one before did.
-  if current_setting('transaction_isolation') = 'read committed' then
-    select l.token, l.ids = p_ids, l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/ into v_token, v_is_whole, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
-    from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
+  if v_is_one or current_setting('transaction_isolation') = 'read committed' then
+    select l.token, v_is_one or l.ids = p_ids, case when v_is_one then 10000 /*limit lease_messages*/ + array_position(l.ids, p_ids[1]) else 0 end,
+      l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/
+    into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
+    from trunq_data._specimen_lease l
+    -- Most leases are young, and of the segment that is written to: Postgres opens that one alone.
+    where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id and l.segment = 0 /*segment*/;
+    if v_token is null then
+      select l.token, v_is_one or l.ids = p_ids, case when v_is_one then 10000 /*limit lease_messages*/ + array_position(l.ids, p_ids[1]) else 0 end,
+        l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/
+      into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
+      from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
+    end if;
   else
     -- A stale snapshot must fail here: the reaper updates the row it reaps.
-    select l.token, l.ids = p_ids, l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/ into v_token, v_is_whole, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
+    select l.token, l.ids = p_ids, 0, l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/
+    into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
     from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id for share;
   end if;
   if (v_token = p_token) is not true then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
   end if;
-  -- Most answers are the first, for a whole lease. The receipts of a lease lie in its segment: Postgres opens that one alone.
-  if not v_is_whole or exists (
-      select from trunq_data._specimen_receipt r
-      where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) then
-    select coalesce(array_agg(e.id), '{}'), coalesce(max(e.number) + 1, 0) into v_earlier, v_number
-    from (select r.number, unnest(r.ids) id from trunq_data._specimen_receipt r
-          where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) e;
-    select array_agg(k.at order by k.at) filter (where k.earlier is null),
-      count(*) filter (where k.mine is null)
-    into v_kept, v_unknown
-    from (
-      select given.at, mine.id mine, earlier.id earlier
-      from (select g.id, min(g.at)::integer at from unnest(p_ids) with ordinality g(id, at) group by g.id) given
-      left join (
-        select unnest(l.ids) id from trunq_data._specimen_lease l
-        where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id) mine on mine.id = given.id
-      left join (select unnest(v_earlier) id) earlier on earlier.id = given.id) k;
-    if v_unknown > 0 then
-      perform trunq._fail('TQ013',
-        format('not all of these messages belong to lease %s of subscription "%s" on queue "%s"', p_lease_id, p_subscription, '_specimen'),
-        'nothing was changed; answer each message under the lease it came with');
+  -- The receipts of a lease lie in its segment: Postgres opens that one alone.
+  if v_is_one then
+    if v_number is null then
+      perform trunq._fail_not_of_lease('_specimen', p_subscription, p_lease_id);
+    elsif v_reaped_at is not null then
+      if exists (
+          select from trunq_data._specimen_receipt r
+          where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id
+            and p_ids[1] = any (r.ids)) then
+        return 0;
+      end if;
+      perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
     end if;
-    if v_kept is null then
+    -- An answer to this message that is given at the same time has the same number: waited for. Those to several are looked for beside it.
+    insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+    select p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, 1, p_ids, v_now, p_took, p_errors,
+      case when v_sub.keep_results then p_results end
+    where not exists (
+      select from trunq_data._specimen_receipt r
+      where r.lease_id = p_lease_id and r.number >= 0 and r.number < 10000 /*limit lease_messages*/ and r.segment = v_segment
+        and r.subscription_id = v_sub.subscription_id and p_ids[1] = any (r.ids))
+    on conflict do nothing;
+    if not found then
       return 0;
     end if;
-    if cardinality(v_kept) < v_given then
-      -- Subscripts walk the array: fine here, where an answer came twice.
-      p_ids := array(select p_ids[k] from unnest(v_kept) k);
-      if p_errors is not null then p_errors := array(select p_errors[k] from unnest(v_kept) k); end if;
-      if p_delays is not null then p_delays := array(select p_delays[k] from unnest(v_kept) k); end if;
-      if p_results is not null then p_results := array(select p_results[k] from unnest(v_kept) k); end if;
-      if p_took is not null then p_took := array(select p_took[k] from unnest(v_kept) k); end if;
-    end if;
-  end if;
-  if v_reaped_at is not null then
-    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
-  end if;
-  if v_awaited is not null or not v_sub.keep_results then
-    if v_awaited is not null and p_outcome = 'a' then
-      perform trunq_queue._specimen_reply(v_sub.subscription_id, p_lease_id, v_awaited, p_ids, p_results, v_now);
-    end if;
-    if not v_sub.keep_results then
-      p_results := null;
-    end if;
-  end if;
-  if current_setting('transaction_isolation') = 'read committed' then
-    insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
-    values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results);
   else
-    -- An answer that the snapshot does not see has this number: 40001, as for the reaper.
-    insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
-    values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors, p_results)
-    on conflict do nothing;
+    -- Most answers are the first, for a whole lease.
+    if not v_is_whole or exists (
+        select from trunq_data._specimen_receipt r
+        where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) then
+      select coalesce(array_agg(e.id), '{}'), coalesce(max(e.number) filter (where e.number < 10000 /*limit lease_messages*/) + 1, 0) into v_earlier, v_number
+      from (select r.number, unnest(r.ids) id from trunq_data._specimen_receipt r
+            where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) e;
+      select array_agg(k.at order by k.at) filter (where k.earlier is null),
+        count(*) filter (where k.mine is null)
+      into v_kept, v_unknown
+      from (
+        select given.at, mine.id mine, earlier.id earlier
+        from (select g.id, min(g.at)::integer at from unnest(p_ids) with ordinality g(id, at) group by g.id) given
+        left join (
+          select unnest(l.ids) id from trunq_data._specimen_lease l
+          where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id) mine on mine.id = given.id
+        left join (select unnest(v_earlier) id) earlier on earlier.id = given.id) k;
+      if v_unknown > 0 then
+        perform trunq._fail_not_of_lease('_specimen', p_subscription, p_lease_id);
+      end if;
+      if v_kept is null then
+        return 0;
+      end if;
+      if cardinality(v_kept) < v_given then
+        -- Subscripts walk the array: fine here, where an answer came twice.
+        p_ids := array(select p_ids[k] from unnest(v_kept) k);
+        if p_errors is not null then p_errors := array(select p_errors[k] from unnest(v_kept) k); end if;
+        if p_delays is not null then p_delays := array(select p_delays[k] from unnest(v_kept) k); end if;
+        if p_results is not null then p_results := array(select p_results[k] from unnest(v_kept) k); end if;
+        if p_took is not null then p_took := array(select p_took[k] from unnest(v_kept) k); end if;
+      end if;
+    end if;
+    if v_reaped_at is not null then
+      perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+    end if;
+    if current_setting('transaction_isolation') = 'read committed' then
+      insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+      values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors,
+        case when v_sub.keep_results then p_results end);
+    else
+      perform trunq_queue._specimen_require_seen(v_sub.subscription_id, p_lease_id, v_segment, p_ids);
+      -- An answer that the snapshot does not see has this number: 40001, as for the reaper.
+      insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+      values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors,
+        case when v_sub.keep_results then p_results end)
+      on conflict do nothing;
+    end if;
+  end if;
+  if v_awaited is not null and p_outcome = 'a' then
+    perform trunq_queue._specimen_reply(v_sub.subscription_id, p_lease_id, v_awaited, p_ids, p_results, v_now);
   end if;
   if v_sub.max_running is not null then
     -- Others may run now: rung for as publishers ring (trunq_queue.<queue>_wake).
@@ -136,6 +175,24 @@ revoke execute on function trunq_queue._specimen_answer from public;
 comment on function trunq_queue._specimen_answer is
   'What ack, retry, reject and release do, by outcome.
 Returns: how many messages this call answered.';
+
+create or replace function trunq_queue._specimen_require_seen(
+  p_subscription_id integer, p_lease_id bigint, p_segment smallint, p_ids bigint[]
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+begin
+  insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+  select p_lease_id, 10000 /*limit lease_messages*/ + u.place, p_segment, p_subscription_id, 'b', 0, '{}', trunq.clock()
+  from trunq_data._specimen_lease l cross join unnest(l.ids) with ordinality u(id, place)
+  where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id and u.id = any (p_ids)
+  on conflict do nothing;
+  -- Gives the numbers back.
+  raise exception using errcode = 'TQ000';
+exception when sqlstate 'TQ000' then
+end $$;
+comment on function trunq_queue._specimen_require_seen is
+  'Fails (40001) when one of these messages was answered by itself, and the snapshot is older: takes the number of that receipt, if it is free, and gives it back.';
 
 create or replace function trunq_queue._specimen_give_back(
   p_subscription_id integer, p_worker text, p_ids bigint[], p_lease_ids bigint[], p_lease_txids xid8[], p_outcome "char",
