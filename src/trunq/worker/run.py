@@ -36,7 +36,8 @@ from trunq.worker.outcome import Outcomes
 from trunq.worker.pulse import Pulse
 from trunq.worker.registry import Registry
 from trunq.worker.session import EVERY, WATCH
-from trunq.worker.slot import NoHandler, Slot
+from trunq.worker.settle import NoHandler, Settlement
+from trunq.worker.slot import Slot
 from trunq.worker.transaction import Transactions
 
 log = logging.getLogger("trunq.worker")
@@ -146,6 +147,7 @@ class Run:
             self._renewed,
             self._cancelled,
         )
+        settlement = Settlement(registry, self._outbox)
         self._slots = [
             Slot(
                 number,
@@ -153,6 +155,7 @@ class Run:
                 registry,
                 self._outbox,
                 self._transactions,
+                settlement,
                 Reject if options.unknown_kinds == "reject" else NoHandler,
                 options.reserve,
                 options.identity,
@@ -214,7 +217,7 @@ class Run:
     def _give_up(self) -> None:
         """Wait for handlers no longer: what is left of the grace is for their answers."""
         for slot in self._slots:
-            if slot.lease is not None:
+            if slot.running.work is not None:
                 slot.give_up(
                     TimeoutError(f"its worker was stopped, and had {self._options.grace:g} s to end")
                 )
@@ -434,7 +437,7 @@ class Run:
             overdue.cancel()
 
     def _undone(self) -> tuple[int, int]:
-        return sum(slot.lease is not None for slot in self._slots), self._outbox.unsent
+        return sum(slot.running.work is not None for slot in self._slots), self._outbox.unsent
 
     async def _close(self, slots: set[asyncio.Task[None]]) -> None:
         for slot in self._slots:
