@@ -31,6 +31,8 @@ commit together, or neither.
     answer     sends answers in groups
     heartbeat  extends the leases of what still runs
     run        the order of life of all these
+    parts      what goes on beside each other in it (grace: how long it may take to end)
+    presence   what the database knows of the worker (remaining: what is left for it to do)
     now        a message handled without all these, for tests
 """
 
@@ -58,10 +60,11 @@ from trunq.worker.batched import Batching
 from trunq.worker.incoming import Incoming, OnInvalid
 from trunq.worker.lease import Statistics
 from trunq.worker.now import Now
+from trunq.worker.options import Options, UnknownKinds
 from trunq.worker.policy import policy, require_names, require_whole
 from trunq.worker.process import Processes
 from trunq.worker.registry import DEFAULT_KIND, Function, Handler, Registry
-from trunq.worker.run import Options, Run, UnknownKinds
+from trunq.worker.run import Run
 
 __all__ = ["Statistics", "UnknownKinds", "Worker"]
 
