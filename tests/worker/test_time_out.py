@@ -178,7 +178,7 @@ async def test_what_a_transactional_handler_wrote_is_rolled_back(queue: Queue) -
 
 
 async def test_the_heartbeat_does_not_extend_past_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunq.worker.heartbeat.FOR_ANSWER", 0.0)
+    monkeypatch.setattr("trunq.worker.heartbeat._FOR_ANSWER", 0.0)
     queue.policy(max_attempts=1, lease_time="0.6 s")
     worker, go = queue.worker(), threading.Event()
     began: list[datetime] = []

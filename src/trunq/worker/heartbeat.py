@@ -12,13 +12,15 @@ from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.fetch import Ahead
 from trunq.worker.lease import Lease, Source, Statistics
-from trunq.worker.slot import FOR_ANSWER, Slot
+from trunq.worker.slot import Slot
 from trunq.worker.work import Entry
 
 _BEATS: Final = 8
 """Looks at the leases in one lease time: an extension is asked for between a third and 11/24 of it."""
 _SHORTEST: Final = 0.02
 _LONGEST: Final = 5.0
+_FOR_ANSWER: Final = 10.0
+"""Seconds after the time-out of a handler in which its lease still holds, for its answer."""
 
 
 class Heartbeat:
@@ -69,7 +71,7 @@ class Heartbeat:
         last = max((at for at in stops if at is not None), default=None)
         if last is None or None in stops or len(stops) < lease.active:
             return lease.lease_time
-        return min(lease.lease_time, last + FOR_ANSWER - now)
+        return min(lease.lease_time, last + _FOR_ANSWER - now)
 
     def ask(self, outbox: Outbox, queue: str, ids: Collection[int] | None) -> None:
         """Somebody cancelled messages of a queue that run (None: many): ask about those that are here."""

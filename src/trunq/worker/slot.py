@@ -31,9 +31,6 @@ log = logging.getLogger("trunq.worker")
 TURN: Final = 0.005
 """Handlers that never wait for anything: the loop gets its turn after this many seconds."""
 
-FOR_ANSWER: Final = 10.0
-"""Seconds after the time-out of a handler in which its lease still holds, for its answer."""
-
 
 class Slot:
     """Handles messages from the backlog until it is closed."""
