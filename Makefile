@@ -26,6 +26,10 @@ test: $(READY) ## what a push needs (ARGS="tests/sql -k lease" for some)
 test-all: $(READY) ## the same on older versions of Postgres too, with every order, seed and load: some hours
 	@TRUNQ_TEST_ALL=1 $(BIN)/python -m pytest --timeout 3600 $(or $(ARGS),$(BESIDE))
 
+.PHONY: mutate
+mutate: $(READY) ## break a copy of the code, and see tests notice (ARGS="--only NAME", ARGS=--list): half an hour
+	@$(BIN)/python tools/mutate.py $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## publish and handle for MINUTES (30), and see what grows
 	@cd benchmarks && ../$(BIN)/python soak.py --minutes $(or $(MINUTES),30) $(ARGS)
@@ -36,6 +40,7 @@ check: $(READY) ## style, types, layers, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/client.py --check
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/signature.py --check
@@ -44,6 +49,7 @@ check: $(READY) ## style, types, layers, generated files
 format: $(READY) ## put code into shape and generate what is generated
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/python tools/client.py
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/signature.py

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import psycopg
+
 from trunq import embedded, install
 from trunq.embedded import Embedded
 
@@ -41,4 +43,6 @@ def _original(major: int) -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     with embedded.start(directory, major, {"fsync": "off"}) as server:
         install.install(server.dsn)
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("select trunq.let_clock_move()")
     return directory

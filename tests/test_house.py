@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from trunq import AsyncClient, Client, errors, install, record, word
+from trunq._sync.passing import Passing
 from trunq.cli.message import COLOURS, FATES
 from trunq.reply import _SAID
 from trunq.spark.statistic import FAILURES
@@ -31,6 +32,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
 LONGEST_FILE = 500
+LONGEST_LINE = 120
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError|unittest\.mock|\bMagicMock\b")
 
@@ -54,6 +56,9 @@ HELPERS = {
     "transaction",
 }
 """Methods of the client that are no function of the database."""
+
+OVERLOADED = {"_check_lease", "_find_queue", "_message", "_refuse_row"}
+"""Names of trunq that two functions have."""
 
 STATES_TOLD = ("src/trunq/sql/functions/messages.sql", "src/trunq/record/__init__.py", "docs/watching.md")
 """Where all states of a message are listed for people."""
@@ -103,9 +108,19 @@ def test_every_public_function_is_commented_in_sentences(functions: list[Functio
     assert [name for name, comment, *_ in functions if not comment.endswith(".")] == []
 
 
-def test_no_public_name_has_two_functions(functions: list[Function]) -> None:
-    found = [function[0] for function in functions]
-    assert [name for name in set(found) if found.count(name) > 1] == []
+def test_no_name_has_two_functions(sql: psycopg.Connection[Any]) -> None:
+    """Comments, grants, doors and the client name a function without its arguments."""
+    rows = sql.execute(
+        "select proname::text from pg_proc where pronamespace = 'trunq'::regnamespace"
+        " group by 1 having count(*) > 1"
+    ).fetchall()
+    assert {name for (name,) in rows} == OVERLOADED
+
+
+def test_functions_are_named_without_their_arguments_where_one_has_the_name() -> None:
+    pattern = r"^(?:comment|\w+ execute) on (?:function|procedure) (trunq\.(\w+))\("
+    found = [match for path in SQL for match in re.findall(pattern, path.read_text(), re.MULTILINE)]
+    assert {full for full, name in found if name not in OVERLOADED} == set()
 
 
 @pytest.mark.parametrize("client", [AsyncClient, Client])
@@ -134,60 +149,31 @@ def test_arguments_that_are_true_or_false_are_known(sql: psycopg.Connection[Any]
 
 
 def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> None:
-    returned = {function[0]: names(function, "t") for function in functions}
+    """Where a method is written by hand: tools/client.py finds the row of the others by its columns."""
+    returned = {
+        function[0]: names(function, "t") for function in functions if function[0] not in vars(Passing)
+    }
     for name, row in {
-        "list_archives": record.Archive,
-        "list_takers": record.Taker,
-        "list_captures": record.Capture,
-        "list_lanes": record.Lane,
-        "list_rankings": record.Ranking,
-        "fleet": record.Fleet,
-        "list_queues": record.Queue,
-        "list_roles": record.Role,
-        "list_subscriptions": record.Subscription,
-        "list_warnings": record.Warned,
-        "list_fates": record.Fate,
-        "list_progress": record.ProgressState,
         "extend": record.Extension,
-        "list_replies": record.Reply,
         "get_memo": record.Memo,
-        "list_memos": record.Memo,
         "cancel": record.Cancelled,
-        "list_deletions": record.Deletion,
-        "list_dead": record.DeadMessage,
-        "set_dead": record.DeadPolicy,
-        "list_groups": record.Group,
-        "list_members": record.Member,
-        "begin_move": record.Move,
-        "list_movers": record.MoverState,
-        "list_streams": record.Stream,
-        "list_losses": record.Loss,
-        "list_ticks": record.Tick,
         "next_batch": record.Batch,
         "publish_many_unique": record.Published,
         "read_batch": record.BatchMessage,
-        "show_batch": record.BatchState,
-        "show_message": record.MessageState,
-        "find_reference": record.Referred,
-        "show_public": record.PublicState,
-        "list_messages": record.MessageState,
-        "status": record.Status,
-        "statistics": record.Statistic,
-        "list_duties": record.Duty,
-        "perform_duty": record.DutyDone,
-        "perform_duties": record.DutyDone,
-        "list_schedules": record.ScheduleState,
-        "list_schedule_runs": record.ScheduleRun,
         "sync_schedules": record.ScheduleChange,
-        "list_pipelines": record.PipelineState,
-        "list_runs": record.PipelineRun,
-        "list_quarantine": record.Quarantined,
-        "count_quarantine": record.QuarantineReason,
-        "list_webhooks": record.Webhook,
     }.items():
         of_ours = ("queue", "subscription") if row is record.Batch else ()
         assert [*row._fields] == [*returned.pop(name), *of_ours], name
     assert [name for name, columns in returned.items() if columns] == ["lease"]
+
+
+def test_docstrings_that_are_comments_have_the_words_of_python() -> None:
+    of_sql = re.compile(r"\bp_[a-z]\w*|TQ\d{3}|\b[nN]ull\b(?![\]}])|\b(?:true|false|infinity)\b|functions/")
+    said = {
+        name: of_sql.findall(method.__doc__ or "") for name, method in vars(Passing).items() if name[0] != "_"
+    }
+    assert len(said) > 100
+    assert {name: words for name, words in said.items() if words} == {}
 
 
 def test_errors_and_sqlstates_are_the_same_ones() -> None:
@@ -305,7 +291,7 @@ def test_one_word_a_concept(functions: list[Function]) -> None:
     assert {word for name in spoken for word in name.split("_")} & SYNONYMS == set()
 
 
-@pytest.mark.parametrize("tool", ["unasync", "reference", "signature"])
+@pytest.mark.parametrize("tool", ["client", "unasync", "reference", "signature"])
 def test_generated_files_are_fresh(tool: str) -> None:
     command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -313,8 +299,19 @@ def test_generated_files_are_fresh(tool: str) -> None:
 
 
 def test_no_file_is_too_long() -> None:
-    lengths = {shown(path): len(path.read_text().splitlines()) for path in [*PYTHON, *SQL]}
+    """One that a tool writes is as long as what it is written from."""
+    written = [path for path in [*PYTHON, *SQL] if path.name != "passing.py"]
+    lengths = {shown(path): len(path.read_text().splitlines()) for path in written}
     assert {name: length for name, length in lengths.items() if length >= LONGEST_FILE} == {}
+
+
+@pytest.mark.parametrize("name", ["queue/lease.sql", "lanes/lease.sql"])
+def test_lines_of_sql_are_short(name: str) -> None:
+    """What is said of a function is text for people, and has a line each."""
+    text = (ROOT / "src" / "trunq" / "sql" / name).read_text()
+    code = re.sub(r"^comment on [^;]*?'(?:[^']|'')*';$", "", text, flags=re.MULTILINE)
+    assert "comment on" not in code
+    assert [line for line in code.splitlines() if len(line) > LONGEST_LINE] == []
 
 
 def test_modules_have_names_that_say_something() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -13,8 +14,10 @@ T = TypeVar("T")
 
 PAUSE = 0.005
 
-PATIENCE = 120.0
-"""Long, for machines that do ten things at once: waiting for a fact that comes costs nothing."""
+PATIENCE = float(os.environ.get("TRUNQ_TEST_PATIENCE", "120"))
+"""Long, for machines that do ten things at once: waiting for a fact that comes costs nothing. Shorter where
+facts are not to come (tools/mutate.py).
+"""
 
 
 def wait_until(predicate: Callable[[], T], timeout: float = PATIENCE, what: str = "") -> T:

@@ -10,31 +10,15 @@ import inspect
 import re
 import sys
 import textwrap
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import get_overloads
 
+from function import ROOT, Function, by_file, one_line
 from trunq import Client
+from trunq._sync.passing import Passing
 from trunq.errors import BY_SQLSTATE
 from trunq.word import VERBS
 
-ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference.md"
-FUNCTIONS = ROOT / "src" / "trunq" / "sql" / "functions"
-SPECIMEN = "".join(path.read_text() for path in sorted((FUNCTIONS.parent / "queue").glob("*.sql")))
-
-ORDER = (
-    *("queue", "subscription", "lane", "rank", "publish", "lease", "answer", "reap", "tick", "batch"),
-    *("delayed", "dead", "history", "archive", "taker", "status", "statistics", "bell", "leader", "rotate"),
-)
-"""The files of functions in the order of the page; those not named follow."""
-
-PUBLIC = r"[a-z]\w*"
-DEFINITION = (
-    r"^create or replace (?P<kind>function|procedure) trunq\.(?P<name>{name})\((?P<parameters>.*?)\)\s+"
-    r"(?:returns (?P<returns>.*?)\n?)?language "
-)
-COMMENT = r"^comment on (?:function|procedure) trunq\.{name}\([^)]*\) is\s+'(?P<text>(?:[^']|'')*)';"
 
 OVERVIEW = """# Reference
 
@@ -53,57 +37,6 @@ Each queue has these functions under its own name. They take the same parameters
 about twice as fast as those that find the queue at run time; the client calls them. For a queue `orders`:
 
 """
-
-
-@dataclass(frozen=True)
-class Function:
-    """A public function, as its source says."""
-
-    name: str
-    parameters: list[str]
-    returns: str
-    sentence: str
-    notes: dict[str, str]
-
-    def call(self, schema: str = "trunq", prefix: str = "", left_out: str = "") -> str:
-        """How SQL calls it; a procedure returns nothing."""
-        given = ", ".join(text for text in self.parameters if text.split()[0] != left_out)
-        return f"{'' if self.returns else 'call '}{schema}.{prefix}{self.name}({given})"
-
-    def own(self) -> str:
-        """How SQL calls that of a queue, which takes what its source says."""
-        source = re.search(rf"_specimen_{self.name}\((.*?)\)\s+(?:returns|language)", SPECIMEN, re.DOTALL)
-        taken = source[1].split() if source else None
-        given = [text for text in self.parameters if taken is None or text.split()[0] in taken]
-        return replace(self, parameters=given).call("trunq_queue", "orders_", "p_queue")
-
-
-def functions(path: Path, name: str = PUBLIC) -> list[Function]:
-    """The public functions of a file, or others by the pattern of their names, in its order."""
-    text = path.read_text()
-    found = []
-    for definition in re.finditer(DEFINITION.format(name=name), text, re.DOTALL | re.MULTILINE):
-        comment = re.search(COMMENT.format(name=definition["name"]), text, re.MULTILINE)
-        assert comment is not None, definition["name"]
-        sentence, *notes = comment["text"].replace("''", "'").splitlines()
-        parts = [one_line(part) for part in definition["parameters"].split(",") if part.strip()]
-        columns = ", ".join(part.removeprefix("out ") for part in parts if part.startswith("out "))
-        returns = f"table ({columns})" if columns else definition["returns"] or ""
-        found.append(
-            Function(
-                definition["name"],
-                [part for part in parts if not part.startswith("out ")],
-                one_line(re.sub(r"--[^\n]*", "", returns)),
-                sentence,
-                dict(note.split(": ", 1) for note in notes),
-            )
-        )
-    return found
-
-
-def one_line(text: str) -> str:
-    """A text without its line breaks."""
-    return " ".join(text.split())
 
 
 def returned(function: Function) -> str:
@@ -141,8 +74,10 @@ def entry(function: Function) -> str:
     calls = [function.call(), *methods(function.name)]
     lines = [f"### {function.name}", "", "```", *map(wrapped, calls), "```", ""]
     lines += [cell(function.sentence), ""]
-    if docstring := inspect.getdoc(getattr(Client, function.name, None)):
-        lines.append(f"* In Python: {one_line(docstring)}")
+    method = getattr(Client, function.name, None)
+    # One that is generated says what the function says.
+    if method is not None and function.name not in vars(Passing):
+        lines.append(f"* In Python: {one_line(inspect.getdoc(method) or '')}")
     if function.returns:
         result = function.notes.get("Returns")
         lines.append(f"* Returns {returned(function)}{f': {result}' if result else '.'}")
@@ -178,9 +113,7 @@ def errors() -> str:
 
 def page() -> str:
     """The whole page."""
-    files = {path.stem: functions(path) for path in sorted(FUNCTIONS.glob("*.sql"))}
-    order = [*ORDER, *(name for name in files if name not in ORDER)]
-    files = {name: files[name] for name in order if files[name]}
+    files = by_file()
     everything = [function for found in files.values() for function in found]
     of_a_queue = [function for function in everything if function.name in VERBS]
     own = ["```", *(wrapped(function.own()) for function in of_a_queue), "```"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from reference import FUNCTIONS, PUBLIC, ROOT, Function, functions
+from function import FUNCTIONS, PUBLIC, ROOT, Function, functions
 
 TARGET = ROOT / "src" / "trunq" / "bridge" / "signature.json"
 

@@ -1,4 +1,4 @@
-"""Makes the sync client, and its tests, from the async ones.
+"""Makes the sync client, its connections and its tests from the async ones.
 
 `python tools/unasync.py` writes the files, `--check` fails when one is stale. The rules below are applied
 to each line; a rule that changes nothing anywhere is an error, so that the list stays true.
@@ -13,7 +13,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"src/trunq/_async": "src/trunq/_sync", "tests/client/_async": "tests/client/_sync"}
+FOLDERS = {
+    "src/trunq/_async": "src/trunq/_sync",
+    "src/trunq/connection/_async": "src/trunq/connection/_sync",
+    "tests/client/_async": "tests/client/_sync",
+}
 
 RULES = [
     (r"\b(Abstract)?Async([A-Z]\w*)", r"\1\2"),

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from itertools import count
 from typing import Any, Final, cast
 
@@ -88,6 +87,12 @@ FACADES: Final = ("pgq",)
 
 _ORDER: Final = {"schema.sql": 0, "view.sql": 2, "role.sql": 3}
 """Which files of a facade come before the others, and which after them."""
+
+_FUNCTION: Final = re.compile(
+    r"(?m)^create or replace (?:function|procedure) (?P<made>[\w.]+)\((?P<taken>[^()]*)\)"
+    r"|^(?:comment|\w+ execute) on (?:function|procedure) (?P<named>[\w.]+)(?= (?:is|to|from)\b)"
+)
+"""Where a file makes a function, and where it names one that it has made."""
 
 _MISFITS: Final = (
     psycopg.errors.DuplicateColumn,
@@ -323,26 +328,22 @@ def render(since: int = 0, facade: str | None = None) -> str:
 def migrations() -> tuple[Migration, ...]:
     """Every migration, in order; their numbers are 1, 2, 3 without a gap."""
     return tuple(
-        Migration(int(path.name[:4]), path.name.removesuffix(".sql"), path.read_text(encoding="utf-8"))
-        for path in _sql_files("migrations")
+        Migration(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in _read("migrations")
     )
 
 
 @cache
 def function_files() -> tuple[tuple[str, str], ...]:
     """Path and text of every file of functions, in the order they are applied."""
-    return tuple(
-        (f"{folder}/{path.name}", path.read_text(encoding="utf-8"))
-        for folder in ("functions", "queue", "lanes", "unique")
-        for path in _sql_files(folder)
-    )
+    folders = ("functions", "queue", "lanes", "unique")
+    return tuple((f"{folder}/{name}", _sign(sql)) for folder in folders for name, sql in _read(folder))
 
 
 @cache
 def facade_files(facade: str) -> tuple[tuple[str, str], ...]:
     """Path and text of every file of a facade, in the order they are applied."""
-    paths = sorted(_sql_files(f"facades/{facade}"), key=lambda path: _ORDER.get(path.name, 1))
-    return tuple((f"facades/{facade}/{path.name}", path.read_text(encoding="utf-8")) for path in paths)
+    found = sorted(_read(f"facades/{facade}"), key=lambda file: _ORDER.get(file[0], 1))
+    return tuple((f"facades/{facade}/{name}", _sign(sql)) for name, sql in found)
 
 
 def newest() -> int:
@@ -350,11 +351,22 @@ def newest() -> int:
     return migrations()[-1].number
 
 
-def _sql_files(folder: str) -> list[Traversable]:
-    return sorted(
-        (path for path in (files("trunq") / "sql" / folder).iterdir() if path.name.endswith(".sql")),
-        key=lambda path: path.name,
-    )
+def _read(folder: str) -> list[tuple[str, str]]:
+    paths = (path for path in (files("trunq") / "sql" / folder).iterdir() if path.name.endswith(".sql"))
+    return sorted((path.name, path.read_text(encoding="utf-8")) for path in paths)
+
+
+def _sign(sql: str) -> str:
+    """Name functions with their arguments: a former version's, with others, may still be in the database."""
+    made: dict[str, str] = {}
+
+    def complete(found: re.Match[str]) -> str:
+        if found["named"]:
+            return f"{found[0]}({made[found['named']]})"
+        made[found["made"]] = ",".join(re.split(r"\sdefault\s", one)[0] for one in found["taken"].split(","))
+        return found[0]
+
+    return _FUNCTION.sub(complete, sql)
 
 
 @contextmanager
@@ -418,8 +430,9 @@ def _record(migration: Migration) -> str:
 
 
 def _finish() -> str:
-    """The last step: queues are to follow, what was changed by hand is again, and the checksum is noted."""
-    return f"""select trunq._note_settings();
+    """The last step: functions get doors, queues are to follow, what was changed by hand is again."""
+    return f"""select trunq._add_doors();
+select trunq._note_settings();
 select trunq._outdate_queues(current_setting('trunq.changes')::jsonb);
 comment on schema trunq_data is '{_mark()}';"""
 

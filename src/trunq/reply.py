@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import selectors
-import socket
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
-from psycopg import Cursor, sql
+from psycopg import Cursor, Notify
 from psycopg.rows import tuple_row
 
 from trunq.call import Call
+from trunq.connection._sync.listener import Listener
+from trunq.connection._sync.session import open_connection
 from trunq.connection.backoff import first_line, is_retryable, pause_after
-from trunq.connection.session import PROBE, adapt, is_pooled
-from trunq.connection.silence import Watched
+from trunq.connection.ear import Ear
 from trunq.errors import ClientClosed, MessageFailed, MessageTooLarge, translate
 from trunq.record import Reply
 from trunq.wire.array import adapt_arrays, bigint_array
@@ -80,9 +78,7 @@ class Replies:
         self._waiting: dict[Question, Waiting] = {}
         self._new: set[Question] = set()
         self._thread: threading.Thread | None = None
-        self._bell, self._hearing = socket.socketpair()
-        self._bell.setblocking(False)
-        self._hearing.setblocking(False)
+        self._ear = Ear()
         self._is_closed = False
 
     def wait_for(self, question: Question) -> Future[Reply]:
@@ -97,7 +93,7 @@ class Replies:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="trunq-replies", daemon=True)
                 self._thread.start()
-            self._ring()
+            self._ear.wake()
         return future
 
     def leave(self, question: Question, future: Future[Reply]) -> None:
@@ -108,23 +104,18 @@ class Replies:
                 waiting.futures.remove(future)
                 if not waiting.futures:
                     del self._waiting[question]
-                    self._ring()
+                    self._ear.wake()
 
     def close(self) -> None:
         """End the thread and its connection; who still waits gets ClientClosed."""
         with self._lock:
             self._is_closed, thread = True, self._thread
-            self._ring()
+            self._ear.wake()
         self._fail(self._asked(), ClientClosed("this client was closed while a result was awaited"))
         if thread is not None:
             thread.join(timeout=5)
         if thread is None or not thread.is_alive():
-            self._bell.close()
-            self._hearing.close()
-
-    def _ring(self) -> None:
-        with suppress(BlockingIOError):
-            self._bell.send(b"\0")
+            self._ear.close()
 
     # In the thread
 
@@ -132,7 +123,7 @@ class Replies:
         failures = 0
         while True:
             try:
-                listening = _Listening(self._conninfo, self._hearing)
+                listening = _Listening(self._conninfo, self._ear)
                 try:
                     failures = 0
                     self._attend(listening)
@@ -276,32 +267,20 @@ def _ours(error: psycopg.Error) -> Exception:
 class _Listening:
     """A connection that listens, and how to wait on it. Raises psycopg.Error when it is lost."""
 
-    def __init__(self, conninfo: str, bell: socket.socket) -> None:
-        self._bell = bell
-        self._connection = Watched.connect(conninfo, autocommit=True)
-        try:
-            probed = self._connection.execute(PROBE).fetchone() or (0, "")
-            self.listens = not is_pooled(self._connection, probed)
-            """Whether notifications come; through a pooler they do not."""
-            for statement in adapt(self._connection, probed):
-                self._connection.execute(statement)
-        except BaseException:
-            self._connection.close()
-            raise
+    def __init__(self, conninfo: str, ear: Ear) -> None:
+        self._listener = Listener(open_connection(conninfo), self._hear, ear)
+        self.listens = not self._listener.is_pooled
+        """Whether notifications come; through a pooler they do not."""
         self._queues: dict[str, str] = {}
         self._heard: dict[str, set[int] | None] = {}
         self._strange: set[str] = set()
-        self._connection.add_notify_handler(lambda told: self._hear(told.channel, told.payload))
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._connection.fileno(), selectors.EVENT_READ)
-        self._selector.register(bell, selectors.EVENT_READ)
 
     def listen(self, queue: str) -> None:
         """Hear of a queue's replies from now on."""
         if not self.listens or queue in self._queues.values():
             return
         ((channel,),) = self._execute(Call("reply_channel", {"queue": queue}))
-        self._connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+        self._listener.listen(channel)
         self._queues[channel] = queue
 
     def replies(self, queue: str, subscription: str, ids: list[int], *, check: bool) -> list[Reply]:
@@ -311,33 +290,21 @@ class _Listening:
 
     def wait(self, seconds: float) -> dict[str, set[int] | None]:
         """Wait for a notification, or the bell; returns what was heard, by queue."""
-        if not self._heard:
-            ready = {key.fileobj for key, _ in self._selector.select(seconds)}
-            with suppress(BlockingIOError):
-                while self._bell in ready and self._bell.recv(4096):
-                    pass
-            if ready - {self._bell}:
-                self._read()
+        self._listener.wait(seconds)
         heard, self._heard = self._heard, {}
         return heard
 
     def close(self) -> None:
         """Close the connection."""
-        self._selector.close()
-        self._connection.close()
+        self._listener.close()
 
     def _execute(self, call: Call) -> list[tuple[Any, ...]]:
-        cursor = Cursor(self._connection, row_factory=tuple_row)
+        cursor = Cursor(self._listener.connection, row_factory=tuple_row)
         adapt_arrays(cursor)
         return cursor.execute(call.statement, call.values, binary=call.has_arrays).fetchall()
 
-    def _read(self) -> None:
-        pgconn = self._connection.pgconn
-        pgconn.consume_input()
-        while (told := pgconn.notifies()) is not None:
-            self._hear(told.relname.decode(), told.extra.decode())
-
-    def _hear(self, channel: str, payload: str) -> None:
+    def _hear(self, notification: Notify) -> None:
+        channel, payload = notification.channel, notification.payload
         if (queue := self._queues.get(channel)) is None:
             return
         ids = ids_told(payload)

@@ -24,6 +24,8 @@ def test_limits_of_lanes_hold_while_workers_die_freeze_and_lose_their_connection
         name = chance(["first", "second"])
         fleet.kill_worker(name)
         fleet.start_worker(name)
+        # One that cannot connect when it starts ends.
+        fleet.wait_until_all_run()
         fleet.terminate_connections()
     fleet.wait_for(4 * STEP)
     fleet.freeze_worker("second")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -13,7 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunq import Client
+from trunq import Client, Worker
+from trunq.leader import Leader
+from trunq.pipeline import Pipeline
+from trunq.pipeline.lookout import Lookout
+from trunq.pipeline.run import Executor
 from trunq.wire.scalar import LARGEST, ids_told
 from waiting import PATIENCE, wait_until
 
@@ -86,7 +93,8 @@ def test_who_awaits_a_result_gets_it_and_forged_ones_are_logged_once(
 ) -> None:
     id = client.publish("orders", 1, awaited=True)
     listening = (
-        "select count(*) from pg_stat_activity where datname = current_database() and query ~* 'list_replies'"
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        " and query ~* 'list_replies'"
     )
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.result, "orders", id, timeout=PATIENCE)
@@ -115,3 +123,104 @@ def test_who_listens_hears_what_is_published(client: Client, connection: psycopg
             assert 0 <= found.first <= found.last <= LARGEST
             found = threads.submit(next, heard).result(PATIENCE)
     heard.close()
+
+
+Proof = Callable[[], object]
+"""Does something that the listener must hear of; true when it did."""
+
+
+@contextmanager
+def in_a_thread(running: Worker | Leader) -> Iterator[None]:
+    """Run it beside the test; it must end in good order."""
+    thread = threading.Thread(target=lambda: asyncio.run(running.run_async()))
+    thread.start()
+    try:
+        yield
+        assert thread.is_alive()
+    finally:
+        running.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def a_worker(dsn: str, client: Client) -> Iterator[Proof]:
+    worker = Worker("orders", dsn=dsn, poll=3600)
+    handled: list[int] = []
+    worker.handler("*")(lambda message: handled.append(message.id))
+    with in_a_thread(worker):
+        yield lambda: client.publish("orders", 1) and wait_until(lambda: handled)
+
+
+@contextmanager
+def a_stream(dsn: str, client: Client) -> Iterator[Proof]:
+    client.subscribe("orders", "ledger", mode="exclusive")
+    stream = client.stream("orders", "ledger", "reader", poll=3600)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(next, iter(stream))
+        try:
+            yield lambda: client.publish("orders", 1) and first.result(PATIENCE)
+        finally:
+            stream.stop()
+
+
+@contextmanager
+def a_leader(dsn: str, client: Client) -> Iterator[Proof]:
+    leader = Leader(dsn)
+    with in_a_thread(leader):
+        wait_until(lambda: leader.performed.calls.get("fire"))
+
+        def is_fired() -> object:
+            client.create_schedule("often", "orders", every=1)
+            return wait_until(lambda: client.list_messages("orders"))
+
+        yield is_fired
+
+
+@contextmanager
+def triggers(dsn: str, client: Client) -> Iterator[Proof]:
+    client.create_queue("pipelines")
+    source, sink = {"format": "queue", "queue": "orders"}, {"format": "table", "table": "copied"}
+    triggers: tuple[dict[str, Any], ...] = ({"continuous": True}, {"on": "message", "queue": "orders"})
+    for name, trigger in zip(("following", "woken"), triggers, strict=True):
+        made = Pipeline(name, source=source, sink=sink, trigger=trigger)
+        client.create_pipeline(name, made.definition)
+    lookout = Lookout(dsn, Executor(client, dsn).control)
+    lookout.start()
+    try:
+        # The first run is asked for by the one that follows: it listens.
+        wait_until(lambda: client.list_messages("pipelines"))
+        yield (
+            lambda: (
+                client.publish("orders", 1)
+                and wait_until(lambda: len(client.list_messages("pipelines")) == 2)
+            )
+        )
+    finally:
+        lookout.stop()
+
+
+LISTENERS = [a_worker, a_stream, a_leader, triggers]
+CHANNELS = ["trunq_schedules", "trunq_pipelines"]
+"""Besides that of the queue."""
+
+HOLDS = "select count(*) from pg_locks where classid = trunq._lock_class('bell') and granted"
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_forged_notifications_do_no_harm(
+    listener: Callable[[str, Client], AbstractContextManager[Proof]],
+    database: str,
+    client: Client,
+    connection: psycopg.Connection[Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING), listener(database, client) as is_heard:
+        if listener in (a_worker, a_stream):
+            wait_until(lambda: connection.execute(HOLDS).fetchone() == (1,))
+        for channel in (*CHANNELS, client.queue_channel("orders")):
+            notify_all(connection, channel)
+        assert is_heard()
+    told = [record.getMessage() for record in caplog.records]
+    assert [text for text in told if "is no id of a message" not in text] == []
+    assert len(told) <= 1

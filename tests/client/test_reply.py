@@ -28,6 +28,7 @@ from trunq import (
     Worker,
     reply,
 )
+from trunq.connection._sync.watched import Watched
 from trunq.embedded import Embedded
 from waiting import async_wait_until, wait_until
 
@@ -252,7 +253,7 @@ def test_behind_a_pooler_one_connection_polls_for_all(
 def test_where_nothing_is_notified_one_connection_polls_for_all(
     client: Client, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply, "is_pooled", lambda *_: True)
+    monkeypatch.setattr(Watched, "is_pooled", True)
     ids = client.publish_many("orders", list(range(WAITERS)), awaited=True)
     with ThreadPoolExecutor(WAITERS) as threads:
         waiting = [threads.submit(client.result, "orders", id, timeout=PATIENCE) for id in ids]

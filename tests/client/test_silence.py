@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from trunq import AsyncClient, Client
 from trunq.connection.silence import limit
 from trunq.embedded import Embedded
 from trunq.mover import Mover
+from trunq.spark.connection import Database
 from waiting import async_wait_until, wait_until
 
 LONG = "select pg_sleep(4)"
@@ -176,6 +178,47 @@ async def test_a_sleeping_stream_notices_that_nothing_comes(
         stream.stop()
         async with asyncio.timeout(PATIENCE):
             await reading
+
+
+def test_who_listens_to_a_quiet_queue_keeps_the_connection_and_misses_nothing(
+    work: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(proxy.dsn) as client, ThreadPoolExecutor(1) as threads:
+        client.set_publishing("work", announce=True)
+        heard = client.listen("work")
+        first = threads.submit(next, heard)
+        listening = "select count(*) from pg_stat_activity where query ~* '^listen \"trunq'"
+        wait_until(lambda: work.connection.execute(listening).fetchone() == (1,))
+        work.connection.execute(LONG)
+        work.publish()
+        assert first.result(PATIENCE)
+        heard.close()
+    assert caplog.text == ""
+
+
+async def test_who_listens_notices_that_nothing_comes(
+    work: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncClient(proxy.dsn) as client:
+        await client.set_publishing("work", announce=True)
+        heard = client.listen("work")
+        first = asyncio.create_task(anext(aiter(heard)))
+        listening = "select count(*) from pg_stat_activity where query ~* '^listen \"trunq'"
+        await async_wait_until(lambda: work.connection.execute(listening).fetchone() == (1,))
+        proxy.silence()
+        await async_wait_until(lambda: "not listening to queue work for now" in caplog.text)
+        await async_wait_until(lambda: work.connection.execute(listening).fetchone() == (1,))
+        work.publish()
+        async with asyncio.timeout(PATIENCE):
+            assert await first
+
+
+def test_what_the_driver_of_spark_asks_goes_on_after_a_silence(proxy: Proxy) -> None:
+    database = Database(lambda: proxy.dsn)
+    for _ in range(2):
+        assert database.run(lambda connection: connection.execute("select 1").fetchone()) == (1,)
+        proxy.silence()
+    database.close()
 
 
 async def test_a_mover_moves_each_message_once_over_a_silence(work: Engine, proxy: Proxy) -> None:

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 from pipeline.piping import Bench
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.run import Executor
-from trunq.pipeline.sink import lake
+from trunq.pipeline.sink import directory, lake, parquet
 from trunq.pipeline.sink.directory import StageDirectory
 
 TABLE = {"format": "table", "table": "source"}
@@ -78,6 +78,30 @@ def test_files_are_on_the_disk_before_the_log_names_them(
     assert len(named) == (2 if mode == "partitions" else 1)
 
 
+def test_parquet_files_are_on_the_disk_before_their_directory_has_its_name(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that name is before the run ends."""
+    synced: set[int] = set()
+    sync, rename, finish = directory.sync, Path.rename, Control.finish
+    for module in (directory, parquet):
+        monkeypatch.setattr(module, "sync", lambda path: (synced.add(path.stat().st_ino), sync(path)))
+
+    def check_files(self: Path, target: Path) -> Path:
+        assert {each.stat().st_ino for each in (self, *self.iterdir())} <= synced
+        synced.clear()
+        return rename(self, target)
+
+    def check_name(self: Control, run: Run, number: int, attempt: int) -> Any:
+        assert Path("moved").stat().st_ino in synced
+        return finish(self, run, number, attempt)
+
+    monkeypatch.setattr(Path, "rename", check_files)
+    monkeypatch.setattr(Control, "finish", check_name)
+    assert filled.run(filled.make(TABLE, {"format": "parquet", "path": "moved"}))["rows_out"] == 2
+    assert len([*Path("moved").glob("run-*/*.parquet")]) == 1
+
+
 def test_a_sink_commits_to_the_disk_where_others_need_not(filled: Bench) -> None:
     how = "text default current_setting('synchronous_commit')"
     filled.sql(f"create table moved (id int, word text, how {how})")
@@ -104,6 +128,23 @@ def test_a_commit_that_fails_after_its_entry_is_in_the_log_keeps_its_files(
     monkeypatch.setattr(DeltaTable, "create_write_transaction", fail)
     assert filled.run(filled.make(TABLE, DELTA))["rows_out"] == 2
     assert sorted(DeltaTable("moved").to_pyarrow_table()["id"].to_pylist()) == [1, 2]
+
+
+def test_a_run_that_was_killed_behind_the_commit_is_done_by_its_mark(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = filled.client.run_pipeline(filled.make(TABLE, {"format": "table", "table": "moved"}))
+
+    def kill(*given: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(Control, "finish", kill)
+        filled.execute(message)
+    assert filled.one("select count(*) from moved") == 2
+    done = filled.execute(message)
+    assert (done["number"], done["outcome"], done["rows_out"]) == (1, "done", 2)
+    assert filled.one("select count(*) from moved") == 2
 
 
 def test_a_run_that_begins_leaves_the_stage_of_a_backfill(tmp_path: Path) -> None:

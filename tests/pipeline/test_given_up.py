@@ -13,6 +13,7 @@ import pytest
 from pipeline.attempting import FIRST, TABLE, Attempt, begin, words
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline, TrunqError
+from trunq.pipeline.control import Control
 from trunq.pipeline.errors import RunOver
 from trunq.pipeline.watch import Watch
 
@@ -171,6 +172,26 @@ def test_what_is_given_up_is_in_the_sink_once_or_never_whoever_still_works_at_it
     assert sorted(words(bench, kind)) == ["frozen"] * 3 + ["next"] * 3
     ended = "cancelled" if way == "cancel" else "skipped"
     assert outcomes(bench, name) == [ended, "done", "done", "done", ended, "done"]
+
+
+def test_a_run_that_is_given_up_while_its_rows_are_staged_is_not_committed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.sql("create table source (id int); insert into source values (1)")
+    name = bench.make(SOURCE, TABLE)
+    stage = Control.stage
+
+    def late(self: Control, *given: Any) -> bool:
+        bench.sql("update trunq.pipeline_run set held_until = null")
+        assert bench.client.cancel_pipeline(name)
+        return stage(self, *given)
+
+    with monkeypatch.context() as patch, pytest.raises(RunOver):
+        patch.setattr(Control, "stage", late)
+        bench.run(name)
+    assert bench.one("select count(*) from moved") == 0
+    assert bench.run(name)["rows_out"] == 1
+    assert outcomes(bench, name) == ["cancelled", "done"]
 
 
 def test_a_state_that_was_set_after_a_run_was_given_up_stays(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from pipeline.attempting import FIRST, SINKS, Attempt, begin, words
@@ -20,6 +22,8 @@ from pipeline.piping import Bench
 from scope import share, some
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.errors import StageLost
+from trunq.pipeline.sink import Mark
+from waiting import wait_until
 
 ORDERS = sorted({("A", *order) for order in permutations("AABBB")})
 """In which two attempts that are staged write their rows down, commit and finish."""
@@ -99,6 +103,34 @@ def test_of_two_that_commit_at_the_same_time_one_is_in_the_sink(
         meeting.check(both, round)
 
 
+def test_of_two_that_commit_a_later_run_one_waits_and_finds_it_taken(
+    bench: Bench, made: Callable[[str], str]
+) -> None:
+    """At the first run, the row of the mark is new, and Postgres itself has the second wait."""
+    meeting = Meeting(bench, made("append"), "append")
+    both = meeting.next()
+    for word in ORDERS[0]:
+        next(both[word].steps)()
+    meeting.check(both, "first")
+    both = meeting.next()
+    for attempt in both.values():
+        next(attempt.steps)()
+    waiting = (
+        "select count(*) from pg_stat_activity"
+        " where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    with ThreadPoolExecutor(2) as pool, psycopg.connect(bench.dsn) as holder:
+        holder.execute("lock table moved in access exclusive mode")
+        commits = [pool.submit(next(attempt.steps)) for attempt in both.values()]
+        wait_until(lambda: bench.one(waiting) == 2)
+        holder.commit()
+        for each in commits:
+            each.result(120)
+    for attempt in both.values():
+        next(attempt.steps)()
+    meeting.check(both, "second")
+
+
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_cancelled_run_that_somebody_still_works_at_brings_nothing(
     bench: Bench, made: Callable[[str], str], kind: str
@@ -127,6 +159,8 @@ def test_a_stage_that_a_crash_emptied_is_noticed(bench: Bench, made: Callable[[s
         path.unlink()
     with pytest.raises(StageLost, match="3 rows of run 1"):
         attempt.commit()
+    # Nothing says that the run is there.
+    assert attempt.sink.applied(attempt.run) == Mark()
     assert kind == "parquet" or words(bench, kind) == []
     assert not [*Path("moved").glob("run-*")]
 

@@ -11,7 +11,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import answer, ask, burn, call, drain, fetch, lease, named, new_names, publish, refused, state
+from calling import (
+    answer,
+    ask,
+    burn,
+    call,
+    drain,
+    fetch,
+    lease,
+    move_clock,
+    named,
+    new_names,
+    publish,
+    refused,
+    state,
+)
 from trunq import history, install
 from trunq.embedded import Embedded
 
@@ -145,7 +159,7 @@ def test_a_prepared_transaction_survives_with_its_locks_and_messages(spare: Embe
     session = open_one()
     burn(session, 3)
     assert drain(session, "q") == []
-    session.execute("set trunq.clock_offset = '1 hour'")
+    move_clock(session, "1 hour")
     assert ask(session, "reap", queue="q") == 0
     session.execute("commit prepared 'survivor'")
     assert ask(session, "reap", queue="q") == 0

@@ -214,6 +214,27 @@ def test_an_extension_that_has_not_committed_yet_keeps_its_lease(
     assert state(session, queue, id).state == "done"
 
 
+def test_a_lease_extended_while_the_reaper_ends_another_is_kept(
+    session: Connection,
+    other: Connection,
+    reaper: Connection,
+    queue: str,
+    meanwhile: Any,
+    open_session: Connect,
+) -> None:
+    """The reaper had found it due: it asks again under the lock of the lease."""
+    ids = publish(session, queue, 2)
+    due, held = lease(session, queue, lease_time=SHORT), lease(session, queue, lease_time=2 * SHORT)
+    fetch(other, f"select 1 from trunq_data.{queue}_lease where lease_id = %s for update", due.lease_id)
+    slow = meanwhile(reap, reaper, queue, "1 hour")
+    wait_until_blocked(open_session(), reaper)
+    ask(session, "extend", **held.named, lease_time=timedelta(hours=2))
+    other.commit()
+    assert slow.result(120) == 1
+    assert answer(session, "ack", held) == 1
+    assert drain(session, queue) == ids[:1]
+
+
 def test_an_extension_that_was_rolled_back_does_not(
     session: Connection, other: Connection, reaper: Connection, queue: str
 ) -> None:

@@ -254,6 +254,26 @@ def test_leases_emptied_while_workers_wait_lose_no_position(
     assert drain(session, QUEUE) == ids
 
 
+def test_an_answer_that_commits_between_check_and_lock_keeps_its_receipt(
+    session: Connection, rotator: Connection, connect: Connect, meanwhile: Any
+) -> None:
+    """Without it, its lease would look open, and be reaped."""
+    empty_the_log(session, rotator)
+    assert [rotate(rotator), rotate(rotator)] == [1, 1], "the position is carried, and the leases go"
+    worker = connect(autocommit=False)
+    # As one who has answered something before.
+    worker.execute(f"lock table trunq_data.{QUEUE}_receipt in row exclusive mode".encode())
+    rotation = meanwhile(rotate, rotator)
+    wait_until_blocked(session, rotator)
+    (id,) = publish(session, QUEUE)
+    held = lease(worker, QUEUE)
+    assert held.ids == [id]
+    assert answer(worker, "ack", held) == 1
+    worker.commit()
+    assert rotation.result(120) is None
+    assert [row.state for row in call(session, "list_messages", queue=QUEUE) if row.id == id] == ["done"]
+
+
 def test_a_batch_in_flight_keeps_the_position_it_goes_from(
     session: Connection, rotator: Connection, connect: Connect
 ) -> None:

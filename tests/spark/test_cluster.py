@@ -104,7 +104,7 @@ def test_each_effect_once_and_in_order_though_an_executor_and_a_daemon_are_kille
 ) -> None:
     publish(connection, "work", "effect", MESSAGES)
     publish(connection, "ordered", "stumble", OF_EACH_KEY, KEYS)
-    driver = start(*ON_SPARK, cluster.master, "--until-empty", "--queue", "work", "--queue", "ordered")
+    driver = start(*ON_SPARK, cluster.master, "--until-idle", "--queue", "work", "--queue", "ordered")
 
     def effects(more_than: int) -> Callable[[], bool]:
         def are_there() -> bool:

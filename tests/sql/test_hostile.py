@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -209,3 +210,28 @@ def test_a_publisher_cannot_forge_or_delete_messages_of_another_queue(
     finally:
         session.execute(f"drop owned by {role}; drop role {role}".encode())
     assert lease(session, queue, 5).ids == ids
+
+
+def test_a_publisher_writes_what_a_message_says_and_not_where_readers_find_it(
+    session: Connection, queue: str, open_session: Connect
+) -> None:
+    """One with a transaction or a segment of its maker's choice would be read never, or twice."""
+    role = f"forger_{queue}"
+    session.execute(f"create role {role}".encode())
+    columns = session.execute(
+        "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped",
+        (f"trunq_log.{queue}",),
+    ).fetchall()
+    allowed = set()
+    try:
+        ask(session, "grant_role", queue=queue, role="publisher", grantee=role)
+        forger = open_session()
+        forger.execute(f"set role {role}".encode())
+        for (column,) in columns:
+            with suppress(psycopg.errors.InsufficientPrivilege):
+                forger.execute(f"insert into trunq_log.{queue} ({column}) values (default)".encode())
+                allowed.add(column)
+    finally:
+        session.execute(f"drop owned by {role}; drop role {role}".encode())
+    assert {"txid", "segment", "id"} < {column for (column,) in columns}
+    assert allowed == {"priority", "key", "kind", "payload", "body", "headers", "options", "due_at"}

@@ -335,3 +335,51 @@ def test_two_sessions_lease_different_messages(
     other = open_session()
     taken = [lease(each, queue).ids[0] for each in (session, other) * 3]
     assert taken == ids
+
+
+@pytest.mark.parametrize("lanes", [None, "key"])
+@pytest.mark.parametrize("setting", ["expired", "cancelled", "replaced"])
+def test_what_a_worker_sets_decides_no_message(
+    connection: Connection, lanes: str | None, setting: str
+) -> None:
+    ask(connection, "create_queue", queue="work", lanes=lanes, unique="replace")
+    ids = publish(connection, "work", 3, keys=["a"])
+    ask(connection, "cancel", queue="work", ids=[publish(connection, "work")[0]])
+    forged = f"{ids[0]}:{ids[1]}" if setting == "replaced" else str(ids[0])
+    with connection.transaction():
+        connection.execute("select set_config(%s, %s, true)", (f"trunq.{setting}", forged))
+        held = lease(connection, "work", 10)
+    assert held.ids == ids
+    assert answer(connection, "ack", held) == 3
+    assert fetch(connection, "select count(*) from trunq.dead where id = any (%s)", ids) == 0
+
+
+@pytest.mark.parametrize("lanes", [None, "key", "priority"])
+@pytest.mark.parametrize("count", [1, 4, 100])
+def test_a_lease_hands_out_what_is_left_between_messages_that_are_over(
+    connection: Connection, lanes: str | None, count: int
+) -> None:
+    """By whichever way each is over, and in its order."""
+    ask(connection, "create_queue", queue="work", lanes=lanes, unique="replace")
+    live, over = [], {}
+    for n in range(3):
+        live.append(ask(connection, "publish", queue="work"))
+        for why in ("replaced", "live"):
+            (row,) = call(connection, "publish_unique", queue="work", payload="1", unique_key=f"k{n}")
+            live.append(row.id) if why == "live" else over.update({row.id: "replaced"})
+        over[ask(connection, "publish", queue="work", max_age="1 microsecond")] = "expired"
+        cancelled = ask(connection, "publish", queue="work")
+        call(connection, "cancel", queue="work", ids=[cancelled])
+        over[cancelled] = "cancelled"
+    found: list[int] = []
+    while held := lease(connection, "work", count):
+        assert len(held.ids) <= count
+        found += held.ids
+        assert answer(connection, "ack", held) == len(held.ids)
+    assert found == live
+    dead = connection.execute("select id, reason from trunq.dead").fetchall()
+    replaced = connection.execute(
+        "select unnest(ids), 'replaced' from trunq_data.work_receipt where outcome = 'p'"
+    ).fetchall()
+    assert dict(dead) | dict(replaced) == over
+    assert fetch(connection, "select sum(size) from trunq_data.work_receipt") == len(live) + len(over)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from psycopg.types.json import Jsonb
 from calling import answer, ask, call, fetch, lease, publish, refresh, refused
 from conftest import Connect
 from granting import EVERYBODY, MAY, OWNER, ROLES, granting, make_shop, me, outcome
+from trunq import install
 
 Connection = psycopg.Connection[Any]
 
@@ -61,6 +63,33 @@ def test_each_function_has_its_place_in_the_table(shop: Connection) -> None:
     assert {(schema, name.partition("specimen_")[2]) for schema, name in privileged} == {
         ("trunq_queue", verb) for verb in OF_A_QUEUE
     }
+
+
+def test_each_function_of_the_table_begins_with_its_doors_and_no_file_says_so(shop: Connection) -> None:
+    rows = shop.execute(
+        "select d.function, d.doors, p.prosrc from trunq._doors() d left join pg_proc p"
+        " on p.pronamespace = 'trunq'::regnamespace and p.proname = d.function"
+    ).fetchall()
+    assert len({name for name, _, _ in rows}) == len(rows) > 60
+    for name, doors, source in rows:
+        # Those that list all queues come to that first.
+        each = r"(?:  if p_queue is null .*\n    .*\n    return;\n  end if;\n)?"
+        queue = r"(?:p_queue|trunq\._memo_queue\(p_scope\))"
+        begins = rf"\nbegin\n{each}  declare\n    v_door .* trunq\._door\({queue}, '(.*)'\);"
+        found = re.search(begins, source)
+        assert found is not None, name
+        assert found[1] == "{" + ",".join(doors) + "}", name
+    asking = {name for name, text in install.function_files() if re.search(r"trunq\._(door|open_to)\(", text)}
+    # A worker tells of itself to several queues at once.
+    assert asking == {"functions/door.sql", "functions/rank.sql"}
+
+
+def test_an_install_refuses_doors_to_what_is_no_function(shop: Connection) -> None:
+    with shop.transaction(force_rollback=True):
+        definition = fetch(shop, "select pg_get_functiondef('trunq._doors'::regproc)")
+        shop.execute(definition.replace("{list_replies}", "{list_replies,lost_name}").encode())
+        with pytest.raises(psycopg.errors.RaiseException, match="lost_name"), shop.transaction():
+            shop.execute("select trunq._add_doors()")
 
 
 def test_what_runs_with_the_owner_s_rights_is_executed_by_its_role_alone(
@@ -345,24 +374,18 @@ def test_memos_of_a_queue_are_those_of_its_roles(
             call(session, "list_memos", scope=scope)
     with refused("42501"):
         call(session, "list_memos")
-    # Behind the door of its queue it asks for the scope of another.
-    with refused("42501", "keep their memos in its scope"):
-        arguments = [
-            "p_scope",
-            "other",
-            "p_name",
-            "page",
-            "p_value",
-            "1",
-            "p_expires",
-            None,
-            "p_expected",
-            None,
-        ]
-        door = {"worker": "work", "admin": "administer"}[role]
-        session.execute(
-            f"select * from trunq_queue.mine_{door}('_set_memo', %s) t(v text)".encode(), (arguments,)
-        )
+    # Behind the door of its queue it asks for the scope of another, or of two, or of none.
+    door = {"worker": "work", "admin": "administer"}[role]
+    for arguments, refusal in (
+        (["p_scope", "other"], "keep their memos in its scope"),
+        (["p_prefix", "p_scope", "p_after", "mine", "p_scope", "other"], "keep their memos in its scope"),
+        (["p_prefix", "p_scope", "p_after", "mine"], "keep their memos in its scope"),
+        (["p_scope", "mine", "p_scope", "other"], "more than one row"),
+    ):
+        with pytest.raises(psycopg.Error, match=refusal):
+            session.execute(
+                f"select * from trunq_queue.mine_{door}('list_memos', %s) t(v text)".encode(), (arguments,)
+            )
 
 
 def test_who_awaits_reads_replies_and_who_reads_finds_references(

@@ -193,6 +193,7 @@ def test_a_role_without_rights_sees_the_process_role_and_application(
 
 def test_a_look_at_many_queues_holds_the_locks_of_none(session: psycopg.Connection[Any]) -> None:
     queues = [Engine(session, next(new_names("many"))).create() for _ in range(12)]
+    queues.append(Engine(session, next(new_names("many"))).create(lanes="key", hold_at_most="1 day"))
     for each in queues:
         each.publish()
     with session.transaction(), queues[0].clock("6 minutes"):

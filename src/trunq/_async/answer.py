@@ -9,7 +9,6 @@ from trunq._async.access import AsyncAccess
 from trunq.call import Call
 from trunq.connection.given import AsyncGiven
 from trunq.held import Held, Leased, for_each, only_one
-from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
 from trunq.wire.scalar import Interval, interval
 from trunq.word import Backoff
@@ -333,22 +332,6 @@ class AsyncAnswers(AsyncAccess):
             "delays": interval_array("delays", delays),
         }
         return await self._answer(connection, "release", held, arguments)
-
-    async def list_fates(
-        self,
-        queue: str,
-        subscription: str,
-        ids: Iterable[int],
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> list[Fate]:
-        """What became of messages that were not acked: when each runs again, or why it is dead.
-
-        Ask in the transaction of the answer. One that runs again at once is not among them.
-        """
-        return await self._records(
-            connection, Fate, "list_fates", queue=queue, subscription=subscription, ids=bigint_array(ids)
-        )
 
     async def _answer(
         self, connection: AsyncGiven | None, function: str, held: Held, arguments: dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trunq._async.access import AsyncAccess
+from trunq._async.passing import AsyncPassing
 from trunq.call import Call
 from trunq.connection.given import AsyncGiven
 from trunq.record import (
@@ -19,7 +19,7 @@ OPENED: Final = Batch._fields[: Batch._fields.index("queue")]
 """The columns of `trunq.next_batch`."""
 
 
-class AsyncBatches(AsyncAccess):
+class AsyncBatches(AsyncPassing):
     """Batches."""
 
     async def next_batch(
@@ -113,33 +113,3 @@ class AsyncBatches(AsyncAccess):
             )
             for id, kind, key, payload, body, headers, priority, attempt, created_at, txid in rows
         ]
-
-    async def finish_batch(
-        self,
-        queue: str,
-        subscription: str,
-        batch_id: int,
-        token: int,
-        upto_txid: int | None = None,
-        upto_id: int | None = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> bool:
-        """Move the subscription past the batch; False when this reader finished it before.
-
-        With `upto_txid` and `upto_id`, only past that message of it: the next batch is the rest.
-
-        With `connection`, in the transaction that holds what the batch led to: both happen, or neither.
-        Raises LeaseLost when another reader has the batch, or has finished it.
-        """
-        finished: bool = await self._value(
-            connection,
-            "finish_batch",
-            queue=queue,
-            subscription=subscription,
-            batch_id=batch_id,
-            token=token,
-            upto_txid=upto_txid,
-            upto_id=upto_id,
-        )
-        return finished

@@ -6,12 +6,11 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from trunq._async.access import AsyncAccess
-from trunq.connection.given import AsyncGiven
+from trunq._async.passing import AsyncPassing
 from trunq.word import Bell
 
 
-class AsyncBells(AsyncAccess):
+class AsyncBells(AsyncPassing):
     """The bell."""
 
     async def take_bell(self, queue: str, *, connection: AsyncConnection[Any]) -> Bell:
@@ -27,8 +26,3 @@ class AsyncBells(AsyncAccess):
         """Give the bell back on waking up, and let the next sleeper know; False when we did not hold it."""
         given: bool = await self._value(connection, "give_bell", queue=queue)
         return given
-
-    async def queue_channel(self, queue: str, *, connection: AsyncGiven | None = None) -> str:
-        """The channel to LISTEN on for new messages."""
-        channel: str = await self._value(connection, "queue_channel", queue=queue)
-        return channel

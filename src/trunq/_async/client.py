@@ -1,89 +1,50 @@
-"""The client: one method per function of the database, with the names of its parameters."""
+"""The client: one method per function of the database, with the names of its parameters.
+
+Most only pass them on: those are in `passing`, which tools/client.py generates from the functions.
+"""
 
 from __future__ import annotations
 
 from trunq._async.answer import AsyncAnswers
-from trunq._async.archive import AsyncArchives
 from trunq._async.batch import AsyncBatches
 from trunq._async.bell import AsyncBells
 from trunq._async.cancel import AsyncCancelling
-from trunq._async.capture import AsyncCaptures
-from trunq._async.dead import AsyncDead
-from trunq._async.delayed import AsyncDelayed
 from trunq._async.delete import AsyncDeleting
 from trunq._async.gate import AsyncGates
-from trunq._async.group import AsyncGroups
-from trunq._async.history import AsyncHistory
-from trunq._async.lane import AsyncLanes
-from trunq._async.leader import AsyncLeading
 from trunq._async.lease import AsyncLeases
-from trunq._async.limit import AsyncLimits
 from trunq._async.memo import AsyncMemos
 from trunq._async.mover import AsyncMovers
-from trunq._async.pause import AsyncPauses
+from trunq._async.passing import AsyncPassing
 from trunq._async.pipeline import AsyncPipelines
 from trunq._async.progress import AsyncReporting
 from trunq._async.publish import AsyncPublishing
-from trunq._async.queue import AsyncQueues
-from trunq._async.rank import AsyncRankings
 from trunq._async.reading import AsyncReadings
-from trunq._async.reference import AsyncReferences
 from trunq._async.reply import AsyncResults
-from trunq._async.role import AsyncRoles
-from trunq._async.rotate import AsyncRotation
 from trunq._async.schedule import AsyncSchedules
-from trunq._async.statistics import AsyncStatistics
-from trunq._async.status import AsyncStatuses
-from trunq._async.stream import AsyncStreams
-from trunq._async.subscription import AsyncSubscriptions
-from trunq._async.taker import AsyncTakers
 from trunq._async.tenant import AsyncTenants
-from trunq._async.tick import AsyncTicks
 from trunq._async.unique import AsyncUniqueKeys
-from trunq._async.webhook import AsyncWebhooks
 from trunq.wire.habit import ClientHabits
 
 
 class AsyncClient(
     AsyncTenants,
-    AsyncQueues,
-    AsyncRoles,
-    AsyncSubscriptions,
-    AsyncPauses,
-    AsyncLimits,
     AsyncSchedules,
     AsyncPipelines,
-    AsyncWebhooks,
     AsyncUniqueKeys,
     AsyncPublishing,
     AsyncResults,
     AsyncMemos,
     AsyncGates,
-    AsyncCaptures,
     AsyncLeases,
-    AsyncLanes,
-    AsyncRankings,
     AsyncAnswers,
     AsyncReporting,
-    AsyncTicks,
     AsyncReadings,
     AsyncBatches,
-    AsyncStreams,
-    AsyncGroups,
     AsyncMovers,
     AsyncBells,
-    AsyncDelayed,
-    AsyncDead,
     AsyncCancelling,
     AsyncDeleting,
-    AsyncHistory,
-    AsyncReferences,
-    AsyncArchives,
-    AsyncTakers,
-    AsyncStatuses,
-    AsyncStatistics,
-    AsyncRotation,
-    AsyncLeading,
+    AsyncPassing,
     ClientHabits,
 ):
     """Everything trunq does.

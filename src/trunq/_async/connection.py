@@ -18,12 +18,13 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import AsyncConnectionPool, PoolClosed
 
 from trunq import install
-from trunq._async.pool import AsyncPool, configure, open_pool
+from trunq._async.pool import AsyncPool, open_pool
+from trunq.connection._async.session import open_connection
 from trunq.connection.address import address, complete
 from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
 from trunq.connection.home import AsyncHome
 from trunq.connection.session import PROBE, is_pooled
-from trunq.connection.silence import AsyncWatched, lend, lent
+from trunq.connection.silence import lend, lent
 from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 
 
@@ -121,13 +122,9 @@ class AsyncConnections:
             raise TypeError(
                 "a client that was given a pool cannot connect by itself: give it a connection string"
             )
-        connection = await AsyncWatched.connect(self._conninfo, autocommit=True, **parameters)
-        try:
-            await configure(connection)
-            lend(connection)
-        except BaseException:
-            await connection.close()
-            raise
+        connection = await open_connection(self._conninfo, **parameters)
+        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        lend(connection)
         return connection
 
     @asynccontextmanager

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from trunq._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
-from trunq.record import Deletion
 from trunq.wire.array import bigint_array
 
 
@@ -26,19 +25,3 @@ class AsyncDeleting(AsyncAccess):
         ids = [ids] if isinstance(ids, int) else ids
         found: int = await self._value(connection, "delete", queue=queue, ids=bigint_array(ids))
         return found
-
-    async def list_deletions(
-        self,
-        queue: str | None = None,
-        limit: int = 100,
-        before: int | None = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> list[Deletion]:
-        """Who deleted which messages, the newest first; of all queues for the owner alone.
-
-        `before`: the last `deletion_id` of the page before.
-        """
-        return await self._records(
-            connection, Deletion, "list_deletions", queue=queue, limit=limit, before=before
-        )

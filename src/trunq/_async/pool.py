@@ -9,9 +9,9 @@ from typing import Any, Final
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg_pool import AsyncConnectionPool
 
+from trunq.connection._async.session import fit
+from trunq.connection._async.watched import AsyncWatched
 from trunq.connection.pool import AsyncOwnPool
-from trunq.connection.session import PROBE, adapt
-from trunq.connection.silence import AsyncWatched
 
 AsyncPool = AsyncConnectionPool[AsyncConnection[Any]]
 
@@ -53,9 +53,7 @@ async def open_pool(
 
 async def configure(connection: AsyncConnection[Any]) -> None:
     """Make a new connection fit for every call."""
-    probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
-    for statement in adapt(connection, probed):
-        await connection.execute(statement)
+    await fit(connection)
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, overload
 
 from trunq._async.access import AsyncAccess
@@ -12,8 +11,6 @@ from trunq.errors import InvalidArgument
 from trunq.held import Held
 from trunq.message import Message
 from trunq.progress import Progress
-from trunq.record import ProgressState
-from trunq.wire.array import bigint_array
 
 
 class AsyncReporting(AsyncAccess):
@@ -74,36 +71,3 @@ class AsyncReporting(AsyncAccess):
             raise InvalidArgument(
                 f"message {held.ids[0]} was answered: it makes no progress any more", "report while it runs"
             )
-
-    async def show_checkpoint(
-        self,
-        queue: str,
-        id: int,
-        subscription: str | None = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> Any:
-        """The checkpoint of a message that runs, waits for its next attempt or is dead; None: it has none."""
-        return await self._value(connection, "show_checkpoint", queue=queue, id=id, subscription=subscription)
-
-    async def list_progress(
-        self,
-        queue: str,
-        subscription: str | None = None,
-        ids: Iterable[int] | None = None,
-        limit: int | None = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> list[ProgressState]:
-        """What handlers last reported, the newest first, at most `limit` (100): of messages that run, and of
-        those that wait for their next attempt or are dead. All, or those with these `ids`.
-        """
-        return await self._records(
-            connection,
-            ProgressState,
-            "list_progress",
-            queue=queue,
-            subscription=subscription,
-            ids=None if ids is None else bigint_array(ids),
-            limit=limit,
-        )

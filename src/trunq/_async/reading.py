@@ -15,8 +15,6 @@ from psycopg import AsyncConnection
 from trunq._async.batch import AsyncBatches
 from trunq._async.bell import AsyncBells
 from trunq._async.columns import PAGE, AsyncColumns
-from trunq._async.group import AsyncGroups
-from trunq._async.stream import AsyncStreams
 from trunq._async.wake import AsyncWake
 from trunq.connection.backoff import async_retrying
 from trunq.connection.turn import AsyncTurn
@@ -38,7 +36,7 @@ _TIMED_POLL: Final = 0.5
 """Seconds between two looks, at most, where a batch comes of age without anybody saying so."""
 
 
-class AsyncReadings(AsyncBatches, AsyncStreams, AsyncGroups, AsyncBells):
+class AsyncReadings(AsyncBatches, AsyncBells):
     """Reading in a loop."""
 
     def stream(

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from time import monotonic
 from typing import Any
 
-from trunq._async.access import AsyncAccess
+from trunq._async.passing import AsyncPassing
 from trunq.connection.given import AsyncGiven
 from trunq.errors import ResultTimeout
-from trunq.record import Published, Reply
+from trunq.record import Published
 from trunq.reply import FIRST_CHECK, FIRST_POLL, LONGEST_POLL, AsyncPatience, Question, Replies, result_of
 from trunq.wire.array import bigint_array
 from trunq.wire.name import check_name
 from trunq.wire.scalar import Interval, interval
 
 
-class AsyncResults(AsyncAccess):
+class AsyncResults(AsyncPassing):
     """Results."""
 
     _waiting: Replies | None
@@ -62,35 +61,6 @@ class AsyncResults(AsyncAccess):
         finally:
             replies.leave(question, future)
         return result_of(queue, reply)
-
-    async def list_replies(
-        self,
-        queue: str,
-        ids: Iterable[int],
-        *,
-        subscription: str | None = None,
-        check: bool | None = None,
-        connection: AsyncGiven | None = None,
-    ) -> list[Reply]:
-        """The final answers that there are to messages that were published with `awaited`; it does not wait.
-
-        With `check` (True unless you say otherwise), messages that will never have one are refused as by
-        `result`: it searches the log for those without, so not each time.
-        """
-        return await self._records(
-            connection,
-            Reply,
-            "list_replies",
-            queue=queue,
-            ids=bigint_array(ids),
-            subscription=subscription,
-            check=check,
-        )
-
-    async def reply_channel(self, queue: str, *, connection: AsyncGiven | None = None) -> str:
-        """The channel to LISTEN on for the ids of awaited messages, as they end."""
-        channel: str = await self._value(connection, "reply_channel", queue=queue)
-        return channel
 
     async def close(self) -> None:
         """Close the client's own connections; a pool of yours stays open. Another call opens them again.

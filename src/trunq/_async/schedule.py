@@ -11,7 +11,7 @@ from trunq._async.publish import AsyncPublishing
 from trunq.call import Call
 from trunq.connection.given import AsyncGiven
 from trunq.errors import InvalidSchedule
-from trunq.record import ScheduleChange, ScheduleRun, ScheduleState
+from trunq.record import ScheduleChange
 from trunq.schedule import AHEAD, Schedule, due_times
 from trunq.wire.json import json_text
 from trunq.wire.scalar import Interval, Label, moment
@@ -100,62 +100,6 @@ class AsyncSchedules(AsyncPublishing):
             connection, ScheduleChange, "sync_schedules", schedules=given, source=source
         )
 
-    async def pause_schedule(
-        self, schedule: str, until: datetime | None = None, *, connection: AsyncGiven | None = None
-    ) -> None:
-        """Fire no time of a schedule before a time, or (None) until it is resumed; its times are skipped."""
-        await self._value(connection, "pause_schedule", schedule=schedule, until=moment("until", until))
-
-    async def resume_schedule(self, schedule: str, *, connection: AsyncGiven | None = None) -> bool:
-        """End the pause of a schedule; False when it was not paused."""
-        resumed: bool = await self._value(connection, "resume_schedule", schedule=schedule)
-        return resumed
-
-    async def delete_schedule(self, schedule: str, *, connection: AsyncGiven | None = None) -> None:
-        """Delete a schedule and the history of its runs; the messages it published stay.
-
-        Raises ScheduleNotFound.
-        """
-        await self._value(connection, "delete_schedule", schedule=schedule)
-
-    async def list_schedules(
-        self, queue: str | None = None, *, connection: AsyncGiven | None = None
-    ) -> list[ScheduleState]:
-        """Schedules by name, of one queue or all."""
-        return await self._records(connection, ScheduleState, "list_schedules", queue=queue)
-
-    async def preview_schedule(
-        self, schedule: str, limit: int | None = None, *, connection: AsyncGiven | None = None
-    ) -> list[datetime]:
-        """When a schedule is due next, 10 times unless told; at most 1,000.
-
-        `trunq.schedule.due_times` tells the same of a cron text.
-        """
-        times: list[datetime] = await self._value(
-            connection, "preview_schedule", schedule=schedule, limit=limit
-        )
-        return times
-
-    async def list_schedule_runs(
-        self,
-        schedule: str,
-        limit: int | None = None,
-        before: datetime | None = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> list[ScheduleRun]:
-        """What became of the times of a schedule, newest first, 100 unless told; `before`: the smallest
-        `due_at` of the page before.
-        """
-        return await self._records(
-            connection,
-            ScheduleRun,
-            "list_schedule_runs",
-            schedule=schedule,
-            limit=limit,
-            before=moment("before", before),
-        )
-
     async def fill_schedules(self, *, connection: AsyncGiven | None = None) -> int:
         """Compute the next 1,000 times of every cron text anew; returns how many schedules that were.
 
@@ -166,14 +110,6 @@ class AsyncSchedules(AsyncPublishing):
             times = due_times(cron, zone, after, now=now)
             await self._execute(connection, fill(schedule, cron, zone, after, times))
         return len(found)
-
-    async def fire(self, max: int | None = None, *, connection: AsyncGiven | None = None) -> int:
-        """Publish what schedules have due, at most `max` messages (1,000). The leader does this.
-
-        Returns how many times were fired, or skipped together.
-        """
-        done: int = await self._value(connection, "fire", max=max)
-        return done
 
     def _checked(self, kind: Label | None, payload: Any) -> Any:
         """The payload as it is sent, which fits its kind. Nothing is injected: each message is of its own

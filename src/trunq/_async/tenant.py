@@ -9,28 +9,15 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from trunq._async.cancel import AsyncCancelling
-from trunq._async.dead import AsyncDead
-from trunq._async.history import AsyncHistory
-from trunq._async.queue import AsyncQueues
+from trunq._async.passing import AsyncPassing
 from trunq._async.unique import AsyncUniqueKeys
-from trunq.connection.given import AsyncGiven
 from trunq.errors import InvalidArgument, MessageNotFound
 from trunq.record import Cancelled, DeadMessage, MessageState, Published
 from trunq.wire.scalar import Label, label
 
 
-class AsyncTenants(AsyncQueues, AsyncUniqueKeys, AsyncDead, AsyncCancelling, AsyncHistory):
+class AsyncTenants(AsyncUniqueKeys, AsyncCancelling, AsyncPassing):
     """Tenants of a queue."""
-
-    async def set_tenancy(
-        self, queue: str, tenancy: bool = True, *, connection: AsyncGiven | None = None
-    ) -> None:
-        """Let roles that are not the owner publish into a queue for one tenant at a time (`for_tenant`).
-
-        The key of a message must be the setting `trunq.tenant`. A guard against mistakes: a session may
-        change the setting.
-        """
-        await self._value(connection, "set_tenancy", queue=queue, tenancy=tenancy)
 
     def for_tenant(self, key: Label) -> AsyncTenant:
         """What publishes and reads messages with this key alone, over the connections of this client.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import psycopg
-from psycopg import AsyncConnection, sql
+from psycopg import Notify
 
 from trunq._async.bell import AsyncBells
+from trunq.connection._async.listener import AsyncListener
 from trunq.connection.backoff import first_line
-from trunq.connection.session import PROBE, is_pooled
-from trunq.connection.silence import limit
 from trunq.reply import AsyncPatience
 
 log = logging.getLogger("trunq.client")
@@ -37,68 +36,54 @@ class AsyncWake:
         self._client = client
         self._queue = queue
         self._can_listen = client._conninfo is not None
-        self._connection: AsyncConnection[Any] | None = None
+        self._listener: AsyncListener | None = None
         self._holds_bell = False
-        self._asked_at = 0.0
+        self._is_rung = False
         self._pause = _FIRST_POLL
         self._publisher_pause = _FIRST_PUBLISHER
 
     @property
     def is_listening(self) -> bool:
         """Whether anything can be heard."""
-        return self._connection is not None
+        return self._listener is not None
 
     async def open(self) -> None:
         """Listen, where that is possible; raises psycopg.OperationalError when the database is away."""
         channel = await self._client.queue_channel(self._queue)
         if not self._can_listen:
             return
-        connection = await self._client.connect()
-        try:
-            probed = await (await connection.execute(PROBE)).fetchone()
-            if probed is not None and is_pooled(connection, probed):
-                self._can_listen = False
-                log.info("a connection pooler is in between: the stream of %s polls", self._queue)
-            else:
-                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-                self._connection = connection
-        finally:
-            if self._connection is not connection:
-                await connection.close()
+        self._listener = await AsyncListener.on(await self._client.connect(), channel, self._hear)
+        if self._listener is None:
+            self._can_listen = False
+            log.info("a connection pooler is in between: the stream of %s polls", self._queue)
 
     async def close(self) -> None:
         """Stop listening; the server frees the bell."""
-        connection, self._connection, self._holds_bell = self._connection, None, False
-        if connection is not None:
-            await connection.close()
+        listener, self._listener, self._holds_bell = self._listener, None, False
+        if listener is not None:
+            await listener.close()
 
     async def get_up(self) -> None:
         """There was something to read: give the bell to the next sleeper."""
         self._pause, self._publisher_pause = _FIRST_POLL, _FIRST_PUBLISHER
-        if self._holds_bell and self._connection is not None:
+        if self._holds_bell and self._listener is not None:
             self._holds_bell = False
             try:
-                await self._client.give_bell(self._queue, connection=self._connection)
+                await self._client.give_bell(self._queue, connection=self._listener.connection)
             except psycopg.Error as error:
                 await self._lose(error)
 
     async def lie_down(self) -> bool:
         """Take the bell before sleeping. True: look once more first, as something may have come."""
-        if self._holds_bell and monotonic() < self._asked_at + limit():
+        if self._holds_bell:
             return False
-        self._asked_at = monotonic()
         try:
-            if self._holds_bell and self._connection is not None:
-                # Who only listens would not hear that nothing comes any more.
-                await self._client.queue_channel(self._queue, connection=self._connection)
-                return False
-            if self._connection is None and self._can_listen:
-                await self.open()
+            if self._listener is None:
+                if self._can_listen:
+                    await self.open()
                 # What came while nobody listened was not heard.
-                return self._connection is not None
-            if self._connection is None:
-                return False
-            state = await self._client.take_bell(self._queue, connection=self._connection)
+                return self.is_listening
+            state = await self._client.take_bell(self._queue, connection=self._listener.connection)
         except psycopg.Error as error:
             await self._lose(error)
             return False
@@ -117,19 +102,22 @@ class AsyncWake:
         Returns whether something was heard, or the connection was lost.
         """
         left = max(0.0, until - monotonic())
-        if self._connection is None:
+        if self._listener is None:
             await AsyncPatience.pause(min(self._pause, left))
             self._pause = min(2 * self._pause, _LONGEST_POLL)
             return False
         try:
-            is_heard = False
-            me = self._connection.info.backend_pid
-            async for notification in self._connection.notifies(timeout=min(SLICE, left), stop_after=1):
-                is_heard |= notification.payload != "bell" or notification.pid != me
+            await self._listener.wait(min(SLICE, left))
         except psycopg.Error as error:
             await self._lose(error)
             return True
-        return is_heard
+        is_rung, self._is_rung = self._is_rung, False
+        return is_rung
+
+    def _hear(self, notification: Notify) -> None:
+        listener = self._listener
+        is_ours = listener is not None and notification.pid == listener.connection.pgconn.backend_pid
+        self._is_rung |= notification.payload != "bell" or not is_ours
 
     async def _lose(self, error: psycopg.Error) -> None:
         log.warning("not listening to queue %s for now: %s", self._queue, first_line(error))

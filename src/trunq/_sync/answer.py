@@ -11,7 +11,6 @@ from trunq._sync.access import Access
 from trunq.call import Call
 from trunq.connection.given import Given
 from trunq.held import Held, Leased, for_each, only_one
-from trunq.record import Fate
 from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
 from trunq.wire.scalar import Interval, interval
 from trunq.word import Backoff
@@ -335,22 +334,6 @@ class Answers(Access):
             "delays": interval_array("delays", delays),
         }
         return self._answer(connection, "release", held, arguments)
-
-    def list_fates(
-        self,
-        queue: str,
-        subscription: str,
-        ids: Iterable[int],
-        *,
-        connection: Given | None = None,
-    ) -> list[Fate]:
-        """What became of messages that were not acked: when each runs again, or why it is dead.
-
-        Ask in the transaction of the answer. One that runs again at once is not among them.
-        """
-        return self._records(
-            connection, Fate, "list_fates", queue=queue, subscription=subscription, ids=bigint_array(ids)
-        )
 
     def _answer(self, connection: Given | None, function: str, held: Held, arguments: dict[str, Any]) -> int:
         if held.is_nothing:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trunq._sync.access import Access
+from trunq._sync.passing import Passing
 from trunq.call import Call
 from trunq.connection.given import Given
 from trunq.record import (
@@ -21,7 +21,7 @@ OPENED: Final = Batch._fields[: Batch._fields.index("queue")]
 """The columns of `trunq.next_batch`."""
 
 
-class Batches(Access):
+class Batches(Passing):
     """Batches."""
 
     def next_batch(
@@ -115,33 +115,3 @@ class Batches(Access):
             )
             for id, kind, key, payload, body, headers, priority, attempt, created_at, txid in rows
         ]
-
-    def finish_batch(
-        self,
-        queue: str,
-        subscription: str,
-        batch_id: int,
-        token: int,
-        upto_txid: int | None = None,
-        upto_id: int | None = None,
-        *,
-        connection: Given | None = None,
-    ) -> bool:
-        """Move the subscription past the batch; False when this reader finished it before.
-
-        With `upto_txid` and `upto_id`, only past that message of it: the next batch is the rest.
-
-        With `connection`, in the transaction that holds what the batch led to: both happen, or neither.
-        Raises LeaseLost when another reader has the batch, or has finished it.
-        """
-        finished: bool = self._value(
-            connection,
-            "finish_batch",
-            queue=queue,
-            subscription=subscription,
-            batch_id=batch_id,
-            token=token,
-            upto_txid=upto_txid,
-            upto_id=upto_id,
-        )
-        return finished

@@ -8,12 +8,11 @@ from typing import Any
 
 from psycopg import Connection
 
-from trunq._sync.access import Access
-from trunq.connection.given import Given
+from trunq._sync.passing import Passing
 from trunq.word import Bell
 
 
-class Bells(Access):
+class Bells(Passing):
     """The bell."""
 
     def take_bell(self, queue: str, *, connection: Connection[Any]) -> Bell:
@@ -29,8 +28,3 @@ class Bells(Access):
         """Give the bell back on waking up, and let the next sleeper know; False when we did not hold it."""
         given: bool = self._value(connection, "give_bell", queue=queue)
         return given
-
-    def queue_channel(self, queue: str, *, connection: Given | None = None) -> str:
-        """The channel to LISTEN on for new messages."""
-        channel: str = self._value(connection, "queue_channel", queue=queue)
-        return channel

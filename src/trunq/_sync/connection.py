@@ -20,12 +20,13 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import ConnectionPool, PoolClosed
 
 from trunq import install
-from trunq._sync.pool import Pool, configure, open_pool
+from trunq._sync.pool import Pool, open_pool
+from trunq.connection._sync.session import open_connection
 from trunq.connection.address import address, complete
 from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
 from trunq.connection.home import Home
 from trunq.connection.session import PROBE, is_pooled
-from trunq.connection.silence import Watched, lend, lent
+from trunq.connection.silence import lend, lent
 from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 
 
@@ -123,13 +124,9 @@ class Connections:
             raise TypeError(
                 "a client that was given a pool cannot connect by itself: give it a connection string"
             )
-        connection = Watched.connect(self._conninfo, autocommit=True, **parameters)
-        try:
-            configure(connection)
-            lend(connection)
-        except BaseException:
-            connection.close()
-            raise
+        connection = open_connection(self._conninfo, **parameters)
+        connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        lend(connection)
         return connection
 
     @contextmanager

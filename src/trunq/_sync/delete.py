@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from trunq._sync.access import Access
 from trunq.connection.given import Given
-from trunq.record import Deletion
 from trunq.wire.array import bigint_array
 
 
@@ -26,17 +25,3 @@ class Deleting(Access):
         ids = [ids] if isinstance(ids, int) else ids
         found: int = self._value(connection, "delete", queue=queue, ids=bigint_array(ids))
         return found
-
-    def list_deletions(
-        self,
-        queue: str | None = None,
-        limit: int = 100,
-        before: int | None = None,
-        *,
-        connection: Given | None = None,
-    ) -> list[Deletion]:
-        """Who deleted which messages, the newest first; of all queues for the owner alone.
-
-        `before`: the last `deletion_id` of the page before.
-        """
-        return self._records(connection, Deletion, "list_deletions", queue=queue, limit=limit, before=before)

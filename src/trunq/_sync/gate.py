@@ -6,68 +6,27 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import psycopg
-from psycopg import Connection, sql
+from psycopg import Notify
 
-from trunq._sync.access import Access
+from trunq._sync.passing import Passing
+from trunq.connection._sync.listener import Listener
 from trunq.connection.backoff import first_line, is_away, retrying
-from trunq.connection.given import Given
-from trunq.connection.session import PROBE, is_pooled
 from trunq.errors import InvalidArgument
 from trunq.record import Announced
-from trunq.wire.array import kind_array
-from trunq.wire.scalar import LARGEST, Label
+from trunq.wire.scalar import LARGEST
 
 log = logging.getLogger("trunq.client")
 
 _ANNOUNCED: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 
 
-class Gates(Access):
+class Gates(Passing):
     """Rules by which queues take messages."""
-
-    def set_publishing(
-        self,
-        queue: str,
-        *,
-        kinds: Iterable[Label] | None = None,
-        max_waiting: int | None = None,
-        max_per_transaction: int | None = None,
-        announce: bool | None = None,
-        connection: Given | None = None,
-    ) -> None:
-        """Change what is given of the rules by which a queue takes messages, however they are published.
-
-        Only these `kinds` (empty: any; else InvalidArgument). No more while the slowest shared subscription
-        has `max_waiting` messages waiting (0: no limit; else QueueFull), a soft limit: each session looks
-        every 100 ms. At most `max_per_transaction` in one transaction (0: no limit; else
-        TransactionTooLarge). `announce` sends a NOTIFY with the ids of each statement, for `listen`.
-        """
-        self._value(
-            connection,
-            "set_publishing",
-            queue=queue,
-            kinds=kind_array(kinds),
-            max_waiting=max_waiting,
-            max_per_transaction=max_per_transaction,
-            announce=announce,
-        )
-
-    def close_queue(self, queue: str, *, connection: Given | None = None) -> None:
-        """Refuse to publish into a queue (QueueClosed); what it holds is handled as before."""
-        self._value(connection, "close_queue", queue=queue)
-
-    def open_queue(self, queue: str, *, connection: Given | None = None) -> None:
-        """Let a queue that was closed take messages again."""
-        self._value(connection, "open_queue", queue=queue)
-
-    def announcement_channel(self, queue: str, *, connection: Given | None = None) -> str:
-        """The channel to LISTEN on for the ids of messages; InvalidArgument when the queue announces none."""
-        channel: str = self._value(connection, "announcement_channel", queue=queue)
-        return channel
 
     def listen(self, queue: str) -> Iterator[Announced]:
         """The ids of messages as they are published: first and last of each statement, until you stop.
@@ -77,33 +36,33 @@ class Gates(Access):
         queue that announces nothing (`set_publishing`), and behind a connection pooler.
         """
         channel = self.announcement_channel(queue)
-        connection = self._listen_on(channel)
+        heard: deque[Announced] = deque()
+
+        def hear(notification: Notify) -> None:
+            said = _ANNOUNCED.fullmatch(notification.payload)
+            if said and (first := int(said[1])) <= (last := int(said[2])) <= LARGEST:
+                heard.append(Announced(first, last))
+
+        listener = self._listen_on(channel, hear)
         while True:
             try:
-                for notification in connection.notifies():
-                    # Whoever is connected may notify, and say what he likes.
-                    said = _ANNOUNCED.fullmatch(notification.payload)
-                    if said and (first := int(said[1])) <= (last := int(said[2])) <= LARGEST:
-                        yield Announced(first, last)
+                while True:
+                    listener.wait()
+                    while heard:
+                        yield heard.popleft()
             except psycopg.OperationalError as error:
                 if not is_away(error):
                     raise
                 log.warning("not listening to queue %s for now: %s", queue, first_line(error))
             finally:
-                connection.close()
-            connection = retrying()(self._listen_on, channel)
+                listener.close()
+            listener = retrying()(self._listen_on, channel, hear)
 
-    def _listen_on(self, channel: str) -> Connection[Any]:
-        connection = self.connect()
-        try:
-            probed = (connection.execute(PROBE)).fetchone()
-            if probed is not None and is_pooled(connection, probed):
-                raise InvalidArgument(
-                    "nothing can listen behind a connection pooler in transaction mode",
-                    "give this client the address of the server itself",
-                )
-            connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _listen_on(self, channel: str, hear: Callable[[Notify], None]) -> Listener:
+        listener = Listener.on(self.connect(), channel, hear)
+        if listener is None:
+            raise InvalidArgument(
+                "nothing can listen behind a connection pooler in transaction mode",
+                "give this client the address of the server itself",
+            )
+        return listener

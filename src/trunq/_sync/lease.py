@@ -97,18 +97,3 @@ class Leases(Access):
             for message in [queue] if isinstance(queue, Message) else queue:
                 message.expires_at = extension.expires_at
         return extension
-
-    def reap(self, queue: str, *, connection: Given | None = None) -> int:
-        """End leases whose time is over: their messages go back or die as lease_expired. Returns how many."""
-        reaped: int = self._value(connection, "reap", queue=queue)
-        return reaped
-
-    def reclaim(self, queue: str, subscription: str, worker: str, *, connection: Given | None = None) -> int:
-        """End all leases of a worker that starts again under its name; their messages go back.
-
-        The attempt is counted, answers of its former self are refused. Returns how many leases.
-        """
-        reclaimed: int = self._value(
-            connection, "reclaim", queue=queue, subscription=subscription, worker=worker
-        )
-        return reclaimed

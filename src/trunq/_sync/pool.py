@@ -11,9 +11,9 @@ from typing import Any, Final
 from psycopg import Connection, IsolationLevel
 from psycopg_pool import ConnectionPool
 
+from trunq.connection._sync.session import fit
+from trunq.connection._sync.watched import Watched
 from trunq.connection.pool import OwnPool
-from trunq.connection.session import PROBE, adapt
-from trunq.connection.silence import Watched
 
 Pool = ConnectionPool[Connection[Any]]
 
@@ -55,9 +55,7 @@ def open_pool(
 
 def configure(connection: Connection[Any]) -> None:
     """Make a new connection fit for every call."""
-    probed = (connection.execute(PROBE)).fetchone() or (0, "")
-    for statement in adapt(connection, probed):
-        connection.execute(statement)
+    fit(connection)
     connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
 
 

@@ -17,8 +17,6 @@ from psycopg import Connection
 from trunq._sync.batch import Batches
 from trunq._sync.bell import Bells
 from trunq._sync.columns import PAGE, Columns
-from trunq._sync.group import Groups
-from trunq._sync.stream import Streams
 from trunq._sync.wake import Wake
 from trunq.connection.backoff import retrying
 from trunq.connection.turn import Turn
@@ -40,7 +38,7 @@ _TIMED_POLL: Final = 0.5
 """Seconds between two looks, at most, where a batch comes of age without anybody saying so."""
 
 
-class Readings(Batches, Streams, Groups, Bells):
+class Readings(Batches, Bells):
     """Reading in a loop."""
 
     def stream(

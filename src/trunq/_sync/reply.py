@@ -4,21 +4,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from time import monotonic
 from typing import Any
 
-from trunq._sync.access import Access
+from trunq._sync.passing import Passing
 from trunq.connection.given import Given
 from trunq.errors import ResultTimeout
-from trunq.record import Published, Reply
+from trunq.record import Published
 from trunq.reply import FIRST_CHECK, FIRST_POLL, LONGEST_POLL, Patience, Question, Replies, result_of
 from trunq.wire.array import bigint_array
 from trunq.wire.name import check_name
 from trunq.wire.scalar import Interval, interval
 
 
-class Results(Access):
+class Results(Passing):
     """Results."""
 
     _waiting: Replies | None
@@ -64,35 +63,6 @@ class Results(Access):
         finally:
             replies.leave(question, future)
         return result_of(queue, reply)
-
-    def list_replies(
-        self,
-        queue: str,
-        ids: Iterable[int],
-        *,
-        subscription: str | None = None,
-        check: bool | None = None,
-        connection: Given | None = None,
-    ) -> list[Reply]:
-        """The final answers that there are to messages that were published with `awaited`; it does not wait.
-
-        With `check` (True unless you say otherwise), messages that will never have one are refused as by
-        `result`: it searches the log for those without, so not each time.
-        """
-        return self._records(
-            connection,
-            Reply,
-            "list_replies",
-            queue=queue,
-            ids=bigint_array(ids),
-            subscription=subscription,
-            check=check,
-        )
-
-    def reply_channel(self, queue: str, *, connection: Given | None = None) -> str:
-        """The channel to LISTEN on for the ids of awaited messages, as they end."""
-        channel: str = self._value(connection, "reply_channel", queue=queue)
-        return channel
 
     def close(self) -> None:
         """Close the client's own connections; a pool of yours stays open. Another call opens them again.

@@ -13,7 +13,7 @@ from trunq._sync.publish import Publishing
 from trunq.call import Call
 from trunq.connection.given import Given
 from trunq.errors import InvalidSchedule
-from trunq.record import ScheduleChange, ScheduleRun, ScheduleState
+from trunq.record import ScheduleChange
 from trunq.schedule import AHEAD, Schedule, due_times
 from trunq.wire.json import json_text
 from trunq.wire.scalar import Interval, Label, moment
@@ -100,60 +100,6 @@ class Schedules(Publishing):
         given = f"[{','.join(_object(each.given(now)) for each in wanted)}]"
         return self._records(connection, ScheduleChange, "sync_schedules", schedules=given, source=source)
 
-    def pause_schedule(
-        self, schedule: str, until: datetime | None = None, *, connection: Given | None = None
-    ) -> None:
-        """Fire no time of a schedule before a time, or (None) until it is resumed; its times are skipped."""
-        self._value(connection, "pause_schedule", schedule=schedule, until=moment("until", until))
-
-    def resume_schedule(self, schedule: str, *, connection: Given | None = None) -> bool:
-        """End the pause of a schedule; False when it was not paused."""
-        resumed: bool = self._value(connection, "resume_schedule", schedule=schedule)
-        return resumed
-
-    def delete_schedule(self, schedule: str, *, connection: Given | None = None) -> None:
-        """Delete a schedule and the history of its runs; the messages it published stay.
-
-        Raises ScheduleNotFound.
-        """
-        self._value(connection, "delete_schedule", schedule=schedule)
-
-    def list_schedules(
-        self, queue: str | None = None, *, connection: Given | None = None
-    ) -> list[ScheduleState]:
-        """Schedules by name, of one queue or all."""
-        return self._records(connection, ScheduleState, "list_schedules", queue=queue)
-
-    def preview_schedule(
-        self, schedule: str, limit: int | None = None, *, connection: Given | None = None
-    ) -> list[datetime]:
-        """When a schedule is due next, 10 times unless told; at most 1,000.
-
-        `trunq.schedule.due_times` tells the same of a cron text.
-        """
-        times: list[datetime] = self._value(connection, "preview_schedule", schedule=schedule, limit=limit)
-        return times
-
-    def list_schedule_runs(
-        self,
-        schedule: str,
-        limit: int | None = None,
-        before: datetime | None = None,
-        *,
-        connection: Given | None = None,
-    ) -> list[ScheduleRun]:
-        """What became of the times of a schedule, newest first, 100 unless told; `before`: the smallest
-        `due_at` of the page before.
-        """
-        return self._records(
-            connection,
-            ScheduleRun,
-            "list_schedule_runs",
-            schedule=schedule,
-            limit=limit,
-            before=moment("before", before),
-        )
-
     def fill_schedules(self, *, connection: Given | None = None) -> int:
         """Compute the next 1,000 times of every cron text anew; returns how many schedules that were.
 
@@ -164,14 +110,6 @@ class Schedules(Publishing):
             times = due_times(cron, zone, after, now=now)
             self._execute(connection, fill(schedule, cron, zone, after, times))
         return len(found)
-
-    def fire(self, max: int | None = None, *, connection: Given | None = None) -> int:
-        """Publish what schedules have due, at most `max` messages (1,000). The leader does this.
-
-        Returns how many times were fired, or skipped together.
-        """
-        done: int = self._value(connection, "fire", max=max)
-        return done
 
     def _checked(self, kind: Label | None, payload: Any) -> Any:
         """The payload as it is sent, which fits its kind. Nothing is injected: each message is of its own

@@ -11,26 +11,15 @@ from typing import Any
 from psycopg import Connection
 
 from trunq._sync.cancel import Cancelling
-from trunq._sync.dead import Dead
-from trunq._sync.history import History
-from trunq._sync.queue import Queues
+from trunq._sync.passing import Passing
 from trunq._sync.unique import UniqueKeys
-from trunq.connection.given import Given
 from trunq.errors import InvalidArgument, MessageNotFound
 from trunq.record import Cancelled, DeadMessage, MessageState, Published
 from trunq.wire.scalar import Label, label
 
 
-class Tenants(Queues, UniqueKeys, Dead, Cancelling, History):
+class Tenants(UniqueKeys, Cancelling, Passing):
     """Tenants of a queue."""
-
-    def set_tenancy(self, queue: str, tenancy: bool = True, *, connection: Given | None = None) -> None:
-        """Let roles that are not the owner publish into a queue for one tenant at a time (`for_tenant`).
-
-        The key of a message must be the setting `trunq.tenant`. A guard against mistakes: a session may
-        change the setting.
-        """
-        self._value(connection, "set_tenancy", queue=queue, tenancy=tenancy)
 
     def for_tenant(self, key: Label) -> Tenant:
         """What publishes and reads messages with this key alone, over the connections of this client.

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import psycopg
-from psycopg import Connection, sql
+from psycopg import Notify
 
 from trunq._sync.bell import Bells
+from trunq.connection._sync.listener import Listener
 from trunq.connection.backoff import first_line
-from trunq.connection.session import PROBE, is_pooled
-from trunq.connection.silence import limit
 from trunq.reply import Patience
 
 log = logging.getLogger("trunq.client")
@@ -39,68 +38,54 @@ class Wake:
         self._client = client
         self._queue = queue
         self._can_listen = client._conninfo is not None
-        self._connection: Connection[Any] | None = None
+        self._listener: Listener | None = None
         self._holds_bell = False
-        self._asked_at = 0.0
+        self._is_rung = False
         self._pause = _FIRST_POLL
         self._publisher_pause = _FIRST_PUBLISHER
 
     @property
     def is_listening(self) -> bool:
         """Whether anything can be heard."""
-        return self._connection is not None
+        return self._listener is not None
 
     def open(self) -> None:
         """Listen, where that is possible; raises psycopg.OperationalError when the database is away."""
         channel = self._client.queue_channel(self._queue)
         if not self._can_listen:
             return
-        connection = self._client.connect()
-        try:
-            probed = (connection.execute(PROBE)).fetchone()
-            if probed is not None and is_pooled(connection, probed):
-                self._can_listen = False
-                log.info("a connection pooler is in between: the stream of %s polls", self._queue)
-            else:
-                connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-                self._connection = connection
-        finally:
-            if self._connection is not connection:
-                connection.close()
+        self._listener = Listener.on(self._client.connect(), channel, self._hear)
+        if self._listener is None:
+            self._can_listen = False
+            log.info("a connection pooler is in between: the stream of %s polls", self._queue)
 
     def close(self) -> None:
         """Stop listening; the server frees the bell."""
-        connection, self._connection, self._holds_bell = self._connection, None, False
-        if connection is not None:
-            connection.close()
+        listener, self._listener, self._holds_bell = self._listener, None, False
+        if listener is not None:
+            listener.close()
 
     def get_up(self) -> None:
         """There was something to read: give the bell to the next sleeper."""
         self._pause, self._publisher_pause = _FIRST_POLL, _FIRST_PUBLISHER
-        if self._holds_bell and self._connection is not None:
+        if self._holds_bell and self._listener is not None:
             self._holds_bell = False
             try:
-                self._client.give_bell(self._queue, connection=self._connection)
+                self._client.give_bell(self._queue, connection=self._listener.connection)
             except psycopg.Error as error:
                 self._lose(error)
 
     def lie_down(self) -> bool:
         """Take the bell before sleeping. True: look once more first, as something may have come."""
-        if self._holds_bell and monotonic() < self._asked_at + limit():
+        if self._holds_bell:
             return False
-        self._asked_at = monotonic()
         try:
-            if self._holds_bell and self._connection is not None:
-                # Who only listens would not hear that nothing comes any more.
-                self._client.queue_channel(self._queue, connection=self._connection)
-                return False
-            if self._connection is None and self._can_listen:
-                self.open()
+            if self._listener is None:
+                if self._can_listen:
+                    self.open()
                 # What came while nobody listened was not heard.
-                return self._connection is not None
-            if self._connection is None:
-                return False
-            state = self._client.take_bell(self._queue, connection=self._connection)
+                return self.is_listening
+            state = self._client.take_bell(self._queue, connection=self._listener.connection)
         except psycopg.Error as error:
             self._lose(error)
             return False
@@ -119,19 +104,22 @@ class Wake:
         Returns whether something was heard, or the connection was lost.
         """
         left = max(0.0, until - monotonic())
-        if self._connection is None:
+        if self._listener is None:
             Patience.pause(min(self._pause, left))
             self._pause = min(2 * self._pause, _LONGEST_POLL)
             return False
         try:
-            is_heard = False
-            me = self._connection.info.backend_pid
-            for notification in self._connection.notifies(timeout=min(SLICE, left), stop_after=1):
-                is_heard |= notification.payload != "bell" or notification.pid != me
+            self._listener.wait(min(SLICE, left))
         except psycopg.Error as error:
             self._lose(error)
             return True
-        return is_heard
+        is_rung, self._is_rung = self._is_rung, False
+        return is_rung
+
+    def _hear(self, notification: Notify) -> None:
+        listener = self._listener
+        is_ours = listener is not None and notification.pid == listener.connection.pgconn.backend_pid
+        self._is_rung |= notification.payload != "bell" or not is_ours
 
     def _lose(self, error: psycopg.Error) -> None:
         log.warning("not listening to queue %s for now: %s", self._queue, first_line(error))

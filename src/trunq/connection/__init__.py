@@ -11,4 +11,6 @@ silence    connections that notice when nothing comes any more
 outage     what is said of a database that is away
 given      what a caller passes as connection=
 link       one connection that comes back
+ear        how a task, or a thread, waits for something to read
+_async     opening a connection, one that notices silence, and the one listener; _sync is generated from it
 """

@@ -22,11 +22,10 @@ from psycopg import AsyncConnection
 from psycopg.abc import AdaptContext
 from tenacity import RetryCallState
 
+from trunq.connection._async.session import open_connection
 from trunq.connection.address import complete
 from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
 from trunq.connection.outage import Outage
-from trunq.connection.session import PROBE, adapt, is_pooled
-from trunq.connection.silence import AsyncWatched
 
 T = TypeVar("T")
 
@@ -158,15 +157,8 @@ class Link:
 
     async def _connect(self) -> AsyncConnection[Any]:
         self._opened_at = monotonic()
-        connection = await AsyncWatched.connect(self._conninfo, autocommit=True)
-        try:
-            probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
-            self.pooled = is_pooled(connection, probed)
-            for statement in adapt(connection, probed, self._settings):
-                await connection.execute(statement)
-            if self._prepare is not None:
-                self._prepare(connection)
-        except BaseException:
-            await connection.close()
-            raise
+        connection = await open_connection(self._conninfo, self._settings)
+        self.pooled = connection.is_pooled
+        if self._prepare is not None:
+            self._prepare(connection)
         return connection

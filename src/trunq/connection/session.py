@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection, Connection, sql
 
-from trunq.connection.silence import AsyncWatched, Watched
+from trunq.connection.silence import Watching
 
 _WANTED: Final = {
     "default_transaction_isolation": "read committed",
@@ -52,7 +52,7 @@ def adapt(
     """Adapt a connection to what the probe found; returns the statements still to be executed on it."""
     if is_pooled(connection, probed):
         connection.prepare_threshold = None
-        if isinstance(connection, AsyncWatched | Watched):
+        if isinstance(connection, Watching):
             connection.is_pooled = True
         return []
     wanted = dict(settings or {})

@@ -37,13 +37,13 @@ log = logging.getLogger("trunq.link")
 SILENCE: Final = 30.0
 """Seconds of silence until the server is asked, where the setting says no other."""
 
-_INTERVAL: Final = 0.1
+INTERVAL: Final = 0.1
 """Seconds after which psycopg says that it has heard nothing."""
 _NOTICED: Final = 1.0
 """Seconds of silence before anybody looks how long it may last: reading the settings takes a moment."""
-_LAST: Final = 1.0
+LAST: Final = 1.0
 """Seconds for an answer that was on its way while we asked."""
-_ASKING: Final = 5
+ASKING: Final = 5
 """Seconds for a second connection, and for its answer."""
 
 _REFUSED: Final = ":  "
@@ -53,20 +53,21 @@ there is no code then.
 
 _AT_WORK: Final = "a.state = 'active' and a.wait_event_type is distinct from 'Client'"
 """A session that waits for its client does not work for it."""
-_QUESTION: Final = f"""
+QUESTION: Final = f"""
 select coalesce(a.state, 'disabled') = 'disabled', {_AT_WORK} from pg_catalog.pg_stat_activity a
 where a.pid = %(pid)s
 """
-_END: Final = f"""
-select false, pg_catalog.pg_terminate_backend(a.pid) is null from pg_catalog.pg_stat_activity a
+END: Final = f"""
+select false, pg_catalog.pg_terminate_backend(a.pid, 1000) is null from pg_catalog.pg_stat_activity a
 where a.pid = %(pid)s and a.application_name = %(name)s and a.datname = current_database()
 and a.usename = session_user and not ({_AT_WORK})
 """
+"""It has ended, and freed what it locked, before its client comes again."""
 
 
 def lend(connection: AsyncConnection[Any] | Connection[Any], *, is_lent: bool = True) -> None:
     """Somebody executes statements of their own on a connection from now on, or does no more."""
-    if isinstance(connection, _Watched):
+    if isinstance(connection, Watching):
         connection.is_lent = is_lent
 
 
@@ -90,12 +91,12 @@ def limit() -> float:
     return settings.load().silence or SILENCE
 
 
-class _Silence(Exception):
+class Silence(Exception):
     """Nothing was heard for so many seconds."""
 
 
-def _heard(work: PQGen[RV], longest: float | None, *, is_resumed: bool) -> PQGen[RV]:
-    """Do the work of a connection; raises _Silence when nothing comes for too long (None: by the setting)."""
+def heard(work: PQGen[RV], longest: float | None, *, is_resumed: bool) -> PQGen[RV]:
+    """Do the work of a connection; raises Silence when nothing comes for too long (None: by the setting)."""
     try:
         wanted = work.send(waiting.READY_NONE) if is_resumed else next(work)
         since = None
@@ -104,18 +105,18 @@ def _heard(work: PQGen[RV], longest: float | None, *, is_resumed: bool) -> PQGen
             if ready:
                 since = None
             elif since is None:
-                since = monotonic() - _INTERVAL
+                since = monotonic() - INTERVAL
             elif monotonic() - since >= (longest or _NOTICED):
                 longest = longest or limit()
                 if (silent := monotonic() - since) >= longest:
-                    raise _Silence(silent)
+                    raise Silence(silent)
             wanted = work.send(ready)
     except StopIteration as done:
         result: RV = done.value
         return result
 
 
-class _Watched:
+class Watching:
     """What both colours have."""
 
     pgconn: psycopg.pq.abc.PGconn
@@ -137,7 +138,7 @@ class _Watched:
     def _address(self) -> str:
         """That of the same server, whichever of several this is connected to."""
         known = {each.keyword.decode(): each.val.decode() for each in self.pgconn.info if each.val}
-        return make_conninfo(**(known | {"connect_timeout": str(_ASKING), "application_name": "trunq asks"}))
+        return make_conninfo(**(known | {"connect_timeout": str(ASKING), "application_name": "trunq asks"}))
 
     def _goes_on(self, told: tuple[bool, bool] | None) -> bool:
         """Whether to wait on, by what the server said of the session; None: that it is not there."""
@@ -156,91 +157,3 @@ class _Watched:
         log.warning("closed a silent connection (%s): %s", self._name, why)
         self.pgconn.finish()
         return psycopg.OperationalError(f"the connection was silent: {why}")
-
-
-class AsyncWatched(_Watched, AsyncConnection[Any]):
-    """An async connection that is not silent for ever."""
-
-    async def wait(
-        self,
-        gen: PQGen[RV],
-        interval: float = _INTERVAL,
-        timeout: float | None = None,  # noqa: ASYNC109  # psycopg's own
-    ) -> RV:
-        """Wait for a piece of psycopg's own work; with a `timeout`, somebody else looks after it."""
-        if timeout is not None:
-            return await super().wait(gen, interval, timeout)
-        longest: float | None = _ASKING if self._is_question else None
-        silent = 0.0
-        is_resumed = is_last = False
-        while True:
-            try:
-                return await super().wait(_heard(gen, longest, is_resumed=is_resumed), interval)
-            except _Silence as silence:
-                silent += silence.args[0]
-            if self._is_question:
-                raise self._give_up(silent)
-            try:
-                goes_on = await self._asked(_END if is_last else _QUESTION)
-            except BaseException:
-                # Cancelled, with a statement that nobody waits for any more.
-                self.pgconn.finish()
-                raise
-            if is_last:
-                raise self._give_up(silent)
-            is_resumed, is_last = True, not goes_on
-            longest, silent = (None, 0.0) if goes_on else (_LAST, silent)
-
-    async def _asked(self, statement: str) -> bool:
-        """Ask the server about the session of this connection: whether to wait on."""
-        if self.is_pooled:
-            return self.is_lent
-        try:
-            async with await AsyncWatched.connect(self._address(), autocommit=True) as other:
-                other._is_question = True
-                told = await other.execute(statement.encode(), self._session)
-                return self._goes_on(await told.fetchone())
-        except psycopg.Error as error:
-            log.debug("could not ask after a silent connection: %s", first_line(error))
-            return self._goes_on_after(error)
-
-
-class Watched(_Watched, Connection[Any]):
-    """A sync connection that is not silent for ever."""
-
-    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL, timeout: float | None = None) -> RV:
-        """Wait for a piece of psycopg's own work; with a `timeout`, somebody else looks after it."""
-        if timeout is not None:
-            return super().wait(gen, interval, timeout)
-        longest: float | None = _ASKING if self._is_question else None
-        silent = 0.0
-        is_resumed = is_last = False
-        while True:
-            try:
-                return super().wait(_heard(gen, longest, is_resumed=is_resumed), interval)
-            except _Silence as silence:
-                silent += silence.args[0]
-            if self._is_question:
-                raise self._give_up(silent)
-            try:
-                goes_on = self._asked(_END if is_last else _QUESTION)
-            except BaseException:
-                self.pgconn.finish()
-                raise
-            if is_last:
-                raise self._give_up(silent)
-            is_resumed, is_last = True, not goes_on
-            longest, silent = (None, 0.0) if goes_on else (_LAST, silent)
-
-    def _asked(self, statement: str) -> bool:
-        """Ask the server about the session of this connection: whether to wait on."""
-        if self.is_pooled:
-            return self.is_lent
-        try:
-            with Watched.connect(self._address(), autocommit=True) as other:
-                other._is_question = True
-                told = other.execute(statement.encode(), self._session)
-                return self._goes_on(told.fetchone())
-        except psycopg.Error as error:
-            log.debug("could not ask after a silent connection: %s", first_line(error))
-            return self._goes_on_after(error)

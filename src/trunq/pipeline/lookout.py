@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import select
 import threading
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg import Connection, sql
+from psycopg import Connection, Notify
 from psycopg.rows import namedtuple_row
 
+from trunq.connection._sync.listener import Listener
+from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
-from trunq.connection.session import looks_pooled
+from trunq.connection.ear import Ear
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
 from trunq.pipeline.model import Pipeline, QueueSource, read_definition
@@ -59,7 +59,7 @@ class Lookout:
     def __init__(self, dsn: str, control: Control) -> None:
         self._dsn = dsn
         self._control = control
-        self._waking, self._wake = os.pipe()
+        self._ear = Ear()
         self._stopped = threading.Event()
         self._loops: dict[int, _Loop] = {}
         self._said: dict[str, str] = {}
@@ -73,44 +73,38 @@ class Lookout:
         """Ask for no more runs; returns when that is so, or a source does not answer within a moment."""
         if not self._stopped.is_set():
             self._stopped.set()
-            os.close(self._wake)
+            self._ear.wake()
             self._thread.join(2.0)
 
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
                 try:
-                    address = complete(self._dsn, "trunq pipelines")
-                    with psycopg.connect(address, autocommit=True) as connection:
+                    with open_connection(complete(self._dsn, "trunq pipelines")) as connection:
                         self._said.pop("", None)
-                        self._serve(connection)
+                        self._serve(Listener(connection, self._hear, self._ear))
                 except Exception as error:
                     what = first_line(error) if isinstance(error, psycopg.Error) else repr(error)
                     self._say("", f"triggers wait: {what}")
                 self._loops.clear()
                 self._stopped.wait(_OFTEN)
         finally:
-            os.close(self._waking)
+            self._ear.close()
 
-    def _serve(self, connection: Connection[Any]) -> None:
-        is_pooled = looks_pooled(connection)
-        if is_pooled:
-            connection.prepare_threshold = None
-        else:
-            connection.execute("listen trunq_pipelines")
+    def _serve(self, listener: Listener) -> None:
+        if not listener.is_pooled:
+            listener.listen("trunq_pipelines")
         while not self._stopped.is_set():
-            pause = self._look(connection, is_pooled)
-            if self._stopped.is_set():
-                return
-            heard = [self._waking] if is_pooled else [self._waking, connection.fileno()]
-            select.select(heard, [], [], min(pause, _OFTEN) if is_pooled else pause)
-            if not is_pooled:
-                channels = {each.channel for each in connection.notifies(timeout=0)}
-                for loop in self._loops.values():
-                    loop.hear(channels)
+            pause = self._look(listener)
+            listener.wait(min(pause, _OFTEN) if listener.is_pooled else pause)
 
-    def _look(self, connection: Connection[Any], is_pooled: bool) -> float:
+    def _hear(self, notification: Notify) -> None:
+        for loop in self._loops.values():
+            loop.hear(notification.channel)
+
+    def _look(self, listener: Listener) -> float:
         """Do what is to be done; seconds until the next look."""
+        connection = listener.connection
         with connection.cursor(row_factory=namedtuple_row) as cursor:
             rows = [_Row(*row) for row in cursor.execute("select * from trunq._list_triggered()").fetchall()]
         pause = _POLL
@@ -119,18 +113,18 @@ class Lookout:
             if row.pipeline_id not in continuous:
                 pause = min(pause, self._relay(connection, row.pipeline))
         for gone in self._loops.keys() - continuous.keys():
-            self._loops.pop(gone).leave(connection)
+            self._loops.pop(gone).leave()
         for id, row in continuous.items():
             loop = self._loops.get(id)
             if loop is None or loop.definition != row.definition:
                 held = loop is not None and loop.is_mine
                 if loop is not None:
-                    loop.give_bell(connection)
+                    loop.give_bell()
                 loop = self._loops[id] = _Loop(
-                    id, row.definition, self._dsn, self._control, is_pooled, is_mine=held
+                    id, row.definition, self._dsn, self._control, listener, is_mine=held
                 )
             try:
-                pause = min(pause, loop.look(connection, row))
+                pause = min(pause, loop.look(row))
                 self._said.pop(row.pipeline, None)
             except Exception as error:
                 if connection.broken:
@@ -164,7 +158,7 @@ class _Loop:
     definition: dict[str, Any]
     dsn: str
     control: Control
-    is_pooled: bool
+    listener: Listener
     is_mine: bool = False
     _pipeline: Pipeline | None = None
     _source: sources.Source | None = None
@@ -177,28 +171,28 @@ class _Loop:
     _has_bell: bool = False
     _heard: bool = False
 
-    def hear(self, channels: set[str]) -> None:
+    def hear(self, channel: str) -> None:
         """Something was notified."""
-        if self._channel in channels or ("trunq_pipelines" in channels and self._asked is not None):
+        if channel == self._channel or (channel == "trunq_pipelines" and self._asked is not None):
             self._heard = True
 
-    def look(self, connection: Connection[Any], row: _Row) -> float:
+    def look(self, row: _Row) -> float:
         """Ask for a run if there is something new; seconds until the next look."""
         now = monotonic()
         if now < self._next_at and not (self._heard and not self._failures):
             return self._next_at - now
         self._heard = False
-        if not self._own(connection):
+        if not self._own():
             return self._again_in(_POLL)
-        if self._asked is not None and not self._is_over(connection, row):
+        if self._asked is not None and not self._is_over(row):
             return self._again_in(_OFTEN)
         if self._failures and now < self._next_at:
             return self._next_at - now
         # An open run that nobody has asked for is one whose message died.
-        if not row.is_open and not self._has_new(connection, row):
-            return self._idle(connection, monotonic() - now)
-        self.give_bell(connection)
-        self._ask(connection, row)
+        if not row.is_open and not self._has_new(row):
+            return self._idle(monotonic() - now)
+        self.give_bell()
+        self._ask(row)
         return self._again_in(_OFTEN)
 
     def told(self, error: Exception) -> str:
@@ -212,62 +206,54 @@ class _Loop:
         longest = 60.0 if error else _LONGEST
         return self._again_in(min(longest, 2.0**self._failures))
 
-    def give_bell(self, connection: Connection[Any]) -> None:
+    def give_bell(self) -> None:
         """Let others have the bell of the source."""
         if self._has_bell:
             self._has_bell = False
-            connection.execute("select trunq.give_bell(%s)", (self._queue,))
+            self._value("trunq.give_bell(%s)", self._queue)
 
-    def leave(self, connection: Connection[Any]) -> None:
+    def leave(self) -> None:
         """It is paused, or not continuous any more."""
         with contextlib.suppress(psycopg.Error):
-            self.give_bell(connection)
+            self.give_bell()
         if self._channel is not None:
-            connection.execute(sql.SQL("unlisten {}").format(sql.Identifier(self._channel)))
-        if self.is_mine and not self.is_pooled:
-            connection.execute(
-                "select pg_advisory_unlock(trunq._lock_class('continuous'), %s)", (self.pipeline_id,)
-            )
+            self.listener.unlisten(self._channel)
+        if self.is_mine and not self.listener.is_pooled:
+            self._value("pg_advisory_unlock(trunq._lock_class('continuous'), %s)", self.pipeline_id)
 
-    def _own(self, connection: Connection[Any]) -> bool:
+    def _own(self) -> bool:
         """Behind a pooler a lock of the session would stick to a stranger: there each runner looks."""
-        if not self.is_mine and not self.is_pooled:
-            row = connection.execute(
-                "select pg_try_advisory_lock(trunq._lock_class('continuous'), %s)",
-                (self.pipeline_id,),
-            ).fetchone()
-            self.is_mine = bool(row and row[0])
-        return self.is_mine or self.is_pooled
+        if not self.is_mine and not self.listener.is_pooled:
+            lock = "pg_try_advisory_lock(trunq._lock_class('continuous'), %s)"
+            self.is_mine = self._value(lock, self.pipeline_id)
+        return self.is_mine or self.listener.is_pooled
 
-    def _is_over(self, connection: Connection[Any], row: _Row) -> bool:
+    def _is_over(self, row: _Row) -> bool:
         """Whether the run that was asked for is over."""
         if row.done != self._done:
             self._asked, self._failures = None, 0
             return True
         try:
-            found = connection.execute(
-                "select m.state from trunq.show_message('pipelines', %s) m where m.subscription = 'default'",
-                (self._asked,),
-            ).fetchone()
+            shown = "m.state from trunq.show_message('pipelines', %s) m where m.subscription = 'default'"
+            state = self._value(shown, self._asked)
         except psycopg.Error:
-            if connection.broken:
+            if self.listener.connection.broken:
                 raise
-            found = None
-        if found is not None and found[0] in OPEN:
+            state = None
+        if state in OPEN:
             return False
         # It died, or found nothing where we had seen something.
         self._asked = None
         self.put_off()
         return True
 
-    def _has_new(self, connection: Connection[Any], row: _Row) -> bool:
+    def _has_new(self, row: _Row) -> bool:
         if self._source is None:
             self._pipeline = read_definition(row.pipeline, row.definition).expanded()
             self._source = sources.make(self._pipeline, self.dsn, self.control)
-            if self._queue is not None and not self.is_pooled:
-                found = connection.execute("select trunq.queue_channel(%s)", (self._queue,)).fetchone()
-                self._channel = str(found and found[0])
-                connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+            if self._queue is not None and not self.listener.is_pooled:
+                self._channel = str(self._value("trunq.queue_channel(%s)", self._queue))
+                self.listener.listen(self._channel)
         return self._source.has_new(row.state)
 
     @property
@@ -276,23 +262,27 @@ class _Loop:
         source = self._pipeline and self._pipeline.source
         return source.queue if isinstance(source, QueueSource) and source.dsn is None else None
 
-    def _idle(self, connection: Connection[Any], took: float) -> float:
+    def _idle(self, took: float) -> float:
         self._failures = 0
         if self._channel is None:
             self._pause = min(_OFTEN, self._pause * 2)
             return self._again_in(max(self._pause, min(_SHARE * took, _LONGEST)))
         if self._has_bell:
             return self._again_in(_POLL)
-        found = connection.execute("select trunq.take_bell(%s)", (self._queue,)).fetchone()
-        self._has_bell = bool(found and found[0] == "held")
-        if found and found[0] == "publisher":
+        state = self._value("trunq.take_bell(%s)", self._queue)
+        self._has_bell = state == "held"
+        if state == "publisher":
             return self._again_in(_AT_ONCE)
         # What came before we had the bell told nobody.
         return self._again_in(0.0 if self._has_bell else _OFTEN)
 
-    def _ask(self, connection: Connection[Any], row: _Row) -> None:
-        found = connection.execute("select trunq._ask_run(%s)", (row.pipeline,)).fetchone()
-        self._asked, self._done, self._pause = found and found[0], row.done, _AT_ONCE
+    def _ask(self, row: _Row) -> None:
+        self._asked = self._value("trunq._ask_run(%s)", row.pipeline)
+        self._done, self._pause = row.done, _AT_ONCE
+
+    def _value(self, wanted: str, argument: object) -> Any:
+        row = self.listener.connection.execute(f"select {wanted}".encode(), (argument,)).fetchone()
+        return row and row[0]
 
     def _again_in(self, seconds: float) -> float:
         self._next_at = monotonic() + seconds

@@ -13,11 +13,12 @@ from psycopg import AsyncConnection
 
 from trunq._async.execute import execute, value
 from trunq.call import Call
+from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
 from trunq.connection.link import Link
 from trunq.connection.outage import Outage
-from trunq.connection.session import PROBE, adapt
+from trunq.connection.silence import lend
 from trunq.rank.order import BadOrder, Order, order
 from trunq.rank.registry import Ranked, Ranks
 from trunq.record import Fleet, Lane
@@ -79,10 +80,8 @@ class _Post:
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            connection = psycopg.Connection.connect(self._conninfo, autocommit=True)
-            for statement in adapt(connection, connection.execute(PROBE).fetchone() or (0, "")):
-                connection.execute(statement)
-            self._connection = connection
+            self._connection = open_connection(self._conninfo)
+            lend(self._connection)
         return self._connection
 
     def close(self) -> None:

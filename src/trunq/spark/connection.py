@@ -8,8 +8,10 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line, is_away, is_retryable, retrying
+from trunq.connection.silence import lend
 from trunq.errors import translate
 from trunq.spark.errors import DatabaseAway
 
@@ -79,7 +81,9 @@ def connect(dsn: str) -> Connection:
     Under a stricter level, a reader whose snapshot is older than the TRUNCATE of a segment finds no rows in
     it.
     """
-    connection = psycopg.connect(complete(dsn, APPLICATION), autocommit=True)
+    connection = open_connection(complete(dsn, APPLICATION))
+    # What a sink takes in one commit may last: behind a pooler, where nobody can be asked, it is waited for.
+    lend(connection)
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     # Through a pooler, prepared statements would stay on a connection that others use next.
     connection.prepare_threshold = None

@@ -141,14 +141,18 @@ def kind_array(kinds: Iterable[Label] | None) -> TextArray | None:
 
 
 def name_array(name: str, values: Iterable[str] | None) -> TextArray | None:
-    """Names, of columns say, as a text[]."""
+    """Names, of columns say, as a text[]; None, which the function refuses, gets there."""
     if values is None:
         return None
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidArgument(
             f"{name} is a list of names, not {type(values).__name__}", f"give {name}=['id']"
         )
-    return text_array(name, list(values))
+    names: list[Any] = list(values)
+    for position, each in enumerate(names):
+        if each is not None and not isinstance(each, str):
+            raise InvalidArgument(f"{name}[{position}] is a name, not {type(each).__name__}")
+    return text_array(name, names)
 
 
 def bytea_array(name: str, values: Sequence[bytes | None], first: int = 0) -> ByteaArray:

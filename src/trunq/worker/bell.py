@@ -14,20 +14,18 @@ lock and the LISTEN would stick to a stranger: there a worker polls.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection, Notify, sql
+from psycopg import Notify
 from tenacity import RetryCallState
 
 from trunq._async.execute import value
 from trunq.call import Call
+from trunq.connection._async.listener import AsyncListener
 from trunq.connection.backoff import async_retrying, error_of, first_line, is_away
 from trunq.connection.link import Link
-from trunq.connection.silence import limit
 from trunq.wire.scalar import ids_told
 from trunq.worker.lease import Source
 
@@ -56,20 +54,17 @@ class Bell:
         self._changed = changed
         self._notify = notify
         self._called_off = called_off
-        self._connection: AsyncConnection[Any] | None = None
-        self._descriptor: int | None = None
-        self._one_command = asyncio.Lock()
-        self._lost = asyncio.Event()
+        self._listener: AsyncListener | None = None
 
     @property
     def is_listening(self) -> bool:
         """Whether notifications reach us."""
-        return self._connection is not None
+        return self._listener is not None
 
     @property
     def is_busy(self) -> bool:
         """Whether a command waits for the database."""
-        return self._one_command.locked()
+        return self._listener is not None and self._listener.is_busy
 
     async def open(self) -> None:
         """Listen; raises psycopg.OperationalError when the database is away."""
@@ -81,27 +76,24 @@ class Bell:
             log.warning("a connection pooler is in between: polling, no NOTIFY")
             await self._link.close()
             return
-        connection.add_notify_handler(self._hear)
+        listener = AsyncListener(connection, self._hear)
         for source in self._sources:
             source.channel = await value(connection, Call("queue_channel", {"queue": source.queue}))
             self._by_channel[source.channel] = source
-            await connection.execute(sql.SQL("listen {}").format(sql.Identifier(source.channel)))
-        self._lost.clear()
-        self._connection = connection
-        self._watch()
+            await listener.listen(source.channel)
+        self._listener = listener
 
     async def run(self) -> None:
         """Keep listening until cancelled; once back after a loss, every queue is looked at."""
         while self._notify is not False:
-            if self._connection is None:
+            if self._listener is None:
                 await async_retrying(also=psycopg.Error, after=self._say)(self._open_again)
-            while not self._lost.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(limit()):
-                        await self._lost.wait()
-                # Who only listens would not hear that nothing comes any more.
-                if not self._lost.is_set():
-                    await self._command("queue_channel", self._sources[0])
+            listener = self._listener
+            try:
+                while listener is not None and self._listener is listener:
+                    await listener.wait()
+            except psycopg.Error as error:
+                self._break(listener, error)
             await self._link.close()
 
     async def _open_again(self) -> None:
@@ -131,63 +123,33 @@ class Bell:
 
     async def close(self) -> None:
         """Stop listening; the server frees the bells."""
-        if self._connection is not None:
-            self._unwatch()
-            self._connection = None
+        self._listener = None
         await self._link.close()
 
     async def _command(self, function: str, source: Source) -> str | None:
-        async with self._one_command:
-            if (connection := self._connection) is None:
-                return None
-            # psycopg waits on the same socket while it executes.
-            self._unwatch()
-            try:
-                answer = await value(connection, Call(function, {"queue": source.queue}))
-            except psycopg.Error as error:
-                if error.sqlstate is not None and error.sqlstate.startswith("TQ"):
-                    self._watch()
-                    return None
-                self._break(error)
-                return None
-            except BaseException:
-                self._break(None)
-                raise
-            self._watch()
-            return str(answer)
-
-    def _watch(self) -> None:
-        if self._connection is not None:
-            self._descriptor = self._connection.fileno()
-            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-
-    def _unwatch(self) -> None:
-        # By the number kept: a connection that broke no longer knows its own.
-        if self._descriptor is not None:
-            asyncio.get_running_loop().remove_reader(self._descriptor)
-            self._descriptor = None
-
-    def _read(self) -> None:
-        connection = self._connection
-        if connection is None:
-            return
+        if (listener := self._listener) is None:
+            return None
         try:
-            connection.pgconn.consume_input()
-            while (notification := connection.pgconn.notifies()) is not None:
-                self._hear(
-                    Notify(notification.relname.decode(), notification.extra.decode(), notification.be_pid)
-                )
+            answer = await value(listener.connection, Call(function, {"queue": source.queue}))
         except psycopg.Error as error:
-            self._unwatch()
-            self._break(error)
+            if error.sqlstate is None or not error.sqlstate.startswith("TQ"):
+                self._break(listener, error)
+            return None
+        except BaseException:
+            self._break(listener, None)
+            raise
+        finally:
+            listener.wake()
+        # Of one that another statement broke meanwhile, the server has the bells already, or soon.
+        return str(answer) if self._listener is listener else None
 
     def _hear(self, notification: Notify) -> None:
         source = self._by_channel.get(notification.channel)
-        connection = self._connection
-        if source is None or connection is None:
+        listener = self._listener
+        if source is None or listener is None:
             return
         if notification.payload == "bell":
-            source.is_freed |= notification.pid != connection.pgconn.backend_pid
+            source.is_freed |= notification.pid != listener.connection.pgconn.backend_pid
         elif notification.payload == "look":
             source.is_rung = source.is_limited = True
         elif notification.payload.startswith("cancel"):
@@ -207,13 +169,14 @@ class Bell:
         if source.is_rung or source.is_freed:
             self._changed.set()
 
-    def _break(self, error: psycopg.Error | None) -> None:
+    def _break(self, listener: AsyncListener | None, error: psycopg.Error | None) -> None:
+        if self._listener is not listener:
+            return
         if error is not None:
             self._link.notice(error)
-        self._connection = None
+        self._listener = None
         for source in self._sources:
             source.holds_bell = False
-        self._lost.set()
 
     def _say(self, state: RetryCallState) -> None:
         error = error_of(state)

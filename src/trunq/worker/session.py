@@ -14,13 +14,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, IsolationLevel, generators
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, IsolationLevel, generators, sql
 from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, Format, PipelineStatus
 from psycopg.rows import tuple_row
 
-from trunq.connection.session import PROBE, adapt, is_pooled
-from trunq.connection.silence import AsyncWatched, Watched
+from trunq.connection._async.session import fit
+from trunq.connection._async.watched import AsyncWatched
+from trunq.connection._sync.session import fit as fit_sync
+from trunq.connection._sync.watched import Watched
 
 _CLEAN: Final = (
     b"select pg_catalog.pg_advisory_unlock_all(); close all; unlisten *; discard temp; reset role; reset all"
@@ -80,26 +82,21 @@ def _executed(connection: AsyncSession | Session, commands: bytes) -> PQGen[list
 
 async def configure(connection: AsyncSession) -> None:
     """Make a new connection fit for handlers."""
-    probed = await (await connection.execute(PROBE)).fetchone() or (0, "")
-    statements = [statement.as_bytes(connection) for statement in adapt(connection, probed)]
-    for statement in statements:
-        await connection.execute(statement)
-    if not is_pooled(connection, probed):
-        connection.identity = connection.pgconn.parameter_status(_IDENTITY)
-        connection.cleaning = b"; ".join([_CLEAN, *statements])
+    _begin(connection, await fit(connection))
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
 
 
 def configure_sync(connection: Session) -> None:
     """The same for sync handlers."""
-    probed = connection.execute(PROBE).fetchone() or (0, "")
-    statements = [statement.as_bytes(connection) for statement in adapt(connection, probed)]
-    for statement in statements:
-        connection.execute(statement)
-    if not is_pooled(connection, probed):
-        connection.identity = connection.pgconn.parameter_status(_IDENTITY)
-        connection.cleaning = b"; ".join([_CLEAN, *statements])
+    _begin(connection, fit_sync(connection))
     connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+def _begin(connection: AsyncSession | Session, statements: list[sql.Composed]) -> None:
+    """Note what makes the session again what it is now; behind a pooler nothing does."""
+    if not connection.is_pooled:
+        connection.identity = connection.pgconn.parameter_status(_IDENTITY)
+        connection.cleaning = b"; ".join([_CLEAN, *(each.as_bytes(connection) for each in statements)])
 
 
 def renew(connection: AsyncConnection[Any] | Connection[Any]) -> None:

@@ -23,7 +23,7 @@ create or replace function trunq.ack(
 language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'a', null, null, p_results, p_took)
 $$;
-comment on function trunq.ack(text, text, bigint, bigint, bigint[], jsonb[], real[]) is
+comment on function trunq.ack is
   'Says that messages of a lease are done, with a result each where the subscription keeps results; p_took: seconds each ran.
 Returns: how many messages this call answered; those answered before do not count.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ011, TQ013 for a message of another lease.
@@ -48,7 +48,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'r', p_errors, p_delays, null, p_took,
     row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
 $$;
-comment on function trunq.retry(text, text, bigint, bigint, bigint[], text[], interval[], real[], integer, text, interval, interval, real) is
+comment on function trunq.retry is
   'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up. What is given of a policy (as in subscribe) goes before the subscription''s, a message''s own option before both.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
@@ -72,7 +72,7 @@ language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 't', p_errors, null, null, p_took,
     row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
 $$;
-comment on function trunq.time_out(text, text, bigint, bigint, bigint[], text[], real[], integer, text, interval, interval, real) is
+comment on function trunq.time_out is
   'Says that messages of a lease took longer than they may: handed out again by the policy, of which something may be given, like a retry; in their history timed_out.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
@@ -90,7 +90,7 @@ create or replace function trunq.reject(
 language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'j', p_errors, null, null, p_took)
 $$;
-comment on function trunq.reject(text, text, bigint, bigint, bigint[], text[], real[]) is
+comment on function trunq.reject is
   'Gives messages of a lease up at once: dead, reason rejected.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
@@ -108,7 +108,7 @@ create or replace function trunq.release(
 language sql volatile as $$
   select trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', p_errors, p_delays, null, null)
 $$;
-comment on function trunq.release(text, text, bigint, bigint, bigint[], text[], interval[]) is
+comment on function trunq.release is
   'Gives back messages of a lease that were not started, the attempt not counted: handed out again after a delay each, or at once; with an error (no handler for this kind, say) and no delay, after one that grows from time to time, up to 5 minutes.
 Returns: how many messages this call answered.
 Raises: TQ001, TQ002, TQ003, TQ005, TQ011, TQ013.
@@ -123,10 +123,6 @@ declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
-  if trunq._goes_through(p_queue, 'list_fates') then
-    return query execute trunq._through(p_queue, 'list_fates', 'p_subscription', p_subscription, 'p_ids', p_ids::text);
-    return;
-  end if;
   -- Asked for their order too: without statistics all indexes look alike, and another one would read all that is delayed.
   return query
     select u.id, e.due_at - v_now, e.reason from unnest(p_ids) u(id) cross join lateral (
@@ -139,7 +135,7 @@ begin
        order by d.queue_id, d.subscription_id, d.id limit 1)) e
     where e.id = u.id;
 end $$;
-comment on function trunq.list_fates(text, text, bigint[]) is
+comment on function trunq.list_fates is
   'What became of messages that a subscription gave back, asked in the same transaction: wait, the time until each runs again, or reason, why it is dead.
 Returns: no row for a message that runs again at once, or is neither delayed nor dead.
 Raises: TQ001, TQ002.';
@@ -156,7 +152,7 @@ begin
     into v_answered using p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took, p_policy;
   return v_answered;
 end $$;
-comment on function trunq._answer(text, text, bigint, bigint, bigint[], "char", text[], interval[], jsonb[], real[], trunq.policy) is
+comment on function trunq._answer is
   'The answers by the name of the queue.';
 
 create or replace function trunq._check_answer(p_ids bigint[], p_outcome "char") returns void
@@ -173,7 +169,7 @@ begin
       'give one element for each id, or null for none');
   end if;
 end $$;
-comment on function trunq._check_answer(bigint[], "char") is 'Says what is wrong with an answer; nothing is when it names no message.';
+comment on function trunq._check_answer is 'Says what is wrong with an answer; nothing is when it names no message.';
 
 create or replace function trunq._backoff(
   p_backoff text, p_base interval, p_cap interval, p_jitter real, p_attempt integer
@@ -186,7 +182,7 @@ language sql volatile as $$
       else pg_catalog.power(2::double precision, least(p_attempt operator(pg_catalog.-) 1, 30)) end)
     operator(pg_catalog.*) (1 operator(pg_catalog.-) (p_jitter operator(pg_catalog.*) pg_catalog.random())))
 $$;
-comment on function trunq._backoff(text, interval, interval, real, integer) is
+comment on function trunq._backoff is
   'How long to wait after a failed attempt: base, base x attempt or base x 2^(attempt - 1), at most the cap, less a random share up to the jitter.';
 
 create or replace function trunq._add_error(p_errors jsonb, p_attempt integer, p_at timestamptz, p_worker text, p_error text) returns jsonb
@@ -195,7 +191,7 @@ language sql immutable as $$
   select case when pg_catalog.jsonb_array_length(e) operator(pg_catalog.>) trunq._limit('errors_kept') then e operator(pg_catalog.-) 0 else e end
   from (select coalesce(p_errors, '[]') operator(pg_catalog.||) pg_catalog.jsonb_build_object('attempt', p_attempt, 'at', p_at, 'worker', p_worker, 'error', pg_catalog.left(p_error, trunq._limit('error_characters')))) x(e)
 $$;
-comment on function trunq._add_error(jsonb, integer, timestamptz, text, text) is 'The errors of a message, with one more.';
+comment on function trunq._add_error is 'The errors of a message, with one more.';
 
 create or replace function trunq._add_put_off(p_errors jsonb, p_attempt integer, p_at timestamptz, p_worker text, p_error text) returns jsonb
 language sql immutable as $$
@@ -204,7 +200,7 @@ language sql immutable as $$
     trunq._add_error(case when p_errors operator(pg_catalog.->) -1 operator(pg_catalog.?) 'times' then p_errors operator(pg_catalog.-) -1 else p_errors end, p_attempt, p_at, p_worker, p_error),
     '{-1,times}', pg_catalog.to_jsonb(coalesce((p_errors operator(pg_catalog.->) -1 operator(pg_catalog.->>) 'times')::bigint, 0) operator(pg_catalog.+) 1))
 $$;
-comment on function trunq._add_put_off(jsonb, integer, timestamptz, text, text) is
+comment on function trunq._add_put_off is
   'The errors of a message that a worker could not start, with this one, which says how many times in a row.';
 
 create or replace function trunq._put_off(p_errors jsonb) returns interval
@@ -213,4 +209,4 @@ language sql volatile as $$
   select pg_catalog.make_interval(secs => least(300, pg_catalog.power(2::double precision, least((p_errors operator(pg_catalog.->) -1 operator(pg_catalog.->>) 'times')::bigint operator(pg_catalog.-) 1, 30)))
     operator(pg_catalog.*) (1 operator(pg_catalog.-) (0.2 operator(pg_catalog.*) pg_catalog.random())))
 $$;
-comment on function trunq._put_off(jsonb) is 'How long a message waits that a worker could not start: 1, 2, 4 seconds and so on, up to 5 minutes, less a random share.';
+comment on function trunq._put_off is 'How long a message waits that a worker could not start: 1, 2, 4 seconds and so on, up to 5 minutes, less a random share.';

@@ -44,8 +44,8 @@ exception when lock_not_available then
   perform trunq._fail('TQ009', format('an open transaction uses queue "%s"', p_queue),
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
-comment on function trunq.create_archive(text, interval) is
-  'Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>, from what the queue still holds on; for p_archive_for (null or 0: for ever), by whole months. Of a queue that has one, it changes p_archive_for (null: nothing, 0: for ever). An archive that a dropped queue of this name left is continued.
+comment on function trunq.create_archive is
+  'Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>, which is yours to read: one row an attempt that is over, with its message, outcome, error, result, worker and times. It begins with what the queue still holds. p_archive_for: how long rows stay (null or 0: for ever), by whole months. Of a queue that has one, it changes p_archive_for (null: nothing, 0: for ever). An archive that a dropped queue of this name left is continued.
 Returns: true when the queue had none.
 Raises: TQ001, TQ005, TQ007; TQ009 when an open transaction creates or drops it for 5 seconds.
 Locks: the queue, shared.';
@@ -68,7 +68,7 @@ exception when lock_not_available then
   perform trunq._fail('TQ009', format('somebody reads or fills the archive of queue "%s"', p_queue),
     'end that transaction (pg_stat_activity shows it) and try again');
 end $$;
-comment on function trunq.drop_archive(text) is
+comment on function trunq.drop_archive is
   'Drops the archive of a queue, with all its rows; also the one that a dropped queue left.
 Raises: TQ001; TQ005 when the queue has none; TQ009 while somebody reads it for 5 seconds.
 Locks: the archive, exclusively.';
@@ -84,7 +84,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   where c.relnamespace = 'trunq_archive'::regnamespace and c.relkind = 'p'
   group by c.relname, a.archive_for, a.queue_id order by c.relname
 $$;
-comment on function trunq.list_archives() is
+comment on function trunq.list_archives is
   'The archives there are. is_filled false: its queue is gone, and nothing is added or dropped any more; archive_for null: for ever; bytes: on disk, with indexes.';
 
 create or replace function trunq.archive(p_queue text) returns integer
@@ -116,8 +116,8 @@ begin
 exception when lock_not_available then
   return null;  -- a subscription is about to end, or somebody makes an index
 end $$;
-comment on function trunq.archive(text) is
-  'Writes attempts that are over into the archive of the queue, if it has one, and drops the months that it keeps no longer.
+comment on function trunq.archive is
+  'Writes attempts that are over into the archive of the queue, if it has one, and drops the months that it keeps no longer. A leader does so every 30 seconds. It needs READ COMMITTED.
 Returns: how many messages the leases had that it archived, some thousands at most; null when another is doing it.
 Raises: TQ001, TQ007.
 Locks: its row in trunq.archive_policy; the archive, shared, and 50 ms exclusively where a month is dropped.';
@@ -137,7 +137,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   order by t.name, s.subscription_id
   on conflict do nothing
 $$;
-comment on function trunq._enroll(trunq.queue) is
+comment on function trunq._enroll is
   'Gives each shared subscription of a queue its marks, one for the archive and one for each taker, where there are such; also before one ends.';
 
 create or replace function trunq._archive(
@@ -163,7 +163,7 @@ begin
   end if;
   return v_walk.size;
 end $$;
-comment on function trunq._archive(trunq.queue, integer, integer, boolean) is
+comment on function trunq._archive is
   'Archives leases of one subscription that are over, until they are about p_messages; if p_is_last, what is answered of those that are not. The last call for a subscription that ended removes its mark. The caller holds the row of the policy.
 Returns: how many messages these leases had.';
 
@@ -208,7 +208,7 @@ begin
   -- Those that it did not come to stay noted.
   still_open := array(select unnest(p_open) except select unnest(v_closed) order by 1) || still_open;
 end $$;
-comment on function trunq._walk(trunq.queue, integer, bigint, bigint[], bigint, boolean) is
+comment on function trunq._walk is
   'Goes down the leases of a subscription from a mark until those that are over have about p_messages. p_is_last: ends those that are not.
 Returns: the leases with messages that are over, the mark behind them (up_to, still_open), how many messages they have, and whether there was a lease at all.';
 
@@ -223,7 +223,7 @@ begin
     using p_subscription_id, p_lease_id;
   return true;
 end $$;
-comment on function trunq._abandon(trunq.queue, integer, bigint) is 'Ends an open lease of a subscription that was dropped.
+comment on function trunq._abandon is 'Ends an open lease of a subscription that was dropped.
 Returns: false when its lock is held just now.';
 
 create or replace function trunq._write_archive(p_queue trunq.queue, p_mark trunq.archive_mark, p_leases bigint[]) returns void
@@ -255,7 +255,7 @@ begin
     perform trunq._make_months(p_queue, p_leases);
   end loop;
 end $$;
-comment on function trunq._write_archive(trunq.queue, trunq.archive_mark, bigint[]) is 'Inserts the attempts of leases that are over into the archive; the first of a month makes its partition.';
+comment on function trunq._write_archive is 'Inserts the attempts of leases that are over into the archive; the first of a month makes its partition.';
 
 create or replace function trunq._attempts(p_queue trunq.queue) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -283,7 +283,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
       where not r.is_whole)
   $q$, p_queue.lease_table, p_queue.receipt_table)
 $$;
-comment on function trunq._attempts(trunq.queue) is
+comment on function trunq._attempts is
   'The beginning of a query over the attempts (attempt) of leases ($2) of a subscription ($1), one row each. Written for plans without nested loops over the whole.';
 
 create or replace function trunq._make_months(p_queue trunq.queue, p_leases bigint[]) returns void
@@ -306,7 +306,7 @@ begin
   end loop;
   perform set_config('role', v_role, true);
 end $$;
-comment on function trunq._make_months(trunq.queue, bigint[]) is 'Makes the partitions of an archive that the attempts of these leases need.';
+comment on function trunq._make_months is 'Makes the partitions of an archive that the attempts of these leases need.';
 
 create or replace function trunq._archive_months(p_archive text) returns table (part regclass, month date)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -314,7 +314,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from pg_inherits i join pg_class c on c.oid = i.inhrelid
   where i.inhparent = to_regclass(format('trunq_archive.%I', p_archive)) and c.relname ~ '_archive_\d{6}$'
 $$;
-comment on function trunq._archive_months(text) is 'The partitions of an archive, those that a user attached excepted.';
+comment on function trunq._archive_months is 'The partitions of an archive, those that a user attached excepted.';
 
 create or replace function trunq._drop_months(p_queue trunq.queue, p_before timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set timezone = 'UTC' set lock_timeout = '50ms' as $$
@@ -327,7 +327,7 @@ begin
 exception when lock_not_available then
   null;  -- somebody reads it: the next time
 end $$;
-comment on function trunq._drop_months(trunq.queue, timestamptz) is 'Drops the months of an archive that ended before a time, unless somebody reads it just now.';
+comment on function trunq._drop_months is 'Drops the months of an archive that ended before a time, unless somebody reads it just now.';
 
 create or replace function trunq._archive_rest(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -342,7 +342,7 @@ begin
     end loop;
   end loop;
 end $$;
-comment on function trunq._archive_rest(trunq.queue) is
+comment on function trunq._archive_rest is
   'Archives all attempts that are over, before all leases go. The caller has locked them, exclusively, and tries again when a lock is missing (trunq._in_turns).';
 
 create or replace function trunq._is_taken(p_queue trunq.queue, p_table text, p_segment integer, p_open bigint[] default '{}') returns boolean
@@ -387,5 +387,5 @@ begin
   $q$, case p_table when 'log' then p_queue.lease_table else v_name end) into v_is_left using p_queue.queue_id, v_low, v_high, p_open;
   return not v_is_left;
 end $$;
-comment on function trunq._is_taken(trunq.queue, text, integer, bigint[]) is
+comment on function trunq._is_taken is
   'Whether whatever takes history elsewhere, the archive and takers, has all of a segment of the log or the leases, but for what the leases p_open have of it.';

@@ -44,7 +44,7 @@ begin
   return query execute pg_catalog.format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6, $7, $8)', trunq._function(p_queue, 'next_batch'))
     using p_subscription, p_worker, p_max_ticks, p_lease_time, p_min_lag, p_min_count, p_min_interval, p_cut;
 end $$;
-comment on function trunq.next_batch(text, text, text, integer, interval, interval, bigint, interval, boolean) is
+comment on function trunq.next_batch is
   'Opens the next batch of an exclusive subscription, up to p_max_ticks ticks long, or returns the one this worker has open; asking again without having finished it counts as a failure. Without a newer tick it cuts one, if anything was committed; not with p_cut false. p_min_lag: only up to ticks that old; p_min_count, p_min_interval: up to the first tick that makes it about so many messages, so long a time, and no batch before. attempt: 1 at first; is_part: only some messages of its window, which read_batch knows. In a group, p_worker is a member, and each has one of its own.
 Returns: no row when there is nothing to read, another worker holds the batch, or the subscription is paused.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone; TQ026 when it lost messages and nobody accepted that.
@@ -73,11 +73,6 @@ declare
   -- As in _read_page.
   v_gives_back constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
-  if trunq._goes_through(p_queue, 'read_batch') then
-    return query execute trunq._through(p_queue, 'read_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
-      'p_after_txid', p_after_txid::text, 'p_after_id', p_after_id::text, 'p_limit', p_limit::text, 'p_filter', p_filter::text);
-    return;
-  end if;
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   if v_sub.lost_at is not null then
@@ -115,12 +110,29 @@ begin
   exception when sqlstate 'TQ900' then
   end;
 end $$;
-comment on function trunq.read_batch(text, text, bigint, bigint, bigint, integer, jsonb) is
+comment on function trunq.read_batch is
   'The messages of a batch that pass the subscription''s filter, in (txid, id) order: the same every time, as long as the filter is. p_after_txid and p_after_id: those behind this message; p_limit: so many, 100,000 at most; so a batch is read in pages. p_filter: those that pass this one too, written as in subscribe.
 Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.
 Locks: nothing for longer than it runs, as a reader may work for long in this transaction; but the segments of the batch, against rotation, where messages have more than 2 kB, and all at REPEATABLE READ.';
 
 create or replace function trunq._batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb default null)
+returns table (query text, queue_id integer, from_tick_id bigint)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue := trunq._find_queue(p_queue);
+begin
+  -- Of the caller, who runs the query. A name it may not look up is an error, so the catalog is asked.
+  if exists (
+      select from pg_class c
+      where c.relnamespace = (select n.oid from pg_namespace n where n.nspname = 'trunq_log') and c.relname = v_queue.log_table
+        and has_schema_privilege(c.relnamespace, 'usage') and has_table_privilege(c.oid, 'select') and not row_security_active(c.oid)) then
+    return query select w.* from trunq._write_batch_query(p_queue, p_subscription, p_batch_id, p_filter) w;
+  end if;
+end $$;
+comment on function trunq._batch_query is
+  'The query that reads of the log what trunq.read_batch returns, in that order, for those who may select from all of it: COPY takes its rows as they come, where read_batch keeps all of them first. Its values are literals. No row for others. Run it with seqscan, bitmapscan, jit and parallel workers off, and trunq._check_reachable afterwards.';
+
+create or replace function trunq._write_batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb)
 returns table (query text, queue_id integer, from_tick_id bigint)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -128,17 +140,6 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v record;
 begin
-  -- Of the caller, who runs the query. A name it may not look up is an error, so the catalog is asked.
-  if not exists (
-      select from pg_class c
-      where c.relnamespace = (select n.oid from pg_namespace n where n.nspname = 'trunq_log') and c.relname = v_queue.log_table
-        and has_schema_privilege(c.relnamespace, 'usage') and has_table_privilege(c.oid, 'select') and not row_security_active(c.oid)) then
-    return;
-  elsif trunq._goes_through(p_queue, '_batch_query') then
-    return query execute trunq._through(p_queue, '_batch_query', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text,
-      'p_filter', p_filter::text);
-    return;
-  end if;
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   if v_sub.lost_at is not null then
@@ -160,15 +161,14 @@ begin
       format('%L::xid8', v.last_txid), v.last_id::text, v_sub.subscription_id::text]));
   return next;
 end $$;
-comment on function trunq._batch_query(text, text, bigint, jsonb) is
-  'The query that reads of the log what trunq.read_batch returns, in that order, for those who may select from all of it: COPY takes its rows as they come, where read_batch keeps all of them first. Its values are literals. No row for others. Run it with seqscan, bitmapscan, jit and parallel workers off, and trunq._check_reachable afterwards.';
+comment on function trunq._write_batch_query is 'Of trunq._batch_query what reads tables of all queues.';
 
 create or replace function trunq._fail_no_batch(p_queue text, p_subscription text, p_batch_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._fail('TQ012', format('subscription "%s" of queue "%s" has no batch %s', p_subscription, p_queue, p_batch_id), 'next_batch opens one');
 end $$;
-comment on function trunq._fail_no_batch(text, text, bigint) is 'Raises TQ012 for a batch that a subscription never had.';
+comment on function trunq._fail_no_batch is 'Raises TQ012 for a batch that a subscription never had.';
 
 create or replace function trunq._batch_of(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint,
@@ -184,7 +184,7 @@ begin
     perform trunq._fail_no_batch(p_queue.name, p_sub.name, p_batch_id);
   end if;
 end $$;
-comment on function trunq._batch_of(trunq.queue, trunq.subscription, bigint) is
+comment on function trunq._batch_of is
   'The window of a batch, from behind (after_txid, after_id) to (last_txid, last_id); TQ012 for one this subscription never had.';
 
 create or replace function trunq.finish_batch(
@@ -198,8 +198,8 @@ begin
     into v_is_finished using p_subscription, p_batch_id, p_token, p_upto_txid, p_upto_id;
   return v_is_finished;
 end $$;
-comment on function trunq.finish_batch(text, text, bigint, bigint, bigint, bigint) is
-  'Finishes the open batch: the position moves to its last tick; with p_upto_txid and p_upto_id (read_batch tells them), behind that message, and the next batch is the rest.
+comment on function trunq.finish_batch is
+  'Finishes the open batch: the position moves to its last tick; with p_upto_txid and p_upto_id (read_batch tells them), behind that message, and the next batch is the rest. In the transaction that holds what the batch led to, both happen, or neither.
 Returns: false when it was finished before.
 Raises: TQ001, TQ002, TQ005 for a place outside of the batch, TQ007, TQ008, TQ011; TQ003 when another worker has it.
 Locks: the subscription.';
@@ -207,16 +207,13 @@ Locks: the subscription.';
 create or replace function trunq.position(p_queue text, p_subscription text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'position') then
-    return trunq._pass(p_queue, 'position', 'p_subscription', p_subscription)::bigint;
-  end if;
   perform trunq._check_cluster();
   if trunq._is_split(p_queue, p_subscription) then
     return (select min(trunq._tick_position(trunq._subscription(p_queue, s.name))) from trunq._slots(p_queue, p_subscription) s(name));
   end if;
   return trunq._tick_position(trunq._subscription(p_queue, p_subscription, 'exclusive'));
 end $$;
-comment on function trunq.position(text, text) is
+comment on function trunq.position is
   'The tick up to which an exclusive subscription has read and finished; of a group by key, that of the slot furthest behind.
 Raises: TQ001, TQ002, TQ010, TQ011.';
 
@@ -230,9 +227,6 @@ declare
   v_open bigint[] := '{}';
   v record;
 begin
-  if trunq._goes_through(p_queue, 'advance') then
-    return trunq._pass(p_queue, 'advance', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text)::bigint;
-  end if;
   perform trunq._require_read_committed('advance');
   perform trunq._check_cluster();
   if trunq._is_split(p_queue, p_subscription) then
@@ -259,7 +253,7 @@ begin
     case when v_sub.group_id is not null then v_newest.to_tick_id end, v_newest.hi);
   return trunq._tick_position(v_sub);
 end $$;
-comment on function trunq.advance(text, text, bigint) is
+comment on function trunq.advance is
   'Moves the position of an exclusive subscription forward to a tick, for readers that keep their own (Spark): never back.
 Returns: the position.
 Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ012 when the tick is not kept, or messages after it are gone; TQ026 when it lost messages and nobody accepted that.
@@ -287,7 +281,7 @@ begin
   end loop;
   return v_open;
 end $$;
-comment on function trunq._open_behind(trunq.queue, trunq.subscription, trunq.tick) is
+comment on function trunq._open_behind is
   'The batches of a group that stay open when it advances to a tick: those behind it, and the rest of one that spans it, anew. The caller holds the subscription''s lock.';
 
 create or replace function trunq._put_batch(
@@ -309,7 +303,7 @@ begin
   $q$, p_queue.lease_table, p_queue.lease_sequence, p_queue.receipt_table)
   using p_subscription_id, p_lo, p_hi, p_from_tick_id, p_to_tick_id, trunq.clock(), p_worker, p_segment, p_open, p_frontier_tick_id, p_frontier;
 end $$;
-comment on function trunq._put_batch(trunq.queue, integer, text, pg_snapshot, pg_snapshot, bigint, bigint, smallint, bigint[], bigint, pg_snapshot) is
+comment on function trunq._put_batch is
   'Writes a finished batch: the position of an exclusive subscription, beside the batches p_open, with the frontier if that lies further. The caller holds its lock.';
 
 create or replace function trunq._newest_batch(
@@ -322,7 +316,7 @@ begin
   execute format('select * from trunq_queue.%I($1)', p_queue.name || '_newest_batch')
     into lease_id, token, worker, from_tick_id, to_tick_id, lo, hi, expires_at, segment, open_leases, finished using p_subscription_id;
 end $$;
-comment on function trunq._newest_batch(trunq.queue, integer) is
+comment on function trunq._newest_batch is
   'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. to_tick_id and hi: the frontier.';
 
 create or replace function trunq._open_batches(p_queue trunq.queue, p_subscription_id integer)
@@ -335,13 +329,13 @@ language plpgsql stable rows 1 set search_path = pg_catalog, pg_temp as $$
 begin
   return query execute format('select * from trunq_queue.%I($1)', p_queue.name || '_open_batches') using p_subscription_id;
 end $$;
-comment on function trunq._open_batches(trunq.queue, integer) is 'The open batches of an exclusive subscription, in order.';
+comment on function trunq._open_batches is 'The open batches of an exclusive subscription, in order.';
 
 create or replace function trunq._part_query(p_queue trunq.queue, p_filter jsonb, p_also jsonb default null) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select trunq._part_query_of(p_queue, p_filter, p_also, '{$1,$2,$3,$4,$5,$6,$7}')
 $$;
-comment on function trunq._part_query(trunq.queue, jsonb, jsonb) is
+comment on function trunq._part_query is
   'SQL for the messages of a part of a window, in order: lo $1, hi $2, from behind ($3, $4) to ($5, $6), for the subscription $7.';
 
 create or replace function trunq._part_query_of(p_queue trunq.queue, p_filter jsonb, p_also jsonb, p_values text[]) returns text
@@ -360,7 +354,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   $q$, p_queue.log_table, format('(g.subscription_id = %s or g.subscription_id is null and %s)%s', p_values[7], trunq._filter_condition(p_filter),
     ' and ' || trunq._filter_condition(p_also)), p_values[1], p_values[2], p_values[3], p_values[4], p_values[5], p_values[6])
 $$;
-comment on function trunq._part_query_of(trunq.queue, jsonb, jsonb, text[]) is 'trunq._part_query with literals, or other parameters, for $1 to $7.';
+comment on function trunq._part_query_of is 'trunq._part_query with literals, or other parameters, for $1 to $7.';
 
 create or replace function trunq._check_place(p_what text, p_txid bigint, p_id bigint) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -370,7 +364,7 @@ begin
       'read_batch tells both of each message');
   end if;
 end $$;
-comment on function trunq._check_place(text, bigint, bigint) is 'Refuses (TQ005) half of a place.';
+comment on function trunq._check_place is 'Refuses (TQ005) half of a place.';
 
 create or replace function trunq._check_next_batch(
   p_worker text, p_max_ticks integer, p_lease_time interval, p_min_lag interval, p_min_count bigint, p_min_interval interval
@@ -389,7 +383,7 @@ begin
     perform trunq._check_interval('the length of a batch', p_min_interval, '0');
   end if;
 end $$;
-comment on function trunq._check_next_batch(text, integer, interval, interval, bigint, interval) is 'Refuses (TQ005) what no batch can be.';
+comment on function trunq._check_next_batch is 'Refuses (TQ005) what no batch can be.';
 
 create or replace function trunq._tick_position(p_sub trunq.subscription) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -398,7 +392,7 @@ declare
 begin
   return v.tick_id;
 end $$;
-comment on function trunq._tick_position(trunq.subscription) is 'The tick up to which an exclusive subscription has read and finished.';
+comment on function trunq._tick_position is 'The tick up to which an exclusive subscription has read and finished.';
 
 create or replace function trunq._stand(
   p_queue trunq.queue, p_sub trunq.subscription, out tick_id bigint, out lo pg_snapshot, out hi pg_snapshot, out after_txid xid8, out after_id bigint
@@ -418,5 +412,5 @@ begin
     lo := coalesce(v.hi, p_sub.start); hi := lo; after_txid := pg_snapshot_xmax(lo); after_id := 0;
   end if;
 end $$;
-comment on function trunq._stand(trunq.queue, trunq.subscription) is
+comment on function trunq._stand is
   'Where an exclusive subscription stands: the tick, the window of its first open batch and the message behind which that begins; without one, the frontier.';

@@ -19,7 +19,7 @@ begin
   end if;
   return 'sleeper';
 end $$;
-comment on function trunq.take_bell(text) is
+comment on function trunq.take_bell is
   'Takes the bell for this session before it sleeps.
 Returns: held (look once more, then sleep), publisher (one is in the way: poll quickly for a while), sleeper (another session holds it: sleep).
 Raises: TQ001.
@@ -36,15 +36,15 @@ begin
   end if;
   return false;
 end $$;
-comment on function trunq.give_bell(text) is
+comment on function trunq.give_bell is
   'Gives the bell back and tells the other sleepers, the next of whom takes it.
 Returns: false when this session did not hold it.
 Raises: TQ001.';
 
 create or replace function trunq.queue_channel(p_queue text) returns text
 language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._find_queue(p_queue)).queue_id) $$;
-comment on function trunq.queue_channel(text) is
-  'The NOTIFY channel of a queue: payload m, there are messages; bell, the bell is free; look, every worker is to look (a pause has ended, a limit has changed).
+comment on function trunq.queue_channel is
+  'The channel to LISTEN on for new messages of a queue: payload m, there are messages; bell, the bell is free; look, every worker is to look (a pause has ended, a limit has changed).
 Raises: TQ001.';
 
 create or replace function trunq._ring(p_queue_id integer) returns void
@@ -54,4 +54,4 @@ begin
     perform pg_notify('trunq_' || p_queue_id, 'm');
   end if;
 end $$;
-comment on function trunq._ring(integer) is 'Notifies a sleeping worker, if there is one, as the trigger of a log does.';
+comment on function trunq._ring is 'Notifies a sleeping worker, if there is one, as the trigger of a log does.';

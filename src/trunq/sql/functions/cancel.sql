@@ -18,10 +18,6 @@ declare
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
   v_found bigint[] := '{}';
 begin
-  if trunq._goes_through(p_queue, 'cancel') then
-    return query execute trunq._through(p_queue, 'cancel', 'p_ids', p_ids::text, 'p_subscription', p_subscription);
-    return;
-  end if;
   perform trunq._require_read_committed('cancel');
   perform trunq._check_cancel(p_queue, p_subscription, p_ids);
   for subscription, id, state in select c.* from trunq._cancel(v_queue, p_subscription, v_ids) c loop
@@ -30,7 +26,7 @@ begin
   end loop;
   perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
 end $$;
-comment on function trunq.cancel(text, bigint[], text) is
+comment on function trunq.cancel is
   'Cancels messages, up to 10,000, for one shared subscription or (null) for all: one that is scheduled or retrying is dead at once, reason cancelled; one that is ready is, as soon as a lease comes to it; of one that is leased the worker is told, and it is done if its handler ends well all the same, else dead. trunq.requeue hands out again what is dead. Batches have no single messages, and read what was published.
 Returns: one row a message and subscription, with the state it was in; done, dead, replaced and purged: it was over, and stays so. subscription null: scheduled, and no shared subscription reads it.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them is nowhere: then none is cancelled.
@@ -78,7 +74,7 @@ begin
   end loop;
   perform trunq._call_off(p_queue.queue_id, v_leased);
 end $$;
-comment on function trunq._cancel(trunq.queue, text, bigint[]) is 'Cancels messages, also those that are nowhere. Returns: as cancel, one row for each that is somewhere.';
+comment on function trunq._cancel is 'Cancels messages, also those that are nowhere. Returns: as cancel, one row for each that is somewhere.';
 
 create or replace function trunq._check_cancel(p_queue text, p_subscription text, p_ids bigint[]) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -93,14 +89,14 @@ begin
     perform trunq._subscription(p_queue, p_subscription, 'shared');
   end if;
 end $$;
-comment on function trunq._check_cancel(text, text, bigint[]) is 'Refuses (TQ002, TQ005, TQ011) what cannot be cancelled.';
+comment on function trunq._check_cancel is 'Refuses (TQ002, TQ005, TQ011) what cannot be cancelled.';
 
 create or replace function trunq._cancelling(p_queue_id integer, p_subscription text) returns setof trunq.subscription
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select s from trunq.subscription s
   where s.queue_id = p_queue_id and s.mode = 'shared' and (p_subscription is null or s.name = p_subscription) order by s.subscription_id
 $$;
-comment on function trunq._cancelling(integer, text) is 'The subscriptions for which messages are cancelled: one by name, or (null) all shared ones.';
+comment on function trunq._cancelling is 'The subscriptions for which messages are cancelled: one by name, or (null) all shared ones.';
 
 create or replace function trunq._note_cancel(p_queue trunq.queue, p_subscription text, p_ids bigint[], p_now timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -115,7 +111,7 @@ begin
     on conflict (subscription_id, id) do nothing;
   end loop;
 end $$;
-comment on function trunq._note_cancel(trunq.queue, text, bigint[], timestamptz) is 'Notes messages as cancelled, wherever they are.';
+comment on function trunq._note_cancel is 'Notes messages as cancelled, wherever they are.';
 
 create or replace function trunq._cancel_scheduled(p_queue_id integer, p_ids bigint[], p_now timestamptz)
 returns table (subscription text, id bigint, state text)
@@ -134,7 +130,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan =
   left join died d on d.id = g.id left join trunq.subscription s on s.subscription_id = d.subscription_id
   order by g.id, s.subscription_id
 $$;
-comment on function trunq._cancel_scheduled(integer, bigint[], timestamptz) is
+comment on function trunq._cancel_scheduled is
   'Deletes messages that are published later, and makes them dead for every shared subscription that would read them. Returns: as cancel.';
 
 create or replace function trunq._cancel_retrying(p_queue trunq.queue, p_sub trunq.subscription, p_ids bigint[], p_now timestamptz) returns bigint[]
@@ -159,7 +155,7 @@ begin
   end if;
   return v_gone.ids;
 end $$;
-comment on function trunq._cancel_retrying(trunq.queue, trunq.subscription, bigint[], timestamptz) is
+comment on function trunq._cancel_retrying is
   'Deletes messages that wait for a subscription''s next attempt, and makes them dead. What they held, unique keys and lanes in order, is free. Returns: which.';
 
 create or replace function trunq._check_found(p_queue text, p_subscription text, p_missing bigint[]) returns void
@@ -171,7 +167,7 @@ begin
       'nothing was cancelled; it was never published, its time (the retention) is over, or no shared subscription reads it');
   end if;
 end $$;
-comment on function trunq._check_found(text, text, bigint[]) is 'Refuses (TQ013) to cancel what is nowhere.';
+comment on function trunq._check_found is 'Refuses (TQ013) to cancel what is nowhere.';
 
 create or replace function trunq._call_off(p_queue_id integer, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -183,7 +179,7 @@ begin
     perform pg_notify('trunq_' || p_queue_id, concat_ws(' ', 'cancel', case when cardinality(v_ids) <= 100 then array_to_string(v_ids, ' ') end));
   end if;
 end $$;
-comment on function trunq._call_off(integer, bigint[]) is 'Tells the workers of a queue that messages which run were cancelled.';
+comment on function trunq._call_off is 'Tells the workers of a queue that messages which run were cancelled.';
 
 create or replace function trunq._is_cancelled(p_subscription_id integer, p_id bigint) returns boolean
 -- Not in SQL: Postgres would put it in the place of its call, and open the table where nobody asks.
@@ -191,7 +187,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan
 begin
   return exists (select from trunq.cancelled c where c.subscription_id = p_subscription_id and c.id = p_id);
 end $$;
-comment on function trunq._is_cancelled(integer, bigint) is 'Whether somebody cancelled a message of a subscription while it waited or ran.';
+comment on function trunq._is_cancelled is 'Whether somebody cancelled a message of a subscription while it waited or ran.';
 
 create or replace function trunq._forget_cancelled(p_queue trunq.queue, p_now timestamptz) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -225,5 +221,5 @@ begin
   end loop;
   return v_count;
 end $$;
-comment on function trunq._forget_cancelled(trunq.queue, timestamptz) is
+comment on function trunq._forget_cancelled is
   'Forgets that messages were cancelled, when they are over; at most 1,000 of each subscription are looked at. Leaves out a subscription for which somebody cancels just now.';

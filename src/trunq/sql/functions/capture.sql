@@ -25,8 +25,8 @@ language plpgsql as $$
 begin
   return trunq._set_capture(trunq._find_table(p_table), p_table, p_queue, p_ignore, p_where, p_kind, p_key, p_deny, p_columns, p_format);
 end $$;
-comment on function trunq.capture(text, text, text[], jsonb, text, text[], text[], text[], text) is
-  'Publishes the changes of a table into a queue, in the transaction that changes it; or changes the capture that is there: what is left out gets its default. p_ignore: an update of these columns alone is not published. p_where: only rows that pass, as {"in": {"status": ["paid", "sent"]}, "not_in": {"country": ["XX", null]}}; an update if the row passes before or after it. p_kind: kind of the messages, in which {table} and {op} stand for the table and insert, update, delete or truncate; {table}.{op} by default. p_key: columns that make the key; the primary key by default, {}: no key. p_deny: changes to be refused (insert, update, delete, truncate). p_columns: publish these alone. p_format: plain or debezium. For the owner of trunq, with the right TRIGGER on the table.
+comment on function trunq.capture is
+  'Publishes the changes of a table into a queue, in the transaction that changes it; or changes the capture that is there: what is left out gets its default. A message a row: its payload has op, table, before, after, changed and at, or by p_format debezium what Debezium writes. p_table is named as in SQL. p_ignore: an update of these columns alone is not published. p_where: only rows that pass, as {"in": {"status": ["paid", "sent"]}, "not_in": {"country": ["XX", null]}}; an update if the row passes before or after it. p_kind: kind of the messages, in which {table} and {op} stand for the table and insert, update, delete or truncate; {table}.{op} by default. p_key: columns that make the key; the primary key by default, empty: no key. p_deny: changes to be refused (TQ020): insert, update, delete, truncate. p_columns: publish these alone. p_format: plain (the default) or debezium. For the owner of trunq, with the right TRIGGER on the table.
 Returns: true when it was made, false when the table was captured already.
 Raises: TQ001; TQ005 for what cannot be captured, columns that there are not, and kinds that the queue does not take; TQ007; TQ009 while an open transaction uses the table.
 Locks: writers of the table, waiting 200 ms at a time, where a trigger is missing.';
@@ -36,7 +36,7 @@ language plpgsql as $$
 begin
   return trunq._end_capture(trunq._find_table(p_table), p_table);
 end $$;
-comment on function trunq.uncapture(text) is
+comment on function trunq.uncapture is
   'Publishes the changes of a table no longer, from the end of this transaction. What was published stays.
 Returns: false when the table was not captured.
 Raises: TQ005 for a table that does not exist; TQ007; TQ009 while an open transaction uses the table.
@@ -59,8 +59,8 @@ begin
     cross join lateral (select trunq._captured_table(c.capture_id)) t(oid)
     where p_queue is null or q.name = p_queue order by 1, c.capture_id;
 end $$;
-comment on function trunq.list_captures(text) is
-  'The captured tables, of one queue or all. published_as: what messages call the table, which is its name when it was captured; key null: messages have none; condition: p_where; warning: what is wrong with it, such as a table that was dropped or a partition that was attached since.
+comment on function trunq.list_captures is
+  'The captured tables by name, of one queue or all. published_as: what messages call the table, which is its name when it was captured; key null: messages have none; condition: the where of trunq.capture; warning: what is wrong with it, such as a table that was dropped or a partition that was attached since.
 Raises: TQ001.';
 
 create or replace function trunq._find_table(p_name text) returns regclass
@@ -71,7 +71,7 @@ begin
 exception when invalid_name or syntax_error or feature_not_supported then
   return null;
 end $$;
-comment on function trunq._find_table(text) is 'A table by its name, as SQL would find it; null when there is none.';
+comment on function trunq._find_table is 'A table by its name, as SQL would find it; null when there is none.';
 
 create or replace function trunq._set_capture(
   p_relation regclass, p_table text, p_queue text, p_ignore text[], p_where jsonb, p_kind text, p_key text[], p_deny text[], p_columns text[], p_format text
@@ -121,7 +121,7 @@ begin
   perform trunq._in_table_turns(p_relation, format('select trunq._put_triggers(%s, %s)', v_capture.capture_id, p_relation::oid));
   return v_is_new;
 end $$;
-comment on function trunq._set_capture(regclass, text, text, text[], jsonb, text, text[], text[], text[], text) is 'What trunq.capture does.';
+comment on function trunq._set_capture is 'What trunq.capture does.';
 
 create or replace function trunq._end_capture(p_relation regclass, p_table text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -142,7 +142,7 @@ begin
   perform set_config('role', v_role, true);
   return v_capture_id is not null;
 end $$;
-comment on function trunq._end_capture(regclass, text) is 'What trunq.uncapture does.';
+comment on function trunq._end_capture is 'What trunq.uncapture does.';
 
 create or replace function trunq._drop_capture(p_capture_id integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -151,7 +151,7 @@ begin
   execute format('drop function if exists trunq_data.%I() cascade', 'capture_' || p_capture_id);
   delete from trunq.capture c where c.capture_id = p_capture_id;
 end $$;
-comment on function trunq._drop_capture(integer) is 'Drops the triggers, the function and the row of a capture.';
+comment on function trunq._drop_capture is 'Drops the triggers, the function and the row of a capture.';
 
 create or replace function trunq._drop_captures(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -161,7 +161,7 @@ begin
     perform trunq._drop_capture(c.capture_id) from trunq.capture c where c.queue_id = p_queue.queue_id;
   end if;
 end $$;
-comment on function trunq._drop_captures(trunq.queue) is 'Drops the captures into a queue.';
+comment on function trunq._drop_captures is 'Drops the captures into a queue.';
 
 create or replace function trunq._forget_captures(p_queue_id integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -185,7 +185,7 @@ begin
   end loop;
   return v_count;
 end $$;
-comment on function trunq._forget_captures(integer) is
+comment on function trunq._forget_captures is
   'Drops what is left of captures whose table was dropped, of one queue or all.
 Returns: how many.';
 
@@ -204,7 +204,7 @@ begin
   perform trunq._fail('TQ009', format('table "%s" is in use by an open transaction', trunq._table_name(p_relation)),
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
-comment on function trunq._in_table_turns(regclass, text) is
+comment on function trunq._in_table_turns is
   'Runs what needs a table for itself, and gives every lock back when it would have to wait longer than 200 ms; TQ009 when ten turns were not enough.';
 
 create or replace function trunq._put_triggers(p_capture_id integer, p_relation oid) returns void
@@ -233,7 +233,7 @@ begin
     execute format('drop trigger %I on %s', v.tgname, v.name);
   end loop;
 end $$;
-comment on function trunq._put_triggers(integer, oid) is
+comment on function trunq._put_triggers is
   'Puts the triggers of a capture on its table and the partitions where they are missing, and takes them off partitions that were detached.';
 
 create or replace function trunq._captured_table(p_capture_id integer) returns oid
@@ -241,19 +241,19 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   -- The table itself has an argument, its partitions have none.
   select t.tgrelid from pg_trigger t where t.tgfoid = trunq._capture_function(p_capture_id) and t.tgnargs = 1 limit 1
 $$;
-comment on function trunq._captured_table(integer) is 'The table of a capture; null when it was dropped.';
+comment on function trunq._captured_table is 'The table of a capture; null when it was dropped.';
 
 create or replace function trunq._capture_function(p_capture_id integer) returns oid
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select p.oid from pg_proc p where p.proname = 'capture_' || p_capture_id and p.pronamespace = 'trunq_data'::regnamespace and p.pronargs = 0
 $$;
-comment on function trunq._capture_function(integer) is 'The trigger function of a capture.';
+comment on function trunq._capture_function is 'The trigger function of a capture.';
 
 create or replace function trunq._parts(p_relation oid) returns setof oid
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select p_relation union select t.relid::oid from pg_partition_tree(p_relation) t
 $$;
-comment on function trunq._parts(oid) is 'A table and its partitions.';
+comment on function trunq._parts is 'A table and its partitions.';
 
 create or replace function trunq._foreign_types(p_relation oid) returns table (type text, owner text, way_out text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -274,13 +274,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   -- An array, or a multirange, has the owner of what it is made of.
   where t.typcategory <> 'A' and t.typtype <> 'm' and not pg_has_role(t.typowner, n.nspowner, 'member') order by t.typname, t.oid
 $$;
-comment on function trunq._foreign_types(oid) is 'Types in the rows of a table, however deep, that belong to somebody who may not act as the owner of trunq.';
+comment on function trunq._foreign_types is 'Types in the rows of a table, however deep, that belong to somebody who may not act as the owner of trunq.';
 
 create or replace function trunq._table_name(p_relation oid) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = p_relation
 $$;
-comment on function trunq._table_name(oid) is 'What messages and errors call a table: schema and name, without quotes.';
+comment on function trunq._table_name is 'What messages and errors call a table: schema and name, without quotes.';
 
 create or replace function trunq._primary_key(p_relation oid) returns text[]
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -289,13 +289,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
   where i.indrelid = p_relation and i.indisprimary and k.at <= i.indnkeyatts
 $$;
-comment on function trunq._primary_key(oid) is 'The columns of the primary key of a table, in its order; null when it has none.';
+comment on function trunq._primary_key is 'The columns of the primary key of a table, in its order; null when it has none.';
 
 create or replace function trunq._virtual_columns(p_relation oid) returns text[]
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select array_agg(a.attname::text order by a.attnum) from pg_attribute a where a.attrelid = p_relation and a.attgenerated = 'v' and not a.attisdropped
 $$;
-comment on function trunq._virtual_columns(oid) is 'The virtual generated columns of a table, which are null in transition tables; null when it has none.';
+comment on function trunq._virtual_columns is 'The virtual generated columns of a table, which are null in transition tables; null when it has none.';
 
 create or replace function trunq._warn_capture(p_capture trunq.capture, p_relation oid) returns table (warning text, hint text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -338,7 +338,7 @@ begin
     from (select unnest(p_capture.key || p_capture.columns || p_capture.ignore) union select trunq._where_columns(p_capture.condition)) u(name)
     where not exists (select from pg_attribute a where a.attrelid = p_relation and a.attname = u.name and a.attnum > 0 and not a.attisdropped);
 end $$;
-comment on function trunq._warn_capture(trunq.capture, oid) is 'What is wrong with the capture of a table.';
+comment on function trunq._warn_capture is 'What is wrong with the capture of a table.';
 
 create or replace function trunq._warn_captures(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -346,4 +346,4 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from trunq.capture c join trunq.queue q on q.queue_id = c.queue_id cross join lateral trunq._warn_capture(c, trunq._captured_table(c.capture_id)) w
   where p_queue is null or q.name = p_queue order by q.name, w.warning
 $$;
-comment on function trunq._warn_captures(text) is 'What is wrong with captures, of one queue or all.';
+comment on function trunq._warn_captures is 'What is wrong with captures, of one queue or all.';

@@ -26,7 +26,7 @@ begin
   execute format('comment on function trunq_data.%I() is %L', v_function,
     'Publishes the changes of a captured table: ' || (to_jsonb(p_capture) || jsonb_build_object('queue', (trunq._find_queue(p_capture.queue_id)).name))::text);
 end $$;
-comment on function trunq._define_capture(trunq.capture) is 'Makes the trigger function of a capture.';
+comment on function trunq._define_capture is 'Makes the trigger function of a capture.';
 
 create or replace function trunq._capture_body(p_capture trunq.capture) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -95,7 +95,7 @@ begin
     trunq._refusal(p_capture, 'insert'), trunq._refusal(p_capture, 'delete'), trunq._refusal(p_capture, 'update'), trunq._refusal(p_capture, 'truncate'),
     p_capture.capture_id, trunq._truncate_message(p_capture));
 end $$;
-comment on function trunq._capture_body(trunq.capture) is 'The body of the trigger function of a capture.';
+comment on function trunq._capture_body is 'The body of the trigger function of a capture.';
 
 create or replace function trunq._publish_changes(p_log text, p_changes text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -104,7 +104,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     ' case when pg_column_size(m.payload) > %s then trunq._refuse_row(tg_relid, m.payload) else m.payload end from (select %s offset 0) m(kind, key, payload)',
     p_log, trunq._limit('label_bytes'), trunq._limit('message_bytes'), p_changes)
 $$;
-comment on function trunq._publish_changes(text, text) is 'The statement that publishes changes, a list of expressions and where they come from.';
+comment on function trunq._publish_changes is 'The statement that publishes changes, a list of expressions and where they come from.';
 
 create or replace function trunq._message(p_capture trunq.capture, p_op text, p_key_row text, p_before text, p_after text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -125,7 +125,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format('''ts_ms'', floor(extract(epoch from statement_timestamp()) * 1000)::bigint, ''source'', jsonb_build_object(''connector'', ''trunq'', ''db'', current_database(), ''schema'', %L, ''table'', %L, ''txId'', pg_current_xact_id()::text::bigint)',
     split_part(p_capture.name, '.', 1), substr(p_capture.name, strpos(p_capture.name, '.') + 1))
 $$;
-comment on function trunq._debezium_source(trunq.capture) is 'The members ts_ms and source of a message in the format of Debezium.';
+comment on function trunq._debezium_source is 'The members ts_ms and source of a message in the format of Debezium.';
 
 create or replace function trunq._truncate_message(p_capture trunq.capture) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -134,14 +134,14 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     else format('jsonb_build_object(''op'', ''truncate'', ''table'', %L, ''before'', null, ''after'', null, ''at'', statement_timestamp())', p_capture.name) end
     || ' || case when tg_nargs = 0 then jsonb_build_object(''partition'', tg_table_schema || ''.'' || tg_table_name) else ''{}'' end')
 $$;
-comment on function trunq._truncate_message(trunq.capture) is 'Kind and payload of a TRUNCATE, as a list of expressions; partition: one alone was emptied.';
+comment on function trunq._truncate_message is 'Kind and payload of a TRUNCATE, as a list of expressions; partition: one alone was emptied.';
 
 create or replace function trunq._capture_kind(p_capture trunq.capture, p_op text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- The table last: its name may hold anything.
   select replace(replace(p_capture.kind, '{op}', p_op), '{table}', p_capture.name)
 $$;
-comment on function trunq._capture_kind(trunq.capture, text) is 'The kind of the messages of a capture about inserts, updates, deletes or TRUNCATE.';
+comment on function trunq._capture_kind is 'The kind of the messages of a capture about inserts, updates, deletes or TRUNCATE.';
 
 create or replace function trunq._pick(p_capture trunq.capture, p_row text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -151,7 +151,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
       select format('jsonb_build_object(%s)', string_agg(format('%L, %s -> %1$L', u.name, p_row), ', ' order by u.at)) part
       from unnest(p_capture.columns) with ordinality u(name, at) group by (u.at - 1) / 50 order by 1) c) || ')' end
 $$;
-comment on function trunq._pick(trunq.capture, text) is 'Of a row, an expression, the columns that are published.';
+comment on function trunq._pick is 'Of a row, an expression, the columns that are published.';
 
 create or replace function trunq._where_condition(p_capture trunq.capture, p_row text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -159,17 +159,17 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     case c.key when 'not_in' then 'not' else '' end), ' and ' order by c.key, o.key) || ')'
   from jsonb_each(p_capture.condition) c cross join jsonb_each(c.value) o
 $$;
-comment on function trunq._where_condition(trunq.capture, text) is 'The condition that a row, an expression, passes; its values are literals. Null: all rows do.';
+comment on function trunq._where_condition is 'The condition that a row, an expression, passes; its values are literals. Null: all rows do.';
 
 create or replace function trunq._where_columns(p_where jsonb) returns setof text
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select o.key from jsonb_each(p_where) c cross join jsonb_each(c.value) o $$;
-comment on function trunq._where_columns(jsonb) is 'The columns that a condition names.';
+comment on function trunq._where_columns is 'The columns that a condition names.';
 
 create or replace function trunq._refusal(p_capture trunq.capture, p_op text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_op = any (p_capture.deny) then E'\n        perform trunq._refuse_change(tg_relid, tg_op);' else '' end
 $$;
-comment on function trunq._refusal(trunq.capture, text) is 'What refuses a change that is denied; empty where it is not.';
+comment on function trunq._refusal is 'What refuses a change that is denied; empty where it is not.';
 
 create or replace function trunq._refuse_change(p_relation oid, p_op text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -177,7 +177,7 @@ begin
   perform trunq._fail('TQ020', format('table "%s" may not be changed by %s while it is captured', trunq._table_name(p_relation), p_op),
     'whoever captured it with p_deny lets it again, by trunq.capture without, or trunq.uncapture');
 end $$;
-comment on function trunq._refuse_change(oid, text) is 'Says that a captured table denies a change (TQ020).';
+comment on function trunq._refuse_change is 'Says that a captured table denies a change (TQ020).';
 
 create or replace function trunq._refuse_row(p_relation oid, p_payload jsonb) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -193,7 +193,7 @@ begin
   perform trunq._fail('TQ006', format('the key of a change of table "%s" is too long to be published: %s bytes, at most %s', trunq._table_name(p_relation),
     octet_length(p_key), trunq._limit('label_bytes')), 'trunq.capture with p_key makes it of other columns, {} of none; or trunq.uncapture the table');
 end $$;
-comment on function trunq._refuse_key(oid, text) is 'Says that the key of a change of a captured table is too long for a message (TQ006).';
+comment on function trunq._refuse_key is 'Says that the key of a change of a captured table is too long for a message (TQ006).';
 
 create or replace function trunq._is_truncated_alone(p_capture_id integer, p_relation oid, p_arguments integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -216,7 +216,7 @@ begin
     union select v_expected || p from trunq._parts(p_relation) p where p <> p_relation and v_published || p <> all (v_noted))::text, true);
   return true;
 end $$;
-comment on function trunq._is_truncated_alone(integer, oid, integer) is
+comment on function trunq._is_truncated_alone is
   'Whether a TRUNCATE of a table is to be published, and not that of a table above it in the same statement.';
 
 create or replace function trunq._restore_captures() returns void
@@ -235,14 +235,14 @@ begin
   end loop;
   perform setval(pg_get_serial_sequence('trunq.capture', 'capture_id'), max(c.capture_id)) from trunq.capture c having count(*) > 0;
 end $$;
-comment on function trunq._restore_captures() is 'Into a copy of the schema alone: the captures that their functions tell of.';
+comment on function trunq._restore_captures is 'Into a copy of the schema alone: the captures that their functions tell of.';
 
 create or replace function trunq._fail_table(p_table text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._fail('TQ005', format('there is no table "%s"', left(coalesce(p_table, ''), 200)), 'name it as in SQL, with its schema: public.orders, or "Shop"."Orders"');
 end $$;
-comment on function trunq._fail_table(text) is 'Says that there is no such table (TQ005).';
+comment on function trunq._fail_table is 'Says that there is no such table (TQ005).';
 
 create or replace function trunq._check_table(p_relation regclass, p_table text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -288,7 +288,7 @@ begin
       format('a type''s casts run when its values become JSON, and that would be as "%s": %s', v_owner, v_type.way_out));
   end if;
 end $$;
-comment on function trunq._check_table(regclass, text) is 'Refuses what cannot be captured (TQ005), or not by this role, or not of its owner (42501).';
+comment on function trunq._check_table is 'Refuses what cannot be captured (TQ005), or not by this role, or not of its owner (42501).';
 
 create or replace function trunq._check_columns(p_relation regclass, p_what text, p_columns text[]) returns text[]
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -312,7 +312,7 @@ begin
   end if;
   return nullif(p_columns, '{}');
 end $$;
-comment on function trunq._check_columns(regclass, text, text[]) is 'The columns given, or null for none; TQ005 for what is no column of a table.';
+comment on function trunq._check_columns is 'The columns given, or null for none; TQ005 for what is no column of a table.';
 
 create or replace function trunq._check_deny(p_deny text[]) returns text[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -325,7 +325,7 @@ begin
   end if;
   return nullif(p_deny, '{}');
 end $$;
-comment on function trunq._check_deny(text[]) is 'The changes to be refused, or null for none; TQ005 for others than there are.';
+comment on function trunq._check_deny is 'The changes to be refused, or null for none; TQ005 for others than there are.';
 
 create or replace function trunq._check_where(p_relation regclass, p_where jsonb) returns jsonb
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -355,7 +355,7 @@ begin
   end loop;
   return p_where;
 end $$;
-comment on function trunq._check_where(regclass, jsonb) is 'A condition of rows, or null for all; TQ005 for anything else.';
+comment on function trunq._check_where is 'A condition of rows, or null for all; TQ005 for anything else.';
 
 create or replace function trunq._check_kinds(p_capture trunq.capture, p_queue trunq.queue) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -376,4 +376,4 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq._check_kinds(trunq.capture, trunq.queue) is 'Refuses (TQ005, TQ006) kinds of messages that the queue does not take.';
+comment on function trunq._check_kinds is 'Refuses (TQ005, TQ006) kinds of messages that the queue does not take.';

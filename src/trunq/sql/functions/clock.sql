@@ -1,11 +1,13 @@
 -- Time, snapshots, and how a function refuses.
 
+-- No default of the log's columns: those must be plain, and stable. With a volatile one such as clock_timestamp(), COPY inserts rows one by one
+-- (0.63 instead of 0.80 of a bare table).
 create or replace function trunq.clock() returns timestamptz
 language sql volatile as $$
   select case when pg_catalog.length(pg_catalog.current_setting('trunq.clock_offset', true)) operator(pg_catalog.>) 0
     then pg_catalog.clock_timestamp() operator(pg_catalog.+) trunq._clock_offset() else pg_catalog.clock_timestamp() end
 $$;
-comment on function trunq.clock() is
+comment on function trunq.clock is
   'The time all of trunq goes by: the database''s; moved by the setting trunq.clock_offset where its owner lets tests move it (trunq.let_clock_move). Column defaults of the log must be plain, and stable: with a volatile one such as clock_timestamp(), COPY inserts rows one by one (0.63 instead of 0.80 of a bare table).';
 
 create or replace function trunq._clock_offset() returns interval
@@ -20,7 +22,7 @@ begin
   end if;
   return v_offset;
 end $$;
-comment on function trunq._clock_offset() is 'The setting trunq.clock_offset; refused (TQ005) where the clock does not move.';
+comment on function trunq._clock_offset is 'The setting trunq.clock_offset; refused (TQ005) where the clock does not move.';
 
 create or replace function trunq.let_clock_move(p_moves boolean default true) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -37,8 +39,8 @@ begin
   end if;
   perform trunq._go_back(v_role);
 end $$;
-comment on function trunq.let_clock_move(boolean) is
-  'Lets sessions of this database move their clocks by the setting trunq.clock_offset, an interval, as tests do instead of waiting; for the owner of trunq, and for databases of tests alone: whoever may run SQL there may then end leases. p_moves false: no more.';
+comment on function trunq.let_clock_move is
+  'Lets sessions of this database move their clocks by the setting trunq.clock_offset, an interval, as tests do instead of waiting; for the owner of trunq, and for databases of tests alone: whoever may run SQL there may then end leases of others. The fixtures of pytest do this by themselves. p_moves false: no more.';
 
 create or replace function trunq.snapshot() returns pg_snapshot
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -55,8 +57,8 @@ begin
     || array_to_string(array(
          select x from (select pg_snapshot_xip(v_snapshot) union select v_mine) u(x) order by x), ','))::pg_snapshot;
 end $$;
-comment on function trunq.snapshot() is
-  'The current snapshot with the caller''s own transaction among those in progress. Every position and tick is made of these.';
+comment on function trunq.snapshot is
+  'The current snapshot with the caller''s own transaction among those in progress, which says what is finished now. Every position and tick is made of these.';
 
 create or replace function trunq._fail(p_code text, p_message text, p_hint text default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -66,7 +68,7 @@ begin
   end if;
   raise exception using errcode = p_code, message = p_message, hint = p_hint;
 end $$;
-comment on function trunq._fail(text, text, text) is 'Raises an error of ours, with a hint.';
+comment on function trunq._fail is 'Raises an error of ours, with a hint.';
 
 create or replace function trunq._check_interval(p_what text, p_interval interval, p_from interval default '1 microsecond') returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -77,13 +79,13 @@ begin
       case when p_from > '0' then 'positive' else 'not negative' end, justify_hours(p_interval)), 'give an interval such as ''10 minutes''');
   end if;
 end $$;
-comment on function trunq._check_interval(text, interval, interval) is 'Refuses (TQ005) a length of time below p_from or above 1000 years; null is none.';
+comment on function trunq._check_interval is 'Refuses (TQ005) a length of time below p_from or above 1000 years; null is none.';
 
 create or replace function trunq._token() returns bigint
 language sql volatile as $$
   select (pg_catalog.random() operator(pg_catalog.*) 9223372036854775807)::bigint
 $$;
-comment on function trunq._token() is
+comment on function trunq._token is
   'A random fence. Lease ids come again after a crash (sequences are logged 32 ahead), with the very same messages; tokens do not. A fence is no secret: random() is enough, and Postgres without OpenSSL opens a file for each UUID.';
 
 create or replace function trunq._require_read_committed(p_function text) returns void
@@ -96,5 +98,5 @@ begin
       'begin the transaction with ISOLATION LEVEL READ COMMITTED; behind a connection pooler, make it the default of the database or the role (default_transaction_isolation)');
   end if;
 end $$;
-comment on function trunq._require_read_committed(text) is
+comment on function trunq._require_read_committed is
   'A position is read after its lock was got: under an older snapshot the same messages would be handed out twice.';

@@ -38,10 +38,10 @@ begin
   insert into trunq.cluster (system_identifier) select s.system_identifier from pg_control_system() s;
   return true;
 end $$;
-comment on function trunq.adopt() is
+comment on function trunq.adopt is
   'After pg_upgrade, or from a physical copy with another identifier: checks every position and tick against this cluster''s transaction ids and goes on from them; Spark checkpoints stay valid.
 Returns: true when this cluster was not ours before.
-Raises: TQ007; TQ010 when the ids here do not continue those of the positions, and nothing is changed.
+Raises: TQ007; TQ010 when the ids here do not continue those of the positions, and nothing is changed: then trunq.rebase.
 Locks: creating and dropping queues.';
 
 create or replace function trunq._check_cluster() returns void
@@ -57,7 +57,7 @@ begin
   end if;
   perform set_config('trunq.cluster_checked', 'yes', false);
 end $$;
-comment on function trunq._check_cluster() is 'Refuses (TQ010) to work in another cluster than the positions were made in; looks once a session.';
+comment on function trunq._check_cluster is 'Refuses (TQ010) to work in another cluster than the positions were made in; looks once a session.';
 
 create or replace function trunq._check_position(p_hi pg_snapshot, p_now pg_snapshot) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -69,7 +69,7 @@ begin
       'stop all workers and run "call trunq.rebase_each_queue()" once: it publishes again what was not answered and starts the positions afresh (trunq.adopt() is for ids that continue)');
   end if;
 end $$;
-comment on function trunq._check_position(pg_snapshot, pg_snapshot) is 'Refuses (TQ010) a position ahead of the transaction ids of this cluster.';
+comment on function trunq._check_position is 'Refuses (TQ010) a position ahead of the transaction ids of this cluster.';
 
 create or replace function trunq._find_ahead(p_queue trunq.queue, p_position_limit xid8, p_row_limit xid8) returns text
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
@@ -104,7 +104,7 @@ begin
   end if;
   return null;
 end $$;
-comment on function trunq._find_ahead(trunq.queue, xid8, xid8) is
+comment on function trunq._find_ahead is
   'What says that transaction ids here do not continue those of a queue: a position above p_position_limit, a message from p_row_limit on, or one published behind a tick; null: nothing.';
 
 create or replace function trunq._find_behind(p_queue trunq.queue) returns table (id bigint, txid xid8)
@@ -120,5 +120,5 @@ begin
   return query execute format('select g.id, g.txid from trunq_log.%I g where g.id > $1 and g.txid::text::bigint between 500 and $2 - 1 limit 1', p_queue.log_table)
     using v_tick.last_message_id, pg_snapshot_xmin(v_tick.snapshot)::text::bigint;
 end $$;
-comment on function trunq._find_behind(trunq.queue) is
+comment on function trunq._find_behind is
   'A message whose id was drawn after the newest tick, yet by a transaction that had finished before it: published in another cluster than the tick was cut in.';

@@ -5,13 +5,13 @@ create or replace function trunq._is_wider(p_log regclass) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select c.relnatts > (select s.relnatts from pg_class s where s.oid = 'trunq_log._specimen'::regclass) from pg_class c where c.oid = p_log
 $$;
-comment on function trunq._is_wider(regclass) is 'Whether the user added columns to a log.';
+comment on function trunq._is_wider is 'Whether the user added columns to a log.';
 
 create or replace function trunq._extra(p_row jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select p_row - '{id,txid,created_at,subscription_id,segment,attempt,priority,kind,key,payload,body,headers,errors,expiries,due_at,options}'::text[]
 $$;
-comment on function trunq._extra(jsonb) is 'The columns that the user added to the log, of one of its rows.';
+comment on function trunq._extra is 'The columns that the user added to the log, of one of its rows.';
 
 create or replace function trunq._extra_columns(p_queue trunq.queue, p_prefix text default '') returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -20,7 +20,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   where a.attrelid = format('trunq_log.%I', p_queue.log_table)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity <> 'a'
     and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname)
 $$;
-comment on function trunq._extra_columns(trunq.queue, text) is
+comment on function trunq._extra_columns is
   'The columns that the user added to a log, to be put behind a list of columns: ", a, b", or nothing.';
 
 create or replace function trunq._extra_values(p_queue trunq.queue) returns text
@@ -34,7 +34,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   where a.attrelid = format('trunq_log.%I', p_queue.log_table)::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity <> 'a'
     and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname)
 $$;
-comment on function trunq._extra_values(trunq.queue) is
+comment on function trunq._extra_values is
   'The values of the columns that the user added to a log, of a message g with its columns e: ", ..., ...", or nothing.';
 
 create or replace function trunq._log(p_queue trunq.queue, p_rows text) returns text
@@ -58,5 +58,5 @@ begin
       where g.extra is not null order by g.at, g.id)
   $q$, p_queue.log_table, c_columns, v_values, p_rows, v_extra, trunq._extra_values(p_queue));
 end $$;
-comment on function trunq._log(trunq.queue, text) is
+comment on function trunq._log is
   'Entries of a WITH list that insert messages into the log of a queue: p_rows names an earlier entry that has the columns of the log, extra, and at (their order).';

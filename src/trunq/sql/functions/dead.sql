@@ -16,10 +16,6 @@ create or replace function trunq.list_dead(
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 begin
-  if trunq._goes_through(p_queue, 'list_dead') then
-    return query execute trunq._through(p_queue, 'list_dead', 'p_subscription', p_subscription, 'p_limit', p_limit::text, 'p_before', p_before::text, 'p_brief', p_brief::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_reason', p_reason);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query
     select d.dead_id, d.name, d.id, d.kind, d.key, case when not p_brief then d.payload end, case when not p_brief then d.headers end,
@@ -31,8 +27,8 @@ begin
       where d.dead_id = i.dead_id offset 0) d
     order by d.dead_id desc;
 end $$;
-comment on function trunq.list_dead(text, text, integer, bigint, boolean, text, text, text, interval, interval, text) is
-  'Dead messages, newest first; p_before: the last dead_id of the page before. errors: one entry an attempt. p_brief leaves out what is dear to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long it is dead), p_reason.
+comment on function trunq.list_dead is
+  'Dead messages, newest first, p_limit of them at most (100); p_before: the last dead_id of the page before. errors: one entry an attempt. p_brief leaves out what is slow to read: payload and headers (null), and all errors but the last. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long it is dead), p_reason: rejected, max_attempts, lease_expired, expired or cancelled.
 Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq.count_dead(
@@ -42,14 +38,11 @@ create or replace function trunq.count_dead(
 ) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'count_dead') then
-    return trunq._pass(p_queue, 'count_dead', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::bigint;
-  end if;
   return (
     select count(*)
     from trunq._dead_ids(p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
 end $$;
-comment on function trunq.count_dead(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
+comment on function trunq.count_dead is
   'How many dead messages requeue or purge would take, given the same; with p_limit it stops counting there.
 Returns: how many.
 Raises: TQ001, TQ002; TQ005 for an unknown reason.';
@@ -72,7 +65,7 @@ begin
   return v_count + trunq._forget_cancelled(v_queue, v_now) + trunq._forget_progress(v_queue, v_now) + trunq._forget_keys(v_queue) + trunq._forget_replies(v_queue_id, v_now)
     + trunq._forget_captures(v_queue_id);
 end $$;
-comment on function trunq.forget(text) is
+comment on function trunq.forget is
   'Deletes dead messages that are older than their subscription keeps them (dead_retention), and what was noted about messages that were cancelled or reported progress and are over, at most 1,000 of each subscription; replies whose time is over, at most 1,000; and forgets unique keys that nobody holds, and captures of tables that were dropped.
 Returns: how many of all.
 Raises: TQ001.
@@ -89,9 +82,6 @@ declare
   v_dead_ids bigint[];
   v_count integer;
 begin
-  if trunq._goes_through(p_queue, 'requeue') then
-    return trunq._pass(p_queue, 'requeue', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::integer;
-  end if;
   v_dead_ids := array(select trunq._dead_ids(
     p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false));
   -- Those that somebody deleted while they waited or ran died empty.
@@ -120,8 +110,8 @@ begin
   perform trunq._go_inside(null);
   return v_count;
 end $$;
-comment on function trunq.requeue(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
-  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
+comment on function trunq.requeue is
+  'Hands dead messages out again, from their first attempt on, their errors kept, whatever their expiry was: all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
 Returns: how many.
 Raises: TQ001, TQ002; TQ005 for an unknown reason.
 Locks: the rows it requeues.';
@@ -133,14 +123,11 @@ create or replace function trunq.purge(
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'purge') then
-    return trunq._pass(p_queue, 'purge', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_before', p_before::text, 'p_limit', p_limit::text, 'p_reason', p_reason)::integer;
-  end if;
   return trunq._purge((trunq._find_queue(p_queue)).queue_id, array(select trunq._dead_ids(
     p_queue, p_subscription, p_ids, p_older_than, p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason, false)));
 end $$;
-comment on function trunq.purge(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text) is
-  'Deletes dead messages for good: all, those named (p_ids), or those that the filters of list_dead find; p_before and p_limit as for requeue.
+comment on function trunq.purge is
+  'Deletes dead messages for good: all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find; p_before and p_limit as for requeue.
 Returns: how many.
 Raises: TQ001, TQ002; TQ005 for an unknown reason.
 Locks: the rows it deletes.';
@@ -158,7 +145,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     select p_queue_id, g.subscription_id, pg_current_xact_id(), array_agg(g.id order by g.id) from gone g group by g.subscription_id)
   select count(*)::integer from gone
 $$;
-comment on function trunq._purge(integer, bigint[]) is 'Deletes dead messages for good, and notes that it did. Returns: how many.';
+comment on function trunq._purge is 'Deletes dead messages for good, and notes that it did. Returns: how many.';
 
 create or replace function trunq._forget_purged(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -170,7 +157,7 @@ begin
     delete from trunq.purged p where p.queue_id = p_queue.queue_id and (p.txid <= v_oldest) is not false;
   end if;
 end $$;
-comment on function trunq._forget_purged(trunq.queue) is 'Forgets what was purged before the first row of the log: nothing of it is there any more.';
+comment on function trunq._forget_purged is 'Forgets what was purged before the first row of the log: nothing of it is there any more.';
 
 create or replace function trunq.set_dead(
   p_queue text, p_subscription text default 'default', p_warn boolean default null, p_notify boolean default null, p_into text default null
@@ -213,8 +200,8 @@ exception when lock_not_available then
   perform trunq._fail('TQ009', 'an open transaction has been giving messages up for 5 seconds',
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
-comment on function trunq.set_dead(text, text, boolean, boolean, text) is
-  'Says how a subscription, or a group, makes it known when a message of it dies, rejected or after its last attempt: p_warn: a WARNING in the log of the server; p_notify: a NOTIFY on channel, with the name of the subscription and the id; p_into: the message is published into that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why. Null: as it is.
+comment on function trunq.set_dead is
+  'Says how a subscription (left out: "default"), or a group, makes it known when a message of it dies, rejected or after its last attempt: p_warn: a WARNING in the log of the server; p_notify: a NOTIFY on channel, with the name of the subscription and the id; p_into: the message is published into that queue as well (empty: no more), its headers with trunq_dead: a list of where it died, and why. All of it is of the transaction in which the message dies. Left out: as it is.
 Returns: how it is now, and the channel of the queue.
 Raises: TQ001, TQ002, TQ005 for the queue itself; TQ009 while an open transaction gives messages up, the first time.
 Locks: the dead messages of all queues, for a moment, the first time.';
@@ -245,8 +232,8 @@ begin
   end if;
   return null;
 end $$;
-revoke execute on function trunq._tell_dead() from public;
-comment on function trunq._tell_dead() is 'After a message died: makes it known as its subscription wants it (trunq.set_dead).';
+revoke execute on function trunq._tell_dead from public;
+comment on function trunq._tell_dead is 'After a message died: makes it known as its subscription wants it (trunq.set_dead).';
 
 create or replace function trunq._publish_dead(p_dead trunq.dead, p_into text, p_entry jsonb) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -272,7 +259,7 @@ exception
   when others then
     raise warning 'trunq: message % died and cannot be published into queue "%": %', p_dead.id, p_into, sqlerrm;
 end $$;
-comment on function trunq._publish_dead(trunq.dead, text, jsonb) is 'Publishes a message that died into another queue, with its lineage.';
+comment on function trunq._publish_dead is 'Publishes a message that died into another queue, with its lineage.';
 
 create or replace function trunq._dead_ids(
   p_queue text, p_subscription text, p_ids bigint[], p_older_than interval, p_newer_than interval, p_kind text, p_key text,
@@ -302,11 +289,11 @@ begin
   $q$, case when p_ids is not null then '+ 0' end, case when p_newest then 'desc' end)
   using v_queue_id, v_subscription_id, p_ids, p_older_than, trunq.clock(), p_newer_than, p_kind, p_key, p_error, p_before, p_limit, p_reason;
 end $$;
-comment on function trunq._dead_ids(text, text, bigint[], interval, interval, text, text, text, bigint, bigint, text, boolean) is
+comment on function trunq._dead_ids is
   'The dead_ids that a list, a count, requeue and purge are about: the newest or the oldest p_limit that all filters given find.';
 
 create or replace function trunq._subscription_id(p_queue text, p_subscription text) returns integer
 language sql stable as $$
   select case when p_subscription is not null then (trunq._subscription(p_queue, p_subscription)).subscription_id end
 $$;
-comment on function trunq._subscription_id(text, text) is 'The id of a subscription by name, or TQ001, TQ002; null for null.';
+comment on function trunq._subscription_id is 'The id of a subscription by name, or TQ001, TQ002; null for null.';

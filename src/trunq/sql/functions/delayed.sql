@@ -83,8 +83,8 @@ begin
   end if;
   return v_count;
 end $$;
-comment on function trunq.promote(text, integer) is
-  'Inserts messages that are due into the log, at most p_max.
+comment on function trunq.promote is
+  'Inserts messages that are due into the log, at most p_max (1,000).
 Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
@@ -94,30 +94,24 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, '_has_delayed') then
-    return trunq._pass(p_queue, '_has_delayed', 'p_subscription', p_subscription, 'p_kinds', p_kinds::text)::boolean;
-  end if;
   return exists (
     select from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
       and ((d.errors -> -1 ? 'times') is not true or d.kind = any (p_kinds)));
 end $$;
-comment on function trunq._has_delayed(text, text, text[]) is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds.';
+comment on function trunq._has_delayed is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds.';
 
 create or replace function trunq._count_unhandled(p_queue text, p_subscription text, p_kinds text[]) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, '_count_unhandled') then
-    return trunq._pass(p_queue, '_count_unhandled', 'p_subscription', p_subscription, 'p_kinds', p_kinds::text)::bigint;
-  end if;
   return (
     select count(*) from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
       and d.errors -> -1 ? 'times' and (d.kind = any (p_kinds)) is not true);
 end $$;
-comment on function trunq._count_unhandled(text, text, text[]) is 'How many delayed messages of a subscription wait for a worker that has a handler, but not for one that has one for these kinds.';
+comment on function trunq._count_unhandled is 'How many delayed messages of a subscription wait for a worker that has a handler, but not for one that has one for these kinds.';
 
 create or replace function trunq._promote_apart(
   p_queue trunq.queue, p_statement text, p_from timestamptz, p_from_id bigint, p_now timestamptz, p_max integer,
@@ -144,5 +138,5 @@ begin
     count := count + 1; last := v_row.due_at; last_id := v_row.id;
   end loop;
 end $$;
-comment on function trunq._promote_apart(trunq.queue, text, timestamptz, bigint, timestamptz, integer) is
+comment on function trunq._promote_apart is
   'Promotes messages one by one; one that the log refuses is put off for a minute, with a warning. Returns: how many it looked at, and the last of them.';

@@ -17,9 +17,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
 begin
-  if trunq._goes_through(p_queue, 'delete') then
-    return trunq._pass(p_queue, 'delete', 'p_ids', p_ids::text)::bigint;
-  end if;
   perform trunq._find_queue(p_queue);
   perform trunq._require_read_committed('delete');
   if p_ids is null or array_position(v_ids, null) is not null then
@@ -30,7 +27,7 @@ begin
   end if;
   return trunq._in_turns(p_queue, format('select trunq._delete($1, %L)', v_ids));
 end $$;
-comment on function trunq.delete(text, bigint[]) is
+comment on function trunq.delete is
   'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. What is not over is cancelled, and never handed out again, nor to a shared subscription that starts at what is kept; what is dead is purged; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.
 Returns: of how many of them something was there.
 Raises: TQ001, TQ005, TQ007; TQ009 while an open transaction has leased or answered messages of the queue.
@@ -64,7 +61,7 @@ begin
   values (p_queue.queue_id, p_queue.name, trunq.clock(), session_user, cardinality(v_found), v_running, v_found);
   return cardinality(v_found);
 end $$;
-comment on function trunq._delete(trunq.queue, bigint[]) is 'One turn of delete, under the lock of the queue.';
+comment on function trunq._delete is 'One turn of delete, under the lock of the queue.';
 
 create or replace function trunq._delete_dead(p_queue_id integer, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -77,7 +74,7 @@ begin
   perform trunq._purge(p_queue_id, v_dead_ids) where v_dead_ids is not null;
   return v_found;
 end $$;
-comment on function trunq._delete_dead(integer, bigint[]) is 'Purges messages that are dead, for any subscription; whoever requeues one is waited for. Returns: which there were.';
+comment on function trunq._delete_dead is 'Purges messages that are dead, for any subscription; whoever requeues one is waited for. Returns: which there were.';
 
 create or replace function trunq._fence_leases(p_queue trunq.queue, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -88,7 +85,7 @@ begin
     where s.queue_id = $2 and s.mode = 'shared' and l.subscription_id = s.subscription_id and l.lease_id = h.lease_id and l.ids && $3
   $q$, p_queue.lease_table) using p_queue, p_queue.queue_id, p_ids;
 end $$;
-comment on function trunq._fence_leases(trunq.queue, bigint[]) is
+comment on function trunq._fence_leases is
   'Writes the open leases of messages again, as they are: an answer under an older snapshot, which still reads what they held, fails there (40001).';
 
 create or replace function trunq._skip_deleted(p_queue trunq.queue, p_subscription_id integer) returns void
@@ -104,7 +101,7 @@ begin
     where s.subscription_id = p_subscription_id and exists (select from trunq.cancelled c where c.subscription_id = p_subscription_id);
   end if;
 end $$;
-comment on function trunq._skip_deleted(trunq.queue, integer) is
+comment on function trunq._skip_deleted is
   'Cancels what was deleted for a shared subscription that begins to read what is kept: the log has empty rows of it. The caller holds the queue''s lock.';
 
 create or replace function trunq._delete_elsewhere(p_queue_id integer, p_ids bigint[]) returns bigint[]
@@ -116,7 +113,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(g.id), '{}')
   from (select d.id from delayed d union all select s.id from said s union all select r.id from replied r) g
 $$;
-comment on function trunq._delete_elsewhere(integer, bigint[]) is 'Deletes messages that are delayed, and what was reported and replied of them. Returns: which there were.';
+comment on function trunq._delete_elsewhere is 'Deletes messages that are delayed, and what was reported and replied of them. Returns: which there were.';
 
 create or replace function trunq._delete_archived(p_archive text, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -132,7 +129,7 @@ begin
   $q$, p_archive) into v_found using p_ids;
   return v_found;
 end $$;
-comment on function trunq._delete_archived(text, bigint[]) is 'Empties the attempts at messages in an archive. Returns: which there were.';
+comment on function trunq._delete_archived is 'Empties the attempts at messages in an archive. Returns: which there were.';
 
 create or replace function trunq._delete_receipts(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -157,7 +154,7 @@ begin
   $q$, p_queue.lease_table, p_queue.log_table) using p_ids;
   return v_found;
 end $$;
-comment on function trunq._delete_receipts(trunq.queue, bigint[]) is 'Empties the errors and results of messages. Returns: which had any.';
+comment on function trunq._delete_receipts is 'Empties the errors and results of messages. Returns: which had any.';
 
 create or replace function trunq._delete_logged(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -185,7 +182,7 @@ begin
   perform set_config('trunq.rewrite', 'off', true);
   return v_found;
 end $$;
-comment on function trunq._delete_logged(trunq.queue, bigint[]) is 'Empties every row of messages in the log, the user''s columns too; those that cannot be null have their defaults. Returns: which there were.';
+comment on function trunq._delete_logged is 'Empties every row of messages in the log, the user''s columns too; those that cannot be null have their defaults. Returns: which there were.';
 
 create or replace function trunq._are_deleted(p_queue_id integer, p_ids bigint[]) returns bigint[]
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -193,7 +190,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select distinct u.id from trunq.deletion d cross join unnest(d.ids) u(id)
     where d.queue_id = p_queue_id and d.ids && p_ids and u.id = any (p_ids))
 $$;
-comment on function trunq._are_deleted(integer, bigint[]) is 'Which of these messages somebody has deleted.';
+comment on function trunq._are_deleted is 'Which of these messages somebody has deleted.';
 
 create or replace function trunq.list_deletions(p_queue text default null, p_limit integer default 100, p_before bigint default null)
 returns table (deletion_id bigint, queue text, deleted_at timestamptz, deleted_by text, messages integer, running integer, ids bigint[])
@@ -204,10 +201,6 @@ declare
 begin
   if p_queue is not null then
     v_queue_id := (trunq._find_queue(p_queue)).queue_id;
-    if trunq._goes_through(p_queue, 'list_deletions') then
-      return query execute trunq._through(p_queue, 'list_deletions', 'p_limit', p_limit::text, 'p_before', p_before::text);
-      return;
-    end if;
   end if;
   perform trunq._check_limit(p_limit);
   return query
@@ -216,8 +209,8 @@ begin
     where (v_queue_id is null or d.queue_id = v_queue_id) and (p_before is null or d.deletion_id < p_before)
     order by d.deletion_id desc limit p_limit;
 end $$;
-comment on function trunq.list_deletions(text, integer, bigint) is
-  'Who deleted which messages, the newest first; without p_queue for the owner alone, with those of queues that are gone. p_before: the last deletion_id of the page before. ids: those of which something was there; messages: how many; running: how many of these a worker held: delete them again when they are over.
+comment on function trunq.list_deletions is
+  'Who deleted which messages, the newest first, p_limit of them at most (100); without p_queue for the owner alone, with those of queues that are gone. p_before: the last deletion_id of the page before. ids: those of which something was there; messages: how many; running: how many of these a worker held: delete them again when they are over.
 Raises: TQ001, TQ005.';
 
 create or replace function trunq._refuse_rewrite() returns trigger
@@ -228,4 +221,4 @@ begin
     hint = format('all of them at once: select trunq.empty_queue(%1$L); so that some do not run: select * from trunq.cancel(%1$L, array[42]); what they hold, for good: select trunq.delete(%1$L, array[42])',
       tg_table_name);
 end $$;
-comment on function trunq._refuse_rewrite() is 'Before an update or delete of a log: refuses it (TQ020), unless the setting trunq.rewrite is on, which our own functions turn on for a statement. (Not by a clause SET of theirs: only a superuser may make a function with one for a setting that no library defines.)';
+comment on function trunq._refuse_rewrite is 'Before an update or delete of a log: refuses it (TQ020), unless the setting trunq.rewrite is on, which our own functions turn on for a statement. (Not by a clause SET of theirs: only a superuser may make a function with one for a setting that no library defines.)';

@@ -9,7 +9,7 @@ begin
   perform trunq._check_cluster();
   return trunq._in_turns(p_queue, 'select trunq._empty_queue($1)');
 end $$;
-comment on function trunq.empty_queue(text) is
+comment on function trunq.empty_queue is
   'Throws away every message of a queue, handled, waiting, leased or delayed, with leases and receipts. Dead messages stay; ids and ticks go on. Workers and readers lose what they hold.
 Returns: how many messages it threw away, handled ones that were still in the log included.
 Raises: TQ001, TQ007, TQ010; TQ009 while an open transaction uses the queue, and while history of it is still to be taken by a taker.
@@ -44,4 +44,4 @@ begin
   execute format('truncate %s', v_tables);
   return v_logged + v_delayed;
 end $$;
-comment on function trunq._empty_queue(trunq.queue) is 'One turn of empty_queue, under the lock of the queue.';
+comment on function trunq._empty_queue is 'One turn of empty_queue, under the lock of the queue.';

@@ -34,7 +34,7 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq._check_filter(jsonb) is 'Refuses (TQ005) what is not a filter.';
+comment on function trunq._check_filter is 'Refuses (TQ005) what is not a filter.';
 
 create or replace function trunq._read_filter(
   p_filter jsonb, out kinds text[], out not_kinds text[], out keys text[], out not_keys text[], out headers jsonb, out not_headers jsonb[]
@@ -44,13 +44,13 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     p_filter->'headers',
     case when p_filter ? 'not_headers' then array(select jsonb_build_object(h.key, h.value) from jsonb_each(p_filter->'not_headers') h) end
 $$;
-comment on function trunq._read_filter(jsonb) is 'What a filter says, as trunq._passes takes it; null: nothing.';
+comment on function trunq._read_filter is 'What a filter says, as trunq._passes takes it; null: nothing.';
 
 create or replace function trunq._texts(p_array jsonb) returns text[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_array is not null then array(select jsonb_array_elements_text(p_array)) end
 $$;
-comment on function trunq._texts(jsonb) is 'The texts of a JSON array; null for null.';
+comment on function trunq._texts is 'The texts of a JSON array; null for null.';
 
 create or replace function trunq._passes(
   p_kinds text[], p_not_kinds text[], p_keys text[], p_not_keys text[], p_headers jsonb, p_not_headers jsonb[],
@@ -62,7 +62,7 @@ language sql immutable parallel safe as $$
     and (p_keys is null or p_key operator(pg_catalog.=) any (p_keys)) and (p_not_keys is null or (p_key operator(pg_catalog.=) any (p_not_keys)) is not true)
     and (p_headers is null or p_message_headers operator(pg_catalog.@>) p_headers) and (p_not_headers is null or (p_message_headers operator(pg_catalog.@>) any (p_not_headers)) is not true)
 $$;
-comment on function trunq._passes(text[], text[], text[], text[], jsonb, jsonb[], text, text, jsonb) is
+comment on function trunq._passes is
   'Whether a message passes a filter. Null: as false.';
 
 create or replace function trunq._gets(
@@ -78,7 +78,7 @@ begin
   end if;
   return trunq._passes(p_kinds, p_not_kinds, p_keys, p_not_keys, p_headers, p_not_headers, p_kind, p_key, p_message_headers);
 end $$;
-comment on function trunq._gets(integer, integer, smallint, text[], text[], text[], text[], jsonb, jsonb[], text, text, jsonb) is
+comment on function trunq._gets is
   'Whether a row of the log is one that a lane hands out in its order: it is for everyone and passes the filter, or for this reader and did not come back to one in order.';
 
 create or replace function trunq._filter_condition(p_filter jsonb, p_row text default 'g') returns text
@@ -98,10 +98,10 @@ begin
   return concat(v_slot || ' and ', format('trunq._passes(%L::text[], %L::text[], %L::text[], %L::text[], %L::jsonb, %L::jsonb[], %7$s.kind, %7$s.key, %7$s.headers)',
     v.kinds, v.not_kinds, v.keys, v.not_keys, v.headers, v.not_headers, p_row));
 end $$;
-comment on function trunq._filter_condition(jsonb, text) is 'The condition that a row of the log passes a filter; its values are literals.';
+comment on function trunq._filter_condition is 'The condition that a row of the log passes a filter; its values are literals.';
 
 create or replace function trunq._filter_of(p_subscription_id integer) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select s.filter from trunq.subscription s where s.subscription_id = p_subscription_id
 $$;
-comment on function trunq._filter_of(integer) is 'The filter of a subscription; null: it reads every message.';
+comment on function trunq._filter_of is 'The filter of a subscription; null: it reads every message.';

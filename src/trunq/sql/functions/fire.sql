@@ -24,8 +24,8 @@ begin
   end loop;
   return v_done;
 end $$;
-comment on function trunq.fire(integer) is
-  'Publishes what schedules have due, at most p_max messages, each schedule its share.
+comment on function trunq.fire is
+  'Publishes what schedules have due, at most p_max messages (1,000), each schedule its share. The leader does this.
 Returns: how many times were fired, or skipped together.
 Locks: the schedules that are due, passing over those that somebody holds.';
 
@@ -69,7 +69,7 @@ begin
     order by o.due_at desc offset trunq._limit('schedule_runs') limit 1);
   return v_done;
 end $$;
-comment on function trunq._fire(integer, timestamptz, integer) is 'Fires or skips what one schedule has due, up to so many times. Returns: how many.';
+comment on function trunq._fire is 'Fires or skips what one schedule has due, up to so many times. Returns: how many.';
 
 create or replace function trunq._judge(p_schedule trunq.schedule, p_now timestamptz, out skip text, out until timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -93,7 +93,7 @@ begin
     until := p_now;
   end if;
 end $$;
-comment on function trunq._judge(trunq.schedule, timestamptz) is
+comment on function trunq._judge is
   'Why the times of a schedule up to a time are to be skipped; null: its next one is to be published.';
 
 create or replace function trunq._is_finished(p_queue_id integer, p_id bigint) returns boolean
@@ -107,7 +107,7 @@ exception when others then
   end if;
   return true;  -- longer ago than the retention
 end $$;
-comment on function trunq._is_finished(integer, bigint) is 'Whether every shared subscription has given its final answer to a message.';
+comment on function trunq._is_finished is 'Whether every shared subscription has given its final answer to a message.';
 
 create or replace function trunq._publish_due(p_schedule trunq.schedule, p_now timestamptz, p_max integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -135,7 +135,7 @@ exception when others then
   where s.schedule_id = p_schedule.schedule_id and s.error is distinct from left(sqlerrm, trunq._limit('error_characters'));
   return 0;
 end $$;
-comment on function trunq._publish_due(trunq.schedule, timestamptz, integer) is
+comment on function trunq._publish_due is
   'Publishes a message for each of the next due times of a schedule, up to so many, and moves on. Returns: how many; 0 when that cannot be done now: the schedule says why.';
 
 create or replace function trunq._list_due(p_schedule trunq.schedule, p_until timestamptz, p_max integer) returns timestamptz[]
@@ -150,7 +150,7 @@ begin
     select trunq._step(p_schedule.next_due, p_schedule.every, n)
     from generate_series(0, least(p_max, (trunq._due_until(p_schedule, p_until)).number) - 1) n);
 end $$;
-comment on function trunq._list_due(trunq.schedule, timestamptz, integer) is 'The next times of a schedule that are due until a time, up to so many.';
+comment on function trunq._list_due is 'The next times of a schedule that are due until a time, up to so many.';
 
 create or replace function trunq._pass_over(p_schedule trunq.schedule, p_until timestamptz, p_why text, p_now timestamptz) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -170,7 +170,7 @@ begin
   perform trunq._move_on(p_schedule, v_due.last);
   return 1;
 end $$;
-comment on function trunq._pass_over(trunq.schedule, timestamptz, text, timestamptz) is
+comment on function trunq._pass_over is
   'Skips all times of a schedule up to a time. Returns: 1, or 0 when there are none.';
 
 create or replace function trunq._pass_pause(p_schedule trunq.schedule, p_now timestamptz) returns integer
@@ -178,7 +178,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select case when p_schedule.paused_until is null then 0
     else trunq._pass_over(p_schedule, least(p_now, p_schedule.paused_until - interval '1 microsecond'), 'paused', p_now) end
 $$;
-comment on function trunq._pass_pause(trunq.schedule, timestamptz) is 'Skips the times of a schedule that fell into its pause. Returns: 1, or 0 when there are none.';
+comment on function trunq._pass_pause is 'Skips the times of a schedule that fell into its pause. Returns: 1, or 0 when there are none.';
 
 create or replace function trunq._due_until(p_schedule trunq.schedule, p_until timestamptz, out number bigint, out last timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -193,7 +193,7 @@ begin
     number := 0;
   end if;
 end $$;
-comment on function trunq._due_until(trunq.schedule, timestamptz) is 'How many times of a schedule are due until a time, and the last of them.';
+comment on function trunq._due_until is 'How many times of a schedule are due until a time, and the last of them.';
 
 create or replace function trunq._move_on(p_schedule trunq.schedule, p_due timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -204,7 +204,7 @@ begin
     else (select min(d.due_at) from trunq.schedule_due d where d.schedule_id = s.schedule_id) end
   where s.schedule_id = p_schedule.schedule_id;
 end $$;
-comment on function trunq._move_on(trunq.schedule, timestamptz) is 'Says that the times of a schedule up to this one are done with.';
+comment on function trunq._move_on is 'Says that the times of a schedule up to this one are done with.';
 
 create or replace function trunq._until_due() returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -213,7 +213,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(min(greatest(s.next_due - trunq.clock(), case when s.error is null then interval '50 milliseconds' else interval '1 second' end)), '30 seconds')
   from trunq.schedule s where s.next_due < trunq.clock() + interval '30 seconds'
 $$;
-comment on function trunq._until_due() is 'How long until the next schedule is to be fired, at most half a minute.';
+comment on function trunq._until_due is 'How long until the next schedule is to be fired, at most half a minute.';
 
 create or replace function trunq._warn_schedules(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -229,4 +229,4 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   where s.cron is not null and d.number < 100 and (p_queue is null or q.name = p_queue)
   order by 1, 3
 $$;
-comment on function trunq._warn_schedules(text) is 'Schedules that cannot publish, and those whose times come to an end.';
+comment on function trunq._warn_schedules is 'Schedules that cannot publish, and those whose times come to an end.';

@@ -11,10 +11,6 @@ create or replace function trunq.set_publishing(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'set_publishing') then
-    perform trunq._pass(p_queue, 'set_publishing', 'p_kinds', p_kinds::text, 'p_max_waiting', p_max_waiting::text, 'p_max_per_transaction', p_max_per_transaction::text, 'p_announce', p_announce::text);
-    return;
-  end if;
   if array_ndims(p_kinds) > 1 or exists (select from unnest(p_kinds) k where k is null) then
     perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
   end if;
@@ -24,21 +20,17 @@ begin
   end if;
   perform trunq._change_gate(p_queue, p_kinds, p_max_waiting, p_max_per_transaction, p_announce, null);
 end $$;
-comment on function trunq.set_publishing(text, text[], bigint, integer, boolean) is
-  'Changes what is given of the rules by which a queue takes messages. p_kinds: only these (empty: any); p_max_waiting: refused while the slowest shared subscription has so many waiting, looked at once in 100 ms a session (0: no limit); p_max_per_transaction: so many in one transaction (0: no limit); p_announce: a NOTIFY with the first and last id of each statement, on trunq.announcement_channel.
+comment on function trunq.set_publishing is
+  'Changes what is given of the rules by which a queue takes messages, however they are published. p_kinds: only these (empty: any; else TQ005); p_max_waiting: refused while the slowest shared subscription has so many waiting, looked at once in 100 ms a session (0: no limit; else TQ014); p_max_per_transaction: so many in one transaction (0: no limit; else TQ019); p_announce: a NOTIFY with the first and last id of each statement, on trunq.announcement_channel (in Python: client.listen).
 Raises: TQ001, TQ005; TQ009 while an open transaction publishes.
 Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or goes.';
 
 create or replace function trunq.close_queue(p_queue text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'close_queue') then
-    perform trunq._pass(p_queue, 'close_queue');
-    return;
-  end if;
   perform trunq._change_gate(p_queue, null, null, null, null, true);
 end $$;
-comment on function trunq.close_queue(text) is
+comment on function trunq.close_queue is
   'Refuses to publish into a queue (TQ018) until trunq.open_queue. What it holds is handled, retried and promoted as before.
 Raises: TQ001; TQ009 while an open transaction publishes.
 Locks: publishers of the queue, waiting 200 ms at a time.';
@@ -46,20 +38,16 @@ Locks: publishers of the queue, waiting 200 ms at a time.';
 create or replace function trunq.open_queue(p_queue text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'open_queue') then
-    perform trunq._pass(p_queue, 'open_queue');
-    return;
-  end if;
   perform trunq._change_gate(p_queue, null, null, null, null, false);
 end $$;
-comment on function trunq.open_queue(text) is
+comment on function trunq.open_queue is
   'Lets a queue that was closed take messages again.
 Raises: TQ001; TQ009 while an open transaction uses it.
 Locks: as close_queue.';
 
 create or replace function trunq._go_inside(p_queue text) returns void
 language sql volatile as $$ select pg_catalog.set_config('trunq.inside', coalesce(p_queue, ''), true) $$;
-comment on function trunq._go_inside(text) is
+comment on function trunq._go_inside is
   'Around an insert into the log of a queue of what was let in before: its name before, null behind. A trigger of the user''s that publishes into another queue meets that one''s gate.';
 
 create or replace function trunq._change_gate(
@@ -75,7 +63,7 @@ begin
     p_kinds, p_max_waiting, p_max_per_transaction, p_announce, p_close));
   perform trunq._go_back(v_role);
 end $$;
-comment on function trunq._change_gate(text, text[], bigint, integer, boolean, boolean) is 'set_publishing, close_queue and open_queue: null leaves a rule as it is.';
+comment on function trunq._change_gate is 'set_publishing, close_queue and open_queue: null leaves a rule as it is.';
 
 create or replace function trunq._apply_gate(
   p_queue trunq.queue, p_kinds text[], p_max_waiting bigint, p_max_per_transaction integer, p_announce boolean, p_close boolean
@@ -91,7 +79,7 @@ begin
   where q.queue_id = p_queue.queue_id returning * into p_queue;
   perform trunq._define_gate(p_queue);
 end $$;
-comment on function trunq._apply_gate(trunq.queue, text[], bigint, integer, boolean, boolean) is 'One turn of _change_gate, under the lock of the queue.';
+comment on function trunq._apply_gate is 'One turn of _change_gate, under the lock of the queue.';
 
 create or replace function trunq._define_gate(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -128,7 +116,7 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq._define_gate(trunq.queue) is 'Makes the triggers that the rules of a queue need, and drops those that they no longer need.';
+comment on function trunq._define_gate is 'Makes the triggers that the rules of a queue need, and drops those that they no longer need.';
 
 -- The functions below run for whoever publishes, with the owner's rights: they look at what a publisher may not read. Nobody else may
 -- execute them, or he would put them on a table of his own, and his types and their casts would run as the owner. (A trigger that is
@@ -143,8 +131,8 @@ begin
   end if;
   return null;
 end $$;
-revoke execute on function trunq._gate() from public;
-comment on function trunq._gate() is 'Before an insert into a log: refuses it while its queue is closed or full.';
+revoke execute on function trunq._gate from public;
+comment on function trunq._gate is 'Before an insert into a log: refuses it while its queue is closed or full.';
 
 create or replace function trunq._check_open(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -173,7 +161,7 @@ begin
   -- trunq._gate looks at it.
   perform set_config('trunq.room_' || p_queue.queue_id, extract(epoch from clock_timestamp())::text, false);
 end $$;
-comment on function trunq._check_open(trunq.queue) is
+comment on function trunq._check_open is
   'Refuses what would be published into a queue that is closed (TQ018) or full (TQ014). That a queue is not full holds for 100 ms of this session.';
 
 create or replace function trunq._refuse_kind() returns trigger
@@ -186,8 +174,8 @@ begin
   end if;
   return null;
 end $$;
-revoke execute on function trunq._refuse_kind() from public;
-comment on function trunq._refuse_kind() is 'After an insert of a message whose kind its queue does not take: refuses it (TQ005), unless it was let in before.';
+revoke execute on function trunq._refuse_kind from public;
+comment on function trunq._refuse_kind is 'After an insert of a message whose kind its queue does not take: refuses it (TQ005), unless it was let in before.';
 
 create or replace function trunq._count_published() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -211,14 +199,14 @@ begin
   perform set_config(v_setting, v_count::text, true);
   return null;
 end $$;
-revoke execute on function trunq._count_published() from public;
-comment on function trunq._count_published() is 'After an insert into a log: refuses (TQ019) more in one transaction than its queue allows.';
+revoke execute on function trunq._count_published from public;
+comment on function trunq._count_published is 'After an insert into a log: refuses (TQ019) more in one transaction than its queue allows.';
 
 create or replace function trunq._has_gate(p_queue trunq.queue) returns boolean
 language sql immutable as $$
   select p_queue.is_closed or p_queue.kinds is not null or p_queue.max_waiting is not null or p_queue.max_per_transaction is not null
 $$;
-comment on function trunq._has_gate(trunq.queue) is 'Whether a queue refuses anything: what is published with a delay then passes its log, where the gate is.';
+comment on function trunq._has_gate is 'Whether a queue refuses anything: what is published with a delay then passes its log, where the gate is.';
 
 create or replace function trunq._announce() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -233,8 +221,8 @@ begin
   end if;
   return null;
 end $$;
-revoke execute on function trunq._announce() from public;
-comment on function trunq._announce() is 'After an insert into a log: notifies the first and last id of the statement.';
+revoke execute on function trunq._announce from public;
+comment on function trunq._announce is 'After an insert into a log: notifies the first and last id of the statement.';
 
 create or replace function trunq.announcement_channel(p_queue text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -247,6 +235,6 @@ begin
   end if;
   return concat('trunq_', v_queue.queue_id, '_messages');
 end $$;
-comment on function trunq.announcement_channel(text) is
-  'The NOTIFY channel on which a queue announces its messages (trunq.set_publishing); payload: the first and last id of a statement, with a hyphen between.
+comment on function trunq.announcement_channel is
+  'The channel to LISTEN on, where a queue announces its messages (trunq.set_publishing); payload: the first and last id of a statement, with a hyphen between.
 Raises: TQ001; TQ005 for a queue that announces nothing.';

@@ -48,7 +48,7 @@ begin
   update trunq.subscription s set group_id = v_group.group_id where s.queue_id = v_queue.queue_id and s.name = p_group;
   return true;
 end $$;
-comment on function trunq.create_group(text, text, integer, text, bigint, timestamptz) is
+comment on function trunq.create_group is
   'Makes a group of readers, who have a batch each at the same time: whole batches, beside each other; or with p_slots (1 to 1024, a power of two; 16 is usual) by key: messages of one key come in order, those of the same slot one batch at a time. It starts as subscribe says; without slots, an exclusive subscription of this name becomes the group, and goes on where it stands.
 Returns: false when it was there.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ011 when it is there in another way, or a subscription has its name; TQ012 when messages after that tick or time are gone.
@@ -71,7 +71,7 @@ begin
   perform trunq._forget_subscription(v_queue.queue_id, u.id) from unnest(v_ids) u(id);
   return true;
 end $$;
-comment on function trunq.drop_group(text, text) is
+comment on function trunq.drop_group is
   'Ends a group: its members, positions, delayed and dead messages go with it.
 Returns: false when there was none.
 Raises: TQ001.';
@@ -83,9 +83,6 @@ declare
   v_member trunq.member;
   v_now timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'join_group') then
-    return trunq._pass(p_queue, 'join_group', 'p_group', p_group, 'p_member', p_member)::timestamptz;
-  end if;
   perform trunq._require_read_committed('join_group');
   v_group := trunq._group(p_queue, p_group);
   perform trunq._check_member(p_member);
@@ -107,7 +104,7 @@ begin
   update trunq.member m set joined_at = v_now, seen_at = v_now where m.group_id = v_group.group_id and m.name = p_member;
   return v_now;
 end $$;
-comment on function trunq.join_group(text, text, text) is
+comment on function trunq.join_group is
   'Makes p_member a member of a group; asking for a batch does so too, and asks nobody. Under a name of its own it can tell its batches from those of others.
 Returns: when it joined.
 Raises: TQ001, TQ002, TQ005, TQ007; TQ027 when a member of that name lives: it asked for a batch within a minute, or has one whose time is not over.
@@ -120,9 +117,6 @@ declare
   v_group trunq.subscription_group;
   v_held record;
 begin
-  if trunq._goes_through(p_queue, 'leave_group') then
-    return trunq._pass(p_queue, 'leave_group', 'p_group', p_group, 'p_member', p_member, 'p_batch', p_batch)::boolean;
-  end if;
   perform trunq._require_read_committed('leave_group');
   v_group := trunq._group(p_queue, p_group);
   if p_batch <> all (trunq._words('batch_left')) then
@@ -142,7 +136,7 @@ begin
   delete from trunq.member m where m.group_id = v_group.group_id and m.name = p_member;
   return found;
 end $$;
-comment on function trunq.leave_group(text, text, text, text) is
+comment on function trunq.leave_group is
   'Ends a member. With a batch in hand it is an error, unless p_batch says what becomes of it: finish, as if the member had done so; give_back: the next who asks has it.
 Returns: false when there was no such member.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008; TQ027 when it has a batch in hand.
@@ -159,13 +153,6 @@ declare
   v record;
   v_now timestamptz := trunq.clock();
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_groups') q cross join lateral trunq.list_groups(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_groups') then
-    return query execute trunq._through(p_queue, 'list_groups');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -182,7 +169,7 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq.list_groups(text) is
+comment on function trunq.list_groups is
   'The groups of a queue, or of all. slots: null for whole batches; members, and alive: those heard of within a minute or with a batch whose time is not over; position_tick_id to lag: as trunq.list_streams has them, of the slot that is furthest behind, pending of all; batches: how many are open, with those that wait.
 Raises: TQ001, TQ010.';
 
@@ -193,13 +180,9 @@ returns table (
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'list_members') then
-    return query execute trunq._through(p_queue, 'list_members', 'p_group', p_group);
-    return;
-  end if;
   return query select m.* from trunq._members(trunq._group(p_queue, p_group), trunq.clock()) m order by m.member;
 end $$;
-comment on function trunq.list_members(text, text) is
+comment on function trunq.list_members is
   'The members of a group, and the batch that each has in hand. is_alive: it asked for a batch within a minute, or the time of its batch is not over; slot: of which slot the batch is, of a group by key.
 Raises: TQ001, TQ002.';
 
@@ -215,7 +198,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select h.* from trunq._held_in_group(p_group) h where h.worker = m.name order by h.lease_id desc limit 1) h on true
   where m.group_id = p_group.group_id
 $$;
-comment on function trunq._members(trunq.subscription_group, timestamptz) is 'The members of a group, as trunq.list_members shows them.';
+comment on function trunq._members is 'The members of a group, as trunq.list_members shows them.';
 
 create or replace function trunq._held_in_group(p_group trunq.subscription_group)
 returns table (
@@ -227,7 +210,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from trunq.subscription s cross join lateral trunq._open_batches(trunq._find_queue(s.queue_id), s.subscription_id) o
   where s.group_id = p_group.group_id and o.worker is not null
 $$;
-comment on function trunq._held_in_group(trunq.subscription_group) is 'The batches that members of a group have in hand, those whose time is over among them.';
+comment on function trunq._held_in_group is 'The batches that members of a group have in hand, those whose time is over among them.';
 
 create or replace function trunq._end_held(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_member text, p_way text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -253,7 +236,7 @@ begin
       array(select o.lease_id from trunq._open_batches(p_queue, p_subscription_id) o where o.lease_id <> p_lease_id), v.failures::integer, v.error);
   end if;
 end $$;
-comment on function trunq._end_held(trunq.queue, integer, bigint, text, text) is
+comment on function trunq._end_held is
   'Ends a batch that a member has in hand: finish, give_back, or null: it may have none (TQ027). Takes the subscription''s lock.';
 
 create or replace function trunq._see_member(p_group_id integer, p_member text, p_now timestamptz) returns void
@@ -277,7 +260,7 @@ begin
       'create it: select trunq.create_group(''queue'', ''name''); select * from trunq.list_groups() shows those there are');
   end if;
 end $$;
-comment on function trunq._see_member(integer, text, timestamptz) is 'Notes that a member asked for a batch, every ten seconds.';
+comment on function trunq._see_member is 'Notes that a member asked for a batch, every ten seconds.';
 
 create or replace function trunq._check_member(p_member text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -287,11 +270,11 @@ begin
       else format('the name of a member has at most 200 bytes, not %s', octet_length(p_member)) end);
   end if;
 end $$;
-comment on function trunq._check_member(text) is 'Refuses (TQ005) what cannot be the name of a member.';
+comment on function trunq._check_member is 'Refuses (TQ005) what cannot be the name of a member.';
 
 create or replace function trunq._is_alive(p_member trunq.member, p_now timestamptz) returns boolean
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select p_member.seen_at > p_now - interval '1 minute' $$;
-comment on function trunq._is_alive(trunq.member, timestamptz) is 'Whether a member was heard of within a minute. One that is busy longer has a batch.';
+comment on function trunq._is_alive is 'Whether a member was heard of within a minute. One that is busy longer has a batch.';
 
 create or replace function trunq._group(p_queue text, p_group text) returns trunq.subscription_group
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -305,13 +288,13 @@ begin
   end if;
   return v_group;
 end $$;
-comment on function trunq._group(text, text) is 'A group by name, or TQ001, TQ002.';
+comment on function trunq._group is 'A group by name, or TQ001, TQ002.';
 
 create or replace function trunq._way(p_slots integer) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_slots is null then 'whole batches' else format('by key over %s slots', p_slots) end
 $$;
-comment on function trunq._way(integer) is 'How a group reads, in words.';
+comment on function trunq._way is 'How a group reads, in words.';
 
 create or replace function trunq._frontier(p_queue trunq.queue, p_subscription_id integer) returns pg_snapshot
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -324,5 +307,5 @@ begin
   v := trunq._newest_batch(p_queue, p_subscription_id);
   return v.hi;
 end $$;
-comment on function trunq._frontier(trunq.queue, integer) is
+comment on function trunq._frontier is
   'Up to where the batches of a group were handed out, some of which may be finished before others; null: it has had none, or is no group with whole batches.';

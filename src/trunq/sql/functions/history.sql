@@ -18,10 +18,6 @@ declare
   v_found boolean := false;
   v_message record;
 begin
-  if trunq._goes_through(p_queue, 'show_message') then
-    return query execute trunq._through(p_queue, 'show_message', 'p_id', p_id::text);
-    return;
-  end if;
   for v_sub in
     select s.* from trunq.subscription s where s.queue_id = v_queue.queue_id and s.mode = 'shared' order by s.name
   loop
@@ -50,7 +46,7 @@ begin
       'it was never published, its time (the retention) is over, or no subscription reads it');
   end if;
 end $$;
-comment on function trunq.show_message(text, bigint) is
+comment on function trunq.show_message is
   'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, done, dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs.
 Raises: TQ001, TQ013.';
 
@@ -70,10 +66,6 @@ declare
   v_limit integer := coalesce(p_limit, trunq._limit('list_rows'));
   v_count integer;
 begin
-  if trunq._goes_through(p_queue, 'list_messages') then
-    return query execute trunq._through(p_queue, 'list_messages', 'p_subscription', p_subscription, 'p_state', p_state, 'p_limit', p_limit::text, 'p_before', p_before::text, 'p_brief', p_brief::text, 'p_kind', p_kind, 'p_key', p_key, 'p_error', p_error, 'p_older_than', p_older_than::text, 'p_newer_than', p_newer_than::text);
-    return;
-  end if;
   perform trunq._check_limit(v_limit);
   perform trunq._check_word(p_state, array(select s.state from trunq._states() s), 'there is no state "%s"');
   return query
@@ -85,8 +77,8 @@ begin
     raise warning 'trunq: the list ends after % messages', v_limit using hint = 'ask for the next page with p_before';
   end if;
 end $$;
-comment on function trunq.list_messages(text, text, text, integer, bigint, boolean, text, text, text, interval, interval) is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is dear to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long ago it was published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
+comment on function trunq.list_messages is
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (what the last error contains, in any case), p_older_than and p_newer_than (how long ago it was published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(
@@ -143,7 +135,7 @@ begin
     v_before := v_places.ids[cardinality(v_places.ids)];
   end loop;
 end $$;
-comment on function trunq._pages(trunq.subscription, trunq.queue, text, integer, bigint, boolean, text, text, text, interval, interval) is
+comment on function trunq._pages is
   'Messages of a shared subscription with ids below p_before, in one state or any, that all filters given find, in no order.';
 
 create or replace function trunq._candidates(
@@ -200,7 +192,7 @@ begin
   end case;
   ids := coalesce(ids, '{}');
 end $$;
-comment on function trunq._candidates(trunq.subscription, trunq.queue, text, integer, bigint) is
+comment on function trunq._candidates is
   'The newest ids below p_before that may be in a state, none left out, newest first; _message tells what state they are in. row_ids, row_txids: rows of the log that are theirs, null when it did not look there; is_whole: all those rows.';
 
 create or replace function trunq._logged_ids(
@@ -298,7 +290,7 @@ begin
     v_low := v_high - v_size;
   end loop;
 end $$;
-comment on function trunq._logged_ids(trunq.subscription, trunq.queue, text, integer, bigint) is
+comment on function trunq._logged_ids is
   'The newest ids in the log below p_before that may be in a state, newest first, and all rows they have there; of what is done, those that are read.';
 
 create or replace function trunq._leased_ids(p_sub trunq.subscription, p_queue trunq.queue, p_limit integer, p_before bigint)
@@ -322,7 +314,7 @@ begin
     v_low := v_high - v_size;
   end loop;
 end $$;
-comment on function trunq._leased_ids(trunq.subscription, trunq.queue, integer, bigint) is
+comment on function trunq._leased_ids is
   'The newest ids below p_before that open leases hold, newest first.';
 
 create or replace function trunq._held_leases(p_queue trunq.queue, p_subscription_id integer)
@@ -330,7 +322,7 @@ returns table (lease_id bigint, unanswered bigint)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select o.lease_id, o.unanswered from trunq._leases(p_queue, p_subscription_id, null, null) o where o.unanswered > 0
 $$;
-comment on function trunq._held_leases(trunq.queue, integer) is 'Leases with messages that have no answer.';
+comment on function trunq._held_leases is 'Leases with messages that have no answer.';
 
 create or replace function trunq._open_ids(
   p_queue trunq.queue, p_subscription_id integer, p_leases bigint[], p_low bigint, p_high bigint, p_limit integer
@@ -354,7 +346,7 @@ begin
   $q$, p_queue.lease_table, p_queue.receipt_table)
   using p_subscription_id, p_leases, coalesce((trunq._tick_before(p_queue.queue_id, p_low)).xmin, '0')::text::bigint, p_low, p_high, p_limit;
 end $$;
-comment on function trunq._open_ids(trunq.queue, integer, bigint[], bigint, bigint, integer) is
+comment on function trunq._open_ids is
   'The ids from p_low to below p_high that some open leases hold, newest first.';
 
 create or replace function trunq._message(

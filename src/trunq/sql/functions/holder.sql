@@ -11,13 +11,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
       case when a.state like 'idle in transaction%' then ', idle' end, ', in a transaction since ' || date_trunc('second', a.xact_start))
     from pg_stat_activity a where a.pid = p_pid), 'process ' || p_pid) end
 $$;
-comment on function trunq._holder(integer) is 'A session as a warning or an error names it: process, role, application and since when, as far as the caller may see; null: a prepared transaction.';
+comment on function trunq._holder is 'A session as a warning or an error names it: process, role, application and since when, as far as the caller may see; null: a prepared transaction.';
 
 create or replace function trunq._ends(p_pid integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(format('select pg_terminate_backend(%s) ends it', p_pid), 'commit prepared or rollback prepared ends it, with the gid in pg_prepared_xacts')
 $$;
-comment on function trunq._ends(integer) is 'How a session, or a prepared transaction, is ended.';
+comment on function trunq._ends is 'How a session, or a prepared transaction, is ended.';
 
 create or replace function trunq._warn_refused(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -51,7 +51,7 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq._warn_refused(text) is 'Locks that rotation was refused three times or more, for ten seconds, and who holds them.';
+comment on function trunq._warn_refused is 'Locks that rotation was refused three times or more, for ten seconds, and who holds them.';
 
 create or replace function trunq._warn_locked(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -73,7 +73,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     and a.state is not null and (a.xact_start is null or a.xact_start < trunq.clock() - interval '30 seconds')
   order by q.name, s.name, l.pid
 $$;
-comment on function trunq._warn_locked(text) is 'Sessions that hold the lock of a queue or of a subscription for more than 30 seconds, or outside of a transaction.';
+comment on function trunq._warn_locked is 'Sessions that hold the lock of a queue or of a subscription for more than 30 seconds, or outside of a transaction.';
 
 create or replace function trunq._warn_idle(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -102,7 +102,7 @@ begin
     where p_queue is null or q.name = p_queue
     group by q.name, l.pid order by q.name, l.pid limit 100;
 end $$;
-comment on function trunq._warn_idle(text) is
+comment on function trunq._warn_idle is
   'Transactions that have been open and idle for 30 seconds and have published, or hold locks on a queue''s tables: the first 100.';
 
 create or replace function trunq._warn_expired(p_queue text) returns table (queue text, subscription text, warning text, hint text)
@@ -118,4 +118,4 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   join trunq.subscription s on s.subscription_id = e.subscription_id
   where p_queue is null or q.name = p_queue order by q.name, s.name, e.expired_at
 $$;
-comment on function trunq._warn_expired(text) is 'Workers whose leases ran out within ten minutes while messages of them were unanswered, the newest 20 of each queue.';
+comment on function trunq._warn_expired is 'Workers whose leases ran out within ten minutes while messages of them were unanswered, the newest 20 of each queue.';

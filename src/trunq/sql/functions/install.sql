@@ -34,7 +34,7 @@ begin
   perform trunq._fail('42501', format('"%s" cannot act as "%s", the owner of trunq', current_user, v_owner),
     format('do this as "%s", or as a member of that role', v_owner));
 end $$;
-comment on function trunq._become_owner() is
+comment on function trunq._become_owner is
   'Goes on as the owner of trunq, to the end of the transaction; for those who may use the schema trunq and are members of that role.
 Returns: what to set the setting role to, to go back.';
 
@@ -63,7 +63,7 @@ begin
     where not starts_with(c.change->>'signature', 'trunq_queue.') or c.change->>'signature' ~ '^trunq_queue\._(lane|unique)?specimen_'));
   return v_count;
 end $$;
-comment on function trunq._outdate_queues(jsonb) is
+comment on function trunq._outdate_queues is
   'Says that all queues are out of date, for trunq._refresh_next; and changes again what was changed by hand about the functions of all.
 Returns: how many more queues are.
 Locks: granting; creating and dropping queues.';
@@ -102,6 +102,7 @@ begin
       end;
     end loop;
     if v_next.name is null then
+      perform trunq._drop_former();
       return null;
     end if;
     exit when v_is_over;
@@ -111,10 +112,26 @@ begin
   perform trunq._fail('TQ009', format('queue "%s" cannot be brought up to date: an open transaction uses it', v_next.name),
     'pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it and upgrade again: what is done stays done');
 end $$;
-comment on function trunq._refresh_next() is
+comment on function trunq._refresh_next is
   'Brings one queue up to date of those that an upgrade has left to do. It waits for none for longer than a publisher may wait, and takes another one instead.
 Returns: its name; null: none is left. TQ009 when none of them is free for some fifteen seconds, or while each was tried once.
 Locks: installing; what _refresh_queue locks.';
+
+create or replace function trunq._drop_former() returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+declare
+  v_function text;
+begin
+  for v_function in
+    select p.oid::regprocedure::text from pg_proc p
+    where p.pronamespace = 'trunq'::regnamespace and p.proname in ('_note_expired', '_note_cancelled', '_note_replaced', '_noted')
+      or p.pronamespace = 'trunq_queue'::regnamespace and p.proname in (select q.name || '_bury_noted' from trunq.queue q)
+  loop
+    execute format('drop function %s', v_function);
+  end loop;
+end $$;
+comment on function trunq._drop_former is
+  'Drops functions that only queues of a former version call. They stay until all queues are up to date: work goes on meanwhile.';
 
 create or replace function trunq._refresh_queue(p_queue_id integer) returns void
 -- Who waits behind us for the log waits no longer than this.
@@ -139,7 +156,7 @@ begin
   perform trunq._change_again(v_changes);
   delete from trunq.outdated o where o.queue_id = p_queue_id;
 end $$;
-comment on function trunq._refresh_queue(integer) is
+comment on function trunq._refresh_queue is
   'Brings one queue up to date: its tables, its functions, its triggers, and the functions of its captures.
 Locks: granting; dropping the queue; its tables, where they lack a column; its log against publishers, where it lacks a trigger; failing (55P03) after 200 ms.';
 
@@ -153,7 +170,7 @@ begin
   end loop;
   commit;
 end $$;
-comment on procedure trunq._refresh_each() is 'Brings every queue up to date that an upgrade has left to do, each in a transaction of its own: the end of the script of trunq db sql.';
+comment on procedure trunq._refresh_each is 'Brings every queue up to date that an upgrade has left to do, each in a transaction of its own: the end of the script of trunq db sql.';
 
 create or replace function trunq._complete_tables(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -177,7 +194,7 @@ begin
     execute format('comment on column %s.%I is %L', v.name, v.attname, v.comment);
   end loop;
 end $$;
-comment on function trunq._complete_tables(trunq.queue) is 'Gives the tables of a queue the columns that the specimen has and they have not: a migration adds one to the specimen alone.';
+comment on function trunq._complete_tables is 'Gives the tables of a queue the columns that the specimen has and they have not: a migration adds one to the specimen alone.';
 
 create or replace function trunq._tables_like(p_queue trunq.queue) returns table (place integer, name regclass, specimen regclass)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -193,7 +210,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     t(place, name, specimen)
   where t.name is not null
 $$;
-comment on function trunq._tables_like(trunq.queue) is 'The tables of a queue, each with that of a specimen it was made like.';
+comment on function trunq._tables_like is 'The tables of a queue, each with that of a specimen it was made like.';
 
 create or replace function trunq._settings(p_function oid) returns text[]
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -201,7 +218,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
     select m[1] from regexp_matches(split_part(pg_get_functiondef(p.oid), E'\nAS $', 1), '^ (SET .*)$', 'gn') m)
   from pg_proc p where p.oid = p_function
 $$;
-comment on function trunq._settings(oid) is 'SECURITY DEFINER and the settings of a function, as clauses of ALTER FUNCTION.';
+comment on function trunq._settings is 'SECURITY DEFINER and the settings of a function, as clauses of ALTER FUNCTION.';
 
 create or replace function trunq._note_settings() returns void
 language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -211,7 +228,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set quote_all_identi
   from pg_proc p
   where p.pronamespace = 'trunq'::regnamespace or p.pronamespace = 'trunq_queue'::regnamespace and p.proname ~ '^_(lane|unique)?specimen_';
 $$;
-comment on function trunq._note_settings() is 'Notes the settings of all functions, as the files have just given them.';
+comment on function trunq._note_settings is 'Notes the settings of all functions, as the files have just given them.';
 
 create or replace function trunq._find_changes() returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -227,7 +244,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
     where n.clause <> all (p.given))
   select coalesce(jsonb_agg(to_jsonb(c)), '[]') from changed c
 $$;
-comment on function trunq._find_changes() is 'What somebody changed about SECURITY DEFINER and the settings of our functions, those of queues too.';
+comment on function trunq._find_changes is 'What somebody changed about SECURITY DEFINER and the settings of our functions, those of queues too.';
 
 create or replace function trunq._change_again(p_changes jsonb) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -240,7 +257,7 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq._change_again(jsonb) is 'Changes again, after an upgrade, what _find_changes found before it.';
+comment on function trunq._change_again is 'Changes again, after an upgrade, what _find_changes found before it.';
 
 create or replace function trunq._restore_rows() returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -282,5 +299,5 @@ begin
   end loop;
   perform trunq._restore_captures();
 end $$;
-comment on function trunq._restore_rows() is
+comment on function trunq._restore_rows is
   'Into a copy of the schema alone: the rows that every install has, and the queues that the tables tell of, each with its subscription "default", but for those with PgQ''s names; and the captures.';

@@ -29,7 +29,7 @@
 -- discovery finds, or by a wake, and each of these is read exactly once; a message that is dead lets its lane go on.
 --
 -- A message that expired or was cancelled is leased like any other, and answered in the same transaction
--- (trunq_queue.<queue>_bury_noted): it takes no token of its lane and no place among those that run, and the lease goes on behind it.
+-- (trunq_queue.<queue>_sort_out): it takes no token of its lane and no place among those that run, and the lease goes on behind it.
 -- From then on the lease looks at a hundred at a time, whatever it was asked for, and hands out no more than that.
 --
 -- What lanes hold (_waiting_lanes) is asked by looks and by rotation. Each message that is handled in order leaves a blocked turn, so the newest turns are
@@ -46,7 +46,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     when p_lanes like '%kind' then 'coalesce(g.kind, '''')'
     else 'left(coalesce(g.key, ''''), 0)' end
 $$;
-comment on function trunq._lane_expression(text) is 'What the lane of a message g is within its priority.';
+comment on function trunq._lane_expression is 'What the lane of a message g is within its priority.';
 
 create or replace function trunq._check_lanes(p_queue text, p_lanes text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -64,7 +64,7 @@ begin
       'lanes are chosen when a queue is made: make another one, and have its messages published there');
   end if;
 end $$;
-comment on function trunq._check_lanes(text, text) is 'Refuses (TQ005) lanes that there are not, and others than a queue has that is there.';
+comment on function trunq._check_lanes is 'Refuses (TQ005) lanes that there are not, and others than a queue has that is there.';
 
 create or replace function trunq._create_lanes(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -76,13 +76,13 @@ begin
   execute format('comment on table trunq_data.%I is %L', p_queue.name || '_turn',
     obj_description('trunq_data._lanespecimen_turn'::regclass, 'pg_class') || ' Lanes by ' || p_queue.lanes || '.');
 end $$;
-comment on function trunq._create_lanes(trunq.queue) is 'Makes what a queue with lanes has besides its tables.';
+comment on function trunq._create_lanes is 'Makes what a queue with lanes has besides its tables.';
 
 create or replace function trunq._lane_tables(p_queue trunq.queue) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_queue.lanes is not null then format(', trunq_data.%I, trunq_data.%I', p_queue.name || '_turn', p_queue.name || '_wake') else '' end
 $$;
-comment on function trunq._lane_tables(trunq.queue) is 'The tables of its lanes, to be put behind a list of tables: ", a, b", or nothing.';
+comment on function trunq._lane_tables is 'The tables of its lanes, to be put behind a list of tables: ", a, b", or nothing.';
 
 create or replace function trunq._laned(p_queue text, p_subscription text, out queue trunq.queue, out sub trunq.subscription)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -94,7 +94,7 @@ begin
       'lanes are chosen when a queue is made: trunq.create_queue(..., p_lanes => ''key'')');
   end if;
 end $$;
-comment on function trunq._laned(text, text) is 'A queue with lanes and a shared subscription of it, by name; TQ005 for a plain queue.';
+comment on function trunq._laned is 'A queue with lanes and a shared subscription of it, by name; TQ005 for a plain queue.';
 
 create or replace function trunq._set_order(p_queue trunq.queue, p_sub trunq.subscription, p_in_order boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -120,7 +120,7 @@ begin
   end if;
   update trunq.subscription s set in_order = p_in_order where s.subscription_id = p_sub.subscription_id;
 end $$;
-comment on function trunq._set_order(trunq.queue, trunq.subscription, boolean) is 'Has a subscription that has handed out nothing be in order, or not; else TQ005.';
+comment on function trunq._set_order is 'Has a subscription that has handed out nothing be in order, or not; else TQ005.';
 
 create or replace function trunq._hold_lanes(p_queue trunq.queue, p_subscription_id integer, p_snapshot pg_snapshot) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -131,7 +131,7 @@ begin
     from trunq.delayed d where d.queue_id = $3 and d.subscription_id = $1
   $q$, p_queue.name || '_turn', p_queue.name || '_turn_id') using p_subscription_id, p_snapshot, p_queue.queue_id;
 end $$;
-comment on function trunq._hold_lanes(trunq.queue, integer, pg_snapshot) is
+comment on function trunq._hold_lanes is
   'Of a subscription in order whose turns are gone: its messages that are to be retried hold their lanes.';
 
 create or replace function trunq._check_lane_limits(p_max_running integer, p_rate double precision, p_burst integer) returns void
@@ -153,7 +153,7 @@ begin
     perform trunq._fail('TQ005', 'a burst belongs to a rate, and none is given', 'give p_rate too');
   end if;
 end $$;
-comment on function trunq._check_lane_limits(integer, double precision, integer) is 'Refuses (TQ005) limits that a lane cannot have; null is none.';
+comment on function trunq._check_lane_limits is 'Refuses (TQ005) limits that a lane cannot have; null is none.';
 
 create or replace function trunq._check_lane(p_queue trunq.queue, p_lanes text[], p_priorities smallint[]) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -169,7 +169,7 @@ begin
     perform trunq._fail('TQ005', format('the lanes of queue "%s" are by %s alone: it has no priorities', p_queue.name, p_queue.lanes), 'leave the priority out');
   end if;
 end $$;
-comment on function trunq._check_lane(trunq.queue, text[], smallint[]) is 'Refuses (TQ005) lanes that a queue cannot have.';
+comment on function trunq._check_lane is 'Refuses (TQ005) lanes that a queue cannot have.';
 
 create or replace function trunq._touch_lanes(p_queue trunq.queue, p_subscription_id integer, p_priorities smallint[], p_lanes text[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -180,7 +180,7 @@ begin
     p_queue.name || '_wake') using p_subscription_id, p_priorities, p_lanes;
   perform trunq._ring(p_queue.queue_id);
 end $$;
-comment on function trunq._touch_lanes(trunq.queue, integer, smallint[], text[]) is
+comment on function trunq._touch_lanes is
   'Has lanes looked at by the next lease, as their settings changed, and wakes who would take it. A lane that is null: all of them.';
 
 create or replace function trunq.set_lanes(
@@ -198,10 +198,6 @@ declare
   v_has_turns boolean;
   v_was_ranked boolean;
 begin
-  if trunq._goes_through(p_queue, 'set_lanes') then
-    perform trunq._pass(p_queue, 'set_lanes', 'p_subscription', p_subscription, 'p_policy', p_policy, 'p_max_running', p_max_running::text, 'p_rate', p_rate::text, 'p_burst', p_burst::text, 'p_function', p_function);
-    return;
-  end if;
   if coalesce(p_policy, '') <> all (trunq._words('lane_policy')) then
     perform trunq._fail('TQ005', format('there is no policy "%s" for lanes', p_policy),
       'fair: each lane in turn; priority: the smallest first; ranked: by a function of yours. Weights and ranks are settings of single lanes (trunq.set_lane, trunq.set_ranks)');
@@ -224,8 +220,8 @@ begin
     where z.subscription_id = (v.sub).subscription_id and num_nonnulls(z.rank, z.max_running) > 0;
   end if;
 end $$;
-comment on function trunq.set_lanes(text, text, text, integer, double precision, integer, text) is
-  'Says in which order a subscription serves its lanes, and the limits of each lane that has none of its own: messages that run at once, messages handed out a second (rate), and how many at once after a pause (burst). What is not given is none. The policy fair serves each lane in turn, priority the smallest first, ranked as p_function says, a function of yours that a leader or a worker was given by that name; every eighth lease goes to the oldest turn.
+comment on function trunq.set_lanes is
+  'Says in which order a subscription (left out: "default") serves its lanes, and the limits of each lane that has none of its own: messages that run at once (1 to 1,000), messages handed out a second (rate), and how many at once after a pause (burst). What is left out is no limit, also where there was one. The policy fair, the default, serves each lane in turn, priority the smallest first, ranked as p_function says (in Python: trunq.Ranks), a function of yours that a leader or a worker was given by that name; every eighth lease goes to the oldest turn.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq.set_lane(
@@ -243,10 +239,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'set_lane') then
-    perform trunq._pass(p_queue, 'set_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text, 'p_max_running', p_max_running::text, 'p_rate', p_rate::text, 'p_burst', p_burst::text, 'p_weight', p_weight::text, 'p_rank', p_rank::text);
-    return;
-  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_lane_limits(p_max_running, p_rate, p_burst);
   if p_weight not between 1 and 100 then
@@ -259,8 +251,8 @@ begin
   on conflict (subscription_id, priority, lane) do update
   set max_running = excluded.max_running, rate = excluded.rate, burst = excluded.burst, weight = excluded.weight, rank = excluded.rank;
 end $$;
-comment on function trunq.set_lane(text, text, text, smallint, integer, double precision, integer, integer, integer) is
-  'Sets the limits of one lane, its weight (how many times the share of another it gets) and its rank (-100 to 100, the smallest is served first; without one, its place by the policy). What is not given is none. A limit counts what is handed out from then on.
+comment on function trunq.set_lane is
+  'Sets the limits of one lane, its weight (how many times the share of another it gets) and its rank (-100 to 100, the smallest is served first; without one, its place by the policy: so a subscription gives kinds their priority). What is left out is as for the other lanes. A limit counts what is handed out from then on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq.pause_lane(
@@ -270,10 +262,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'pause_lane') then
-    perform trunq._pass(p_queue, 'pause_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text, 'p_until', p_until::text);
-    return;
-  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_pause(format('lane "%s" of queue "%s"', p_lane, p_queue), coalesce(p_until, 'infinity'));
   perform trunq._touch_lanes(v.queue, (v.sub).subscription_id, array[p_priority], array[p_lane]);
@@ -281,8 +269,8 @@ begin
   values ((v.sub).subscription_id, p_priority, p_lane, coalesce(p_until, 'infinity'))
   on conflict (subscription_id, priority, lane) do update set paused_until = excluded.paused_until;
 end $$;
-comment on function trunq.pause_lane(text, text, text, smallint, timestamptz) is
-  'Hands nothing more out of a lane until it is resumed, or until a time. What runs goes on.
+comment on function trunq.pause_lane is
+  'Hands nothing more out of a lane until p_until (left out: until it is resumed). What runs goes on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq.resume_lane(
@@ -292,9 +280,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v record := trunq._laned(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'resume_lane') then
-    return trunq._pass(p_queue, 'resume_lane', 'p_subscription', p_subscription, 'p_lane', p_lane, 'p_priority', p_priority::text)::boolean;
-  end if;
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   if not exists (
       select from trunq.lane z where z.subscription_id = (v.sub).subscription_id and z.priority = p_priority and z.lane = p_lane
@@ -307,7 +292,7 @@ begin
   where z.subscription_id = (v.sub).subscription_id and z.priority = p_priority and z.lane = p_lane;
   return true;
 end $$;
-comment on function trunq.resume_lane(text, text, text, smallint) is
+comment on function trunq.resume_lane is
   'Hands messages of a paused lane out again, at once.
 Returns: false when it was not paused.
 Raises: TQ001, TQ002, TQ005, TQ011.';
@@ -324,10 +309,6 @@ declare
   v record := trunq._laned(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
-  if trunq._goes_through(p_queue, 'list_lanes') then
-    return query execute trunq._through(p_queue, 'list_lanes', 'p_subscription', p_subscription, 'p_limit', p_limit::text);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query execute format($q$
     select l.lane, l.priority, least(l.depth, 1000)::integer, l.depth > 1000, l.running, $4 - l.oldest,
@@ -339,7 +320,7 @@ begin
     order by l.depth desc, l.priority, l.lane limit $3
   $q$, p_queue || '_list_lanes') using (v.sub).subscription_id, p_limit, p_limit, v_now;
 end $$;
-comment on function trunq.list_lanes(text, text, integer) is
+comment on function trunq.list_lanes is
   'The lanes of a subscription in which something waits or runs, or that have settings, the deepest first. depth: how many messages wait, exact up to 1,000 (is_more: there are more; of those that nobody has looked for yet, the next 5,000 count); running: how many are held; oldest_ready: since when the first waits; paused_until: null when it is paused until somebody resumes it; then its limits, its own or the subscription''s.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
@@ -367,7 +348,7 @@ begin
   -- Under the locks of all its readers nobody inserts a turn.
   return trunq._truncate(p_queue, 'turn', p_segment);
 end $$;
-comment on function trunq._empty_turns(trunq.queue, integer) is 'Empties a segment of the turns, or carries some of them out of it first.
+comment on function trunq._empty_turns is 'Empties a segment of the turns, or carries some of them out of it first.
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._needs_wakes(p_queue trunq.queue, p_segment integer) returns boolean
@@ -386,7 +367,7 @@ begin
   $q$, p_queue.lease_table, trunq._segment_name(p_queue, 'wake', p_segment)) into v_is_needed using p_queue.queue_id;
   return v_is_needed;
 end $$;
-comment on function trunq._needs_wakes(trunq.queue, integer) is 'Whether a segment of the wakes holds one that no lease has seen.';
+comment on function trunq._needs_wakes is 'Whether a segment of the wakes holds one that no lease has seen.';
 
 create or replace function trunq._empty_lanes(p_queue trunq.queue, p_segment integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -401,14 +382,14 @@ begin
   end if;
   return 0;
 end $$;
-comment on function trunq._empty_lanes(trunq.queue, integer) is 'Empties a segment of the tables of lanes, if the queue has any.
+comment on function trunq._empty_lanes is 'Empties a segment of the tables of lanes, if the queue has any.
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._is_read(p_queue trunq.queue, p_row text, p_plain text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_queue.lanes is null then p_plain else format('trunq_queue.%I($1, %s.txid, %s.id)', p_queue.name || '_is_read', p_row, p_row) end
 $$;
-comment on function trunq._is_read(trunq.queue, text, text) is
+comment on function trunq._is_read is
   'The condition that a row of the log was handed out to subscription $1: in a plain queue p_plain, by its position.';
 
 create or replace function trunq._check_priorities(p_queue trunq.queue, p_priorities smallint[]) returns void
@@ -423,7 +404,7 @@ begin
     perform trunq._fail('TQ005', 'a priority is a number, not null', 'publish with priority 0');
   end if;
 end $$;
-comment on function trunq._check_priorities(trunq.queue, smallint[]) is 'Refuses (TQ005) priorities that a queue does not have.';
+comment on function trunq._check_priorities is 'Refuses (TQ005) priorities that a queue does not have.';
 
 create or replace function trunq._publish_many_prioritized(
   p_queue text, p_payloads jsonb[], p_kinds text[], p_keys text[], p_headers jsonb[], p_bodies bytea[], p_delay interval,
@@ -463,5 +444,5 @@ begin
   $q$, v_queue.log_table) into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_priorities, p_options;
   return v_ids;
 end $$;
-comment on function trunq._publish_many_prioritized(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[]) is
+comment on function trunq._publish_many_prioritized is
   'publish_many with priorities.';

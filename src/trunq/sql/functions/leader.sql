@@ -27,8 +27,8 @@ begin
   returning l.term into v_term;
   return v_term;
 end $$;
-comment on function trunq.elect(text, interval) is
-  'Makes p_name the leader for p_lease_time, or renews it.
+comment on function trunq.elect is
+  'Makes p_name the leader for p_lease_time (15 s), or renews it.
 Returns: the term, null when another leads.
 Raises: TQ005, TQ010.
 Locks: the leader row.';
@@ -39,7 +39,7 @@ begin
   update trunq.leader l set name = null, expires_at = null, lease_time = null where l.name = p_name and l.term = p_term;
   return found;
 end $$;
-comment on function trunq.resign(text, bigint) is
+comment on function trunq.resign is
   'Gives leadership up at once.
 Returns: false when this name did not lead in this term.
 Locks: the leader row.';
@@ -50,7 +50,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- the lease time, as a clock that goes back a little is no reason to change the leader.
   select coalesce(p_leader.expires_at > p_now and p_leader.expires_at <= p_now + 2 * p_leader.lease_time, false)
 $$;
-comment on function trunq._leads(trunq.leader, timestamptz) is 'Whether somebody leads at that time.';
+comment on function trunq._leads is 'Whether somebody leads at that time.';
 
 create or replace function trunq.list_duties()
 returns table (duty text, per_queue boolean, every interval, again_from integer, times_a_span integer, again_after interval, line text)
@@ -69,7 +69,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     ('forget_memos', false, '60 seconds', 1000, null, null, 'slow')        -- memos whose time is over are deleted
   ) d(duty, per_queue, every, again_from, times_a_span, again_after, line)
 $$;
-comment on function trunq.list_duties() is
+comment on function trunq.list_duties is
   'What the leader does: each duty is the function trunq.<duty>, of a queue where per_queue. every: how often; again_from: the number done from which on it is called again at once; times_a_span: at least so often in each span of the queue; again_after: how soon when it returned null, because somebody was in the way; line: those of the quick line never wait for one of the slow line.';
 
 create or replace function trunq.perform_duty(p_duty text, p_queue text default null)
@@ -111,7 +111,7 @@ begin
   on conflict on constraint duty_failure_pkey do update set failed_at = excluded.failed_at, error = excluded.error;
   return next;
 end $$;
-comment on function trunq.perform_duty(text, text) is
+comment on function trunq.perform_duty is
   'Performs one duty once. When it fails, or runs into a time-out, it changes nothing, and trunq.duty_failure keeps why until it succeeds.
 Returns: one row, done: how many, or error: why not.
 Raises: TQ005.
@@ -130,7 +130,7 @@ begin
   end if;
   return false;
 end $$;
-comment on function trunq._has_timed_out() is 'Whether a statement was stopped for its time, and not by somebody.';
+comment on function trunq._has_timed_out is 'Whether a statement was stopped for its time, and not by somebody.';
 
 create or replace function trunq.perform_duties() returns table (duty text, queue text, done bigint, error text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -148,7 +148,7 @@ begin
     exit when done > 0;
   end loop;
 end $$;
-comment on function trunq.perform_duties() is
+comment on function trunq.perform_duties is
   'Every duty of every queue once (of rotation one segment), in one transaction, by hand; beside a leader it does no harm. pg_cron calls trunq.perform_each_duty().
 Returns: one row a duty and queue, done: how many, or error: why not.';
 
@@ -174,7 +174,7 @@ begin
   perform trunq._note_all_duties(v_begun);
   commit;
 end $$;
-comment on procedure trunq.perform_each_duty() is
+comment on procedure trunq.perform_each_duty is
   'Every duty of every queue, each in a transaction of its own, until nothing is left to do, for pg_cron: cron.schedule(''trunq'', ''1 second'', ''call trunq.perform_each_duty()''). Beside a leader it does no harm. A duty that fails leaves the others their turn; trunq.duty_failure tells.
 Locks: never more than those of one duty.';
 
@@ -186,7 +186,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   left join trunq.queue q on d.per_queue
   where q.name is not null or not d.per_queue order by d.line, q.name, d.place
 $$;
-comment on function trunq._each_duty() is 'Every duty of every queue, those of the quick line first.';
+comment on function trunq._each_duty is 'Every duty of every queue, those of the quick line first.';
 
 create or replace function trunq._note_duties(p_duties text[], p_queues text[], p_seconds integer[]) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
@@ -195,7 +195,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
   select d.duty, d.queue, trunq.clock() - d.seconds * interval '1 second' from unnest(p_duties, p_queues, p_seconds) d(duty, queue, seconds)
   on conflict (duty) do update set queue = excluded.queue, done_at = excluded.done_at
 $$;
-comment on function trunq._note_duties(text[], text[], integer[]) is
+comment on function trunq._note_duties is
   'Notes how many seconds ago each duty was last done of the queue for which that is longest ago: ten rows every ten seconds, however many queues there are.
 Locks: the rows of these duties.';
 
@@ -205,7 +205,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
   where not exists (select from trunq.duty_failure f where f.duty = d.duty)
   on conflict (duty) do update set queue = '', done_at = excluded.done_at where excluded.done_at not between n.done_at and n.done_at + interval '10 seconds'
 $$;
-comment on function trunq._note_all_duties(timestamptz) is 'Notes that every duty was done of every queue, but those that failed; at most every ten seconds.
+comment on function trunq._note_all_duties is 'Notes that every duty was done of every queue, but those that failed; at most every ten seconds.
 Locks: the rows of these duties.';
 
 create or replace function trunq._is_left(p_duty text, p_queue text) returns boolean
@@ -215,7 +215,7 @@ declare
 begin
   return coalesce(v_done >= (select d.again_from from trunq.list_duties() d where d.duty = p_duty), false);
 end $$;
-comment on function trunq._is_left(text, text) is 'Performs one duty once.
+comment on function trunq._is_left is 'Performs one duty once.
 Returns: whether there may be more to do.';
 
 create or replace function trunq._perform(p_duty text, p_queue text) returns bigint
@@ -230,9 +230,9 @@ begin
   end if;
   return case when p_duty = 'tick' then (v_done is not null)::integer else v_done end;
 end $$;
-comment on function trunq._perform(text, text) is 'Performs one duty once, of one queue or of none.
+comment on function trunq._perform is 'Performs one duty once, of one queue or of none.
 Returns: how much was done; null: somebody was in the way.';
 
 create or replace function trunq.version() returns integer
 language sql stable set search_path = pg_catalog, pg_temp as $$ select max(m.number) from trunq.migration m $$;
-comment on function trunq.version() is 'The number of the newest migration applied.';
+comment on function trunq.version is 'The number of the newest migration applied.';

@@ -16,7 +16,7 @@ begin
   return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5)', trunq._function(p_queue, 'lease'))
     using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes;
 end $$;
-comment on function trunq.lease(text, text, text, integer, interval, bigint) is
+comment on function trunq.lease is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when it lost messages and nobody accepted that.
@@ -30,7 +30,7 @@ begin
   return query execute format('select * from trunq_queue.%I($1, $2, $3, $4)', trunq._function(p_queue, 'extend'))
     using p_subscription, p_lease_id, p_token, p_lease_time;
 end $$;
-comment on function trunq.extend(text, text, bigint, bigint, interval) is
+comment on function trunq.extend is
   'Moves the end of a lease to p_lease_time from now (default: the subscription''s), later or sooner.
 Returns: the new end, and those of its messages that somebody cancelled: whoever handles one should stop.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ007, TQ008.
@@ -48,36 +48,16 @@ begin
 end $$;
 comment on function trunq._check_lease(integer, interval) is 'Refuses what is not possible (TQ005, TQ007, TQ010); once a session it checks the cluster.';
 
-create or replace function trunq._note_expired(p_id bigint) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-begin
-  perform set_config('trunq.expired', concat_ws(',', nullif(current_setting('trunq.expired', true), ''), p_id), true);
-  return false;
-end $$;
-comment on function trunq._note_expired(bigint) is
-  'Leaves a message out of what a lease returns, and notes it in the setting trunq.expired: where nothing expired, a lease pays nothing for it.';
-
-create or replace function trunq._note_cancelled(p_subscription_id integer, p_id bigint) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-begin
-  if not trunq._is_cancelled(p_subscription_id, p_id) then
-    return true;
-  end if;
-  perform set_config('trunq.cancelled', concat_ws(',', nullif(current_setting('trunq.cancelled', true), ''), p_id), true);
-  return false;
-end $$;
-comment on function trunq._note_cancelled(integer, bigint) is
-  'As _note_expired, in the setting trunq.cancelled, if somebody cancelled the message; asked only where a subscription has such. Returns: whether the lease hands it out.';
-
-create or replace function trunq._noted(p_setting text) returns bigint[]
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare
-  v_ids bigint[] := string_to_array(current_setting(p_setting, true), ',')::bigint[];
-begin
-  perform set_config(p_setting, '', true);
-  return coalesce(v_ids, '{}');
-end $$;
-comment on function trunq._noted(text) is 'The messages that a lease noted in a setting, which is then empty again.';
+create or replace function trunq._fate(
+  p_options jsonb, p_now timestamptz, p_has_cancelled boolean, p_subscription_id integer, p_id bigint
+) returns "char"
+-- No settings here: Postgres then puts the expression in the place of its call.
+language sql stable as $$
+  select case when (p_options operator(pg_catalog.->>) 'expires_at')::pg_catalog.timestamptz operator(pg_catalog.<=) p_now then 'e'::"char"
+    when p_has_cancelled and trunq._is_cancelled(p_subscription_id, p_id) then 'c'::"char" end
+$$;
+comment on function trunq._fate is
+  'The outcome (trunq._outcomes) of a message that waits and that nobody is to handle any more: expired, or cancelled. Null: it is to be handled.';
 
 create or replace function trunq._has_buried_long(p_queue_id integer, p_buried integer, p_since timestamptz) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -89,7 +69,7 @@ begin
   perform trunq._call_workers(p_queue_id);
   return true;
 end $$;
-comment on function trunq._has_buried_long(integer, integer, timestamptz) is
+comment on function trunq._has_buried_long is
   'Whether a lease that found only messages not to be handed out is to end here; then every sleeping worker looks again.';
 
 create or replace function trunq._bytes(p_kind text, p_key text, p_payload jsonb, p_body bytea, p_headers jsonb) returns bigint
@@ -100,7 +80,7 @@ language sql stable as $$
     operator(pg_catalog.+) coalesce(case when pg_catalog.pg_column_compression(p_payload) is null then pg_catalog.pg_column_size(p_payload) else pg_catalog.octet_length(p_payload::text) end, 0)
     operator(pg_catalog.+) coalesce(case when pg_catalog.pg_column_compression(p_headers) is null then pg_catalog.pg_column_size(p_headers) else pg_catalog.octet_length(p_headers::text) end, 0)
 $$;
-comment on function trunq._bytes(text, text, jsonb, bytea, jsonb) is
+comment on function trunq._bytes is
   'How many bytes of a message a worker receives, about: not those of its row, where they may be compressed.';
 
 create or replace function trunq._lock_subscription(p_subscription_id integer, p_queue text, p_subscription text) returns void
@@ -110,7 +90,7 @@ begin
     perform trunq._wait_for_subscription(p_subscription_id, p_queue, p_subscription);
   end if;
 end $$;
-comment on function trunq._lock_subscription(integer, text, text) is
+comment on function trunq._lock_subscription is
   'Takes the lock of a subscription, under which its position is read and moved. What the caller then reads must be read by a later statement.';
 
 create or replace function trunq._wait_for_subscription(p_subscription_id integer, p_queue text, p_subscription text) returns void
@@ -129,7 +109,7 @@ exception when lock_not_available then
       coalesce(v_holder, 'gone by now')),
     'lease in a short transaction of its own; pg_stat_activity shows what that process does, and pg_terminate_backend ends it');
 end $$;
-comment on function trunq._wait_for_subscription(integer, text, text) is
+comment on function trunq._wait_for_subscription is
   'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names the process that holds it.';
 
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
@@ -158,7 +138,7 @@ begin
     format('lease %s of subscription "%s" on queue "%s" has ended: its messages were handed out again', p_lease_id, p_subscription, p_queue),
     'nothing was changed; extend a lease before it runs out, or subscribe with a longer lease time');
 end $$;
-comment on function trunq._fail_lease_lost(text, text, bigint) is 'Raises TQ003.';
+comment on function trunq._fail_lease_lost is 'Raises TQ003.';
 
 create or replace function trunq._lease(
   p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint,
@@ -171,4 +151,4 @@ begin
     p_queue.lease_table)
   into lease_id, token, worker, ids, txids, expires_at, reaped_at using p_subscription_id, p_lease_id;
 end $$;
-comment on function trunq._lease(trunq.queue, integer, bigint) is 'A lease by its id; nulls when its segment was emptied.';
+comment on function trunq._lease is 'A lease by its id; nulls when its segment was emptied.';

@@ -14,9 +14,6 @@ declare
   v_newest record;
   v_tokens double precision;
 begin
-  if trunq._goes_through(p_queue, 'retry_after') then
-    return trunq._pass(p_queue, 'retry_after', 'p_subscription', p_subscription)::interval;
-  end if;
   if trunq._is_paused(v_sub, v_now) then
     return least(case when isfinite(trunq._paused_until(v_sub)) then trunq._paused_until(v_sub) - v_now end, interval '1 day');
   end if;
@@ -28,14 +25,14 @@ begin
   v_tokens := trunq._tokens(v_sub, v_newest.tokens, v_newest.tokens_at, v_now);
   return case when trunq._whole(v_tokens) < 1 then make_interval(secs => least((1 - v_tokens) / trunq._rate(v_sub), 86400)) end;
 end $$;
-comment on function trunq.retry_after(text, text) is
+comment on function trunq.retry_after is
   'After a lease that gave nothing: how long a shared subscription hands out nothing, paused or at the end of its rate; at most a day, then ask again.
 Returns: null when neither is so, and only messages, or a limit of running ones, can be waited for.
 Raises: TQ001, TQ002, TQ011.';
 
 create or replace function trunq._rate(p_sub trunq.subscription) returns double precision
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select p_sub.rate / extract(epoch from p_sub.rate_interval)::double precision $$;
-comment on function trunq._rate(trunq.subscription) is 'Messages a second that a subscription may hand out; null: as many as there are.';
+comment on function trunq._rate is 'Messages a second that a subscription may hand out; null: as many as there are.';
 
 create or replace function trunq._tokens(
   p_sub trunq.subscription, p_tokens double precision, p_at timestamptz, p_now timestamptz
@@ -45,12 +42,12 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select least(b.burst, coalesce(p_tokens, b.burst) + trunq._rate(p_sub) * greatest(0, coalesce(extract(epoch from p_now - p_at), 0)::double precision))
   from (select coalesce(p_sub.burst, greatest(1, trunq._rate(p_sub)))::double precision burst) b
 $$;
-comment on function trunq._tokens(trunq.subscription, double precision, timestamptz, timestamptz) is
+comment on function trunq._tokens is
   'How many tokens are in the bucket now, when so many were at a time (null: it is full).';
 
 create or replace function trunq._whole(p_tokens double precision) returns integer
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select least(floor(p_tokens + 1e-6), 2000000000)::integer $$;
-comment on function trunq._whole(double precision) is 'Whole tokens; sums of parts end a little below one.';
+comment on function trunq._whole is 'Whole tokens; sums of parts end a little below one.';
 
 create or replace function trunq._held(p_subscription_id integer) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -60,7 +57,7 @@ declare
 begin
   return trunq._open_leases(v_queue, p_subscription_id, v_mark.until, 'infinity', v_mark.newest, null, 1000000);
 end $$;
-comment on function trunq._held(integer) is 'All leases of a subscription that hold messages without an answer; it looks at those since the reaper''s mark.';
+comment on function trunq._held is 'All leases of a subscription that hold messages without an answer; it looks at those since the reaper''s mark.';
 
 create or replace function trunq._check_limits(
   p_subscription text, p_rate double precision, p_rate_interval interval, p_burst integer, p_max_running integer
@@ -81,4 +78,4 @@ begin
       format('1 to %s messages may run at the same time; 0: no limit', trunq._limit('running')));
   end if;
 end $$;
-comment on function trunq._check_limits(text, double precision, interval, integer, integer) is 'Refuses (TQ005) limits that no subscription can have.';
+comment on function trunq._check_limits is 'Refuses (TQ005) limits that no subscription can have.';

@@ -28,7 +28,7 @@ language sql immutable parallel safe as $$
     when 'continuous' then 1953656431    -- by pipeline: one runner looks whether its source has something new
   end
 $$;
-comment on function trunq._lock_class(text) is 'The class of an advisory lock, the first of its two integers.';
+comment on function trunq._lock_class is 'The class of an advisory lock, the first of its two integers.';
 
 create or replace function trunq._limit(p_what text) returns integer
 language sql immutable parallel safe as $$
@@ -59,7 +59,7 @@ language sql immutable parallel safe as $$
     when 'checkpoint_bytes' then 1048576 -- of a checkpoint as text; trunq.message repeats it
   end
 $$;
-comment on function trunq._limit(text) is 'A limit by name.';
+comment on function trunq._limit is 'A limit by name.';
 
 create or replace function trunq._check_limit(p_limit integer) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -69,9 +69,9 @@ begin
       'ask for the next page with p_before');
   end if;
 end $$;
-comment on function trunq._check_limit(integer) is 'Refuses (TQ005) a number of rows that no list has.';
+comment on function trunq._check_limit is 'Refuses (TQ005) a number of rows that no list has.';
 
 create or replace function trunq._lease_lock(p_queue_id integer, p_lease_id bigint) returns integer
 language sql immutable parallel safe as $$ select (pg_catalog.hashint8extended(p_lease_id, p_queue_id) operator(pg_catalog.&) 2147483647)::integer $$;
-comment on function trunq._lease_lock(integer, bigint) is
+comment on function trunq._lease_lock is
   'The second integer of the lock of a lease. Leases of two queues have the same numbers; two that share a hash only wait for each other.';

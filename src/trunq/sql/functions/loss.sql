@@ -20,13 +20,6 @@ returns table (
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_losses') q cross join lateral trunq.list_losses(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_losses') then
-    return query execute trunq._through(p_queue, 'list_losses');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -37,7 +30,7 @@ begin
     join trunq.subscription s on s.subscription_id = o.subscription_id
     where p_queue is null or q.name = p_queue order by q.name, s.name, o.loss_id;
 end $$;
-comment on function trunq.list_losses(text) is
+comment on function trunq.list_losses is
   'What subscriptions lost because their queue holds no more for them, the oldest first; the newest 100 of each. reason: time (hold_at_most) or size (hold_size); messages: how many, is_more: at least; from_tick_id and to_tick_id: from where to where an exclusive one was moved; from_txid to last_at: the first and the last of the messages; accepted_at null: it hands out nothing.
 Raises: TQ001.';
 
@@ -48,9 +41,6 @@ declare
   v_sub trunq.subscription;
   v_count integer;
 begin
-  if trunq._goes_through(p_queue, 'accept_loss') then
-    return trunq._pass(p_queue, 'accept_loss', 'p_subscription', p_subscription)::integer;
-  end if;
   perform trunq._require_read_committed('accept_loss');
   -- Of a group by key, all its slots.
   v_subs := array(
@@ -70,7 +60,7 @@ begin
   end if;
   return v_count;
 end $$;
-comment on function trunq.accept_loss(text, text) is
+comment on function trunq.accept_loss is
   'Lets a subscription, or a group, that lost messages go on with what is there. trunq.list_losses keeps what was lost.
 Returns: how many losses this accepts; 0 when there was none.
 Raises: TQ001, TQ002, TQ007; TQ008 when an open transaction holds the subscription for 5 seconds.
@@ -90,7 +80,7 @@ begin
   perform trunq._fail('TQ026', format('subscription "%s" of queue "%s" has lost messages: %s', v.subscription, v.queue, v.loss),
     format('the queue holds no more for it; select * from trunq.list_losses(''%1$s'') tells which, and trunq.accept_loss(''%1$s'', ''%2$s'') lets it go on', v.queue, v.subscription));
 end $$;
-comment on function trunq._check_loss(integer) is 'Refuses (TQ026) to hand anything out to a subscription whose loss nobody has accepted.';
+comment on function trunq._check_loss is 'Refuses (TQ026) to hand anything out to a subscription whose loss nobody has accepted.';
 
 create or replace function trunq._told_loss(p_sub trunq.subscription) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -98,38 +88,38 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from trunq.loss o join trunq.subscription s using (subscription_id)
   where (s.subscription_id = p_sub.subscription_id or s.group_id = p_sub.group_id) and o.accepted_at is null
 $$;
-comment on function trunq._told_loss(trunq.subscription) is 'How many messages a subscription, or the group that it is a slot of, lost and nobody has accepted, for people.';
+comment on function trunq._told_loss is 'How many messages a subscription, or the group that it is a slot of, lost and nobody has accepted, for people.';
 
 create or replace function trunq._number(p_number bigint, p_is_more boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_is_more then 'more than ' else '' end || ltrim(to_char(p_number, 'FM999,999,999,999,990'))
 $$;
-comment on function trunq._number(bigint, boolean) is 'A count for people.';
+comment on function trunq._number is 'A count for people.';
 
 create or replace function trunq._carrier(p_subscription_id integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select case when s.lost_at is null then 'rotate' else 'lost' end from trunq.subscription s where s.subscription_id = p_subscription_id
 $$;
-comment on function trunq._carrier(integer) is 'The worker of a position that rotation writes again: lost as long as nobody has accepted a loss.';
+comment on function trunq._carrier is 'The worker of a position that rotation writes again: lost as long as nobody has accepted a loss.';
 
 create or replace function trunq._age(p_queue trunq.queue, p_turn bigint) returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select make_interval(secs => (floor(date_part('epoch', trunq.clock()))::bigint - (p_turn + 1) * extract(epoch from p_queue.span)::bigint)::double precision)
 $$;
-comment on function trunq._age(trunq.queue, bigint) is 'How long ago a turn of the ring ended; negative: it has not.';
+comment on function trunq._age is 'How long ago a turn of the ring ended; negative: it has not.';
 
 create or replace function trunq._segment_bytes(p_queue trunq.queue, p_segment integer) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select coalesce(pg_total_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, 'log', p_segment)))), 0)
 $$;
-comment on function trunq._segment_bytes(trunq.queue, integer) is 'What a segment of the log takes on disk, with its indexes.';
+comment on function trunq._segment_bytes is 'What a segment of the log takes on disk, with its indexes.';
 
 create or replace function trunq._log_bytes(p_queue trunq.queue, p_back integer) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select sum(trunq._segment_bytes(p_queue, ((trunq._turn(p_queue, trunq.clock()) - b) % p_queue.segments)::integer))::bigint
   from generate_series(0, least(p_back, p_queue.segments - 1)) b
 $$;
-comment on function trunq._log_bytes(trunq.queue, integer) is 'What the log takes on disk from the segment so many spans back on.';
+comment on function trunq._log_bytes is 'What the log takes on disk from the segment so many spans back on.';
 
 create or replace function trunq._holds(p_queue trunq.queue, p_subscription_id integer, out held_for interval, out held_bytes bigint)
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -166,7 +156,7 @@ begin
   end if;
   held_bytes := trunq._log_bytes(p_queue, v_back);
 end $$;
-comment on function trunq._holds(trunq.queue, integer) is
+comment on function trunq._holds is
   'How much of the log a subscription holds, from the oldest message that it has not read: how long ago the segment of that was last written to, or, once the ring has come around, since when the message waits; and the bytes from there on. Nulls: nothing.';
 
 create or replace function trunq._warn_space(p_queue text) returns table (queue text, subscription text, warning text, hint text)
@@ -207,7 +197,7 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq._warn_space(text) is 'Subscriptions that have used 50, 80 or 95 % of what their queue holds for them, and those that lost messages.';
+comment on function trunq._warn_space is 'Subscriptions that have used 50, 80 or 95 % of what their queue holds for them, and those that lost messages.';
 
 create or replace function trunq._lose(p_queue trunq.queue, p_segment integer, p_reason text, p_seen pg_snapshot) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -269,7 +259,7 @@ begin
 exception when object_in_use or lock_not_available then
   return null;
 end $$;
-comment on function trunq._lose(trunq.queue, integer, text, pg_snapshot) is
+comment on function trunq._lose is
   'Empties a segment of the log that subscriptions need, after it has written down what they lose. p_seen: what was there before anybody was asked.
 Returns: 1; 0 when the archive or a taker needs it, or an exclusive subscription a tick that nobody cuts; null when somebody was in the way.';
 
@@ -285,7 +275,7 @@ begin
   end if;
   return array(select distinct n from unnest(v_needing || v_more) n order by n);
 end $$;
-comment on function trunq._all_needing(trunq.queue, integer) is 'As _needing: all of them, those whose lanes alone hold something of the segment, too.';
+comment on function trunq._all_needing is 'As _needing: all of them, those whose lanes alone hold something of the segment, too.';
 
 create or replace function trunq._is_in_use(p_queue trunq.queue, p_segment integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$
@@ -305,7 +295,7 @@ exception
     perform trunq._note_refusal(p_queue.queue_id, v_name, v_patience);
     return true;
 end $$;
-comment on function trunq._is_in_use(trunq.queue, integer) is
+comment on function trunq._is_in_use is
   'Whether somebody uses a segment of the log just now, a dump for hours perhaps: then it spares counting under the locks of its readers.';
 
 create or replace function trunq._holding(p_queue trunq.queue, p_segment integer, out subscriptions integer[], out leases bigint[])
@@ -329,7 +319,7 @@ begin
   $q$, p_queue.lease_table, p_queue.receipt_table, trunq._segment_name(p_queue, 'log', p_segment)) into subscriptions, leases using p_queue.queue_id;
   subscriptions := coalesce(subscriptions, '{}'); leases := coalesce(leases, '{}');
 end $$;
-comment on function trunq._holding(trunq.queue, integer) is 'The open leases that hold messages of a segment of the log.';
+comment on function trunq._holding is 'The open leases that hold messages of a segment of the log.';
 
 create or replace function trunq._lose_messages(p_queue trunq.queue, p_sub trunq.subscription, p_segment integer, p_reason text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -356,7 +346,7 @@ begin
   v := trunq._position(p_queue, p_sub.subscription_id);
   perform trunq._carry_cursor(p_queue, p_sub.subscription_id, trunq._segment_at(p_queue, trunq.clock()), v.lo, v.hi, v.last_txid, v.last_id);
 end $$;
-comment on function trunq._lose_messages(trunq.queue, trunq.subscription, integer, text) is
+comment on function trunq._lose_messages is
   'Writes down what a shared subscription loses with a segment, if anything. The caller holds its lock.';
 
 create or replace function trunq._let_lost_go(p_queue trunq.queue, p_subscription_id integer, p_segment integer) returns void
@@ -368,7 +358,7 @@ begin
     from trunq_data.%2$I g where g.subscription_id = $1 and g.expiries is not null and not trunq_queue.%3$I($1, g.txid, g.id) having count(*) > 0
   $q$, p_queue.name || '_let_go', trunq._segment_name(p_queue, 'log', p_segment), p_queue.name || '_is_read') using p_subscription_id;
 end $$;
-comment on function trunq._let_lost_go(trunq.queue, integer, integer) is
+comment on function trunq._let_lost_go is
   'Of a subscription in order: lanes that are held for messages of a segment that goes let the next ones out.';
 
 create or replace function trunq._lose_batches(p_queue trunq.queue, p_sub trunq.subscription, p_tick trunq.tick, p_reason text) returns void
@@ -422,7 +412,7 @@ begin
       v_into, v_open);
   end if;
 end $$;
-comment on function trunq._lose_batches(trunq.queue, trunq.subscription, trunq.tick, text) is
+comment on function trunq._lose_batches is
   'Moves an exclusive subscription to a tick, and writes down what it loses before it, if anything. An open batch ends; parts behind the tick stay open. The caller holds its lock.';
 
 create or replace function trunq._note_loss(
@@ -440,6 +430,5 @@ begin
   delete from trunq.loss o where o.subscription_id = p_sub.subscription_id and o.accepted_at is not null and o.loss_id <= (
     select n.loss_id from trunq.loss n where n.subscription_id = p_sub.subscription_id order by n.loss_id desc offset 100 limit 1);
 end $$;
-comment on function trunq._note_loss(
-  trunq.subscription, text, bigint, boolean, bigint, bigint, xid8, xid8, timestamptz, timestamptz) is
+comment on function trunq._note_loss is
   'Writes a loss, and that the subscription lost something; forgets accepted ones beyond the newest 100.';

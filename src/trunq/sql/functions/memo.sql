@@ -10,9 +10,6 @@ declare
   v_now timestamptz := trunq.clock();
   v_version bigint;
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_set_memo') then
-    return trunq._pass(trunq._memo_queue(p_scope), '_set_memo', 'p_scope', p_scope, 'p_name', p_name, 'p_value', p_value::text, 'p_expires', p_expires::text, 'p_expected', p_expected::text)::bigint;
-  end if;
   perform trunq._check_memo(p_scope, p_name);
   if p_value is null then
     perform trunq._fail('TQ005', format('memo "%s" of "%s" needs a value', p_name, p_scope), 'delete_memo takes it away; JSON has a null of its own');
@@ -36,7 +33,7 @@ begin
   end if;
   return v_version;
 end $$;
-comment on function trunq.set_memo(text, text, jsonb, interval, bigint) is
+comment on function trunq.set_memo is
   'Keeps a value under a scope and a name, until p_expires from now (null: for ever). p_expected: only over the version that the caller read; 0: only if there is none.
 Returns: its new version; null when p_expected is not what is there, and nothing was changed.
 Raises: TQ005 for a scope or a name that is empty or over 200 bytes, no value, or a time that is over; TQ025 for a value over 65536 bytes.
@@ -47,16 +44,12 @@ returns table (scope text, name text, value jsonb, version bigint, updated_at ti
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_get_memo') then
-    return query execute trunq._through(trunq._memo_queue(p_scope), '_get_memo', 'p_scope', p_scope, 'p_name', p_name);
-    return;
-  end if;
   perform trunq._check_memo(p_scope, p_name);
   return query
     select m.scope, m.name, m.value, m.version, m.updated_at, m.expires_at from trunq.memo m
     where m.scope = p_scope and m.name = p_name and (m.expires_at > trunq.clock()) is not false;
 end $$;
-comment on function trunq.get_memo(text, text) is
+comment on function trunq.get_memo is
   'A memo with its version, which set_memo and delete_memo take as p_expected.
 Returns: no row when there is none.
 Raises: TQ005.';
@@ -66,15 +59,12 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_valid boolean;
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_delete_memo') then
-    return trunq._pass(trunq._memo_queue(p_scope), '_delete_memo', 'p_scope', p_scope, 'p_name', p_name, 'p_expected', p_expected::text)::boolean;
-  end if;
   perform trunq._check_memo(p_scope, p_name);
   delete from trunq.memo m where m.scope = p_scope and m.name = p_name and (p_expected is null or m.version = p_expected)
   returning (m.expires_at > trunq.clock()) is not false into v_is_valid;
   return coalesce(v_is_valid, false);
 end $$;
-comment on function trunq.delete_memo(text, text, bigint) is
+comment on function trunq.delete_memo is
   'Deletes a memo; with p_expected, only that version.
 Returns: false when there was none, or another version.
 Raises: TQ005.
@@ -86,10 +76,6 @@ create or replace function trunq.list_memos(
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if trunq._goes_through(trunq._memo_queue(p_scope), '_list_memos') then
-    return query execute trunq._through(trunq._memo_queue(p_scope), '_list_memos', 'p_scope', p_scope, 'p_prefix', p_prefix, 'p_limit', p_limit::text, 'p_after_scope', p_after_scope, 'p_after', p_after);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query
     select m.scope, m.name, m.value, m.version, m.updated_at, m.expires_at from trunq.memo m
@@ -98,8 +84,8 @@ begin
       and (m.expires_at > trunq.clock()) is not false
     order by m.scope, m.name limit p_limit;
 end $$;
-comment on function trunq.list_memos(text, text, integer, text, text) is
-  'Memos by scope and name, of one scope or all; p_prefix: those whose names begin so; p_after_scope and p_after: scope and name of the last one of the page before.
+comment on function trunq.list_memos is
+  'Memos by scope and name, of one scope or all, p_limit of them at most (1,000); p_prefix: those whose names begin so; p_after_scope and p_after: scope and name of the last one of the page before.
 Raises: TQ005.';
 
 create or replace function trunq.forget_memos() returns integer
@@ -113,8 +99,8 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
-comment on function trunq.forget_memos() is
-  'Deletes memos whose time is over, at most 1,000. Nobody reads them meanwhile.
+comment on function trunq.forget_memos is
+  'Deletes memos whose time is over, at most 1,000. Nobody reads them meanwhile. A leader does so each minute.
 Returns: how many.
 Locks: the rows it deletes.';
 
@@ -129,47 +115,13 @@ begin
       'put what is long into the value');
   end if;
 end $$;
-comment on function trunq._check_memo(text, text) is 'Refuses (TQ005) what cannot be the scope and the name of a memo.';
+comment on function trunq._check_memo is 'Refuses (TQ005) what cannot be the scope and the name of a memo.';
 
 -- Whoever works for a queue, or administers it, keeps memos under its name: in the scope `orders`, or one that begins with `orders:`.
 
 create or replace function trunq._memo_queue(p_scope text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select split_part(p_scope, ':', 1) $$;
-comment on function trunq._memo_queue(text) is 'The queue whose roles may use the memos of a scope.';
-
-create or replace function trunq._set_memo(p_queue text, p_scope text, p_name text, p_value jsonb, p_expires interval, p_expected bigint) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return trunq.set_memo(p_scope, p_name, p_value, p_expires, p_expected);
-end $$;
-comment on function trunq._set_memo(text, text, text, jsonb, interval, bigint) is 'What the roles of a queue do by set_memo.';
-
-create or replace function trunq._get_memo(p_queue text, p_scope text, p_name text)
-returns table (scope text, name text, value jsonb, version bigint, updated_at timestamptz, expires_at timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return query select * from trunq.get_memo(p_scope, p_name);
-end $$;
-comment on function trunq._get_memo(text, text, text) is 'What the roles of a queue do by get_memo.';
-
-create or replace function trunq._delete_memo(p_queue text, p_scope text, p_name text, p_expected bigint) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return trunq.delete_memo(p_scope, p_name, p_expected);
-end $$;
-comment on function trunq._delete_memo(text, text, text, bigint) is 'What the roles of a queue do by delete_memo.';
-
-create or replace function trunq._list_memos(p_queue text, p_scope text, p_prefix text, p_limit integer, p_after_scope text, p_after text)
-returns table (scope text, name text, value jsonb, version bigint, updated_at timestamptz, expires_at timestamptz)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  perform trunq._check_scope(p_queue, p_scope);
-  return query select * from trunq.list_memos(p_scope, p_prefix, p_limit, p_after_scope, p_after);
-end $$;
-comment on function trunq._list_memos(text, text, text, integer, text, text) is 'What the roles of a queue do by list_memos.';
+comment on function trunq._memo_queue is 'The queue whose roles may use the memos of a scope.';
 
 create or replace function trunq._check_scope(p_queue text, p_scope text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -179,4 +131,4 @@ begin
       format('take the scope %s, or %s:something', p_queue, p_queue));
   end if;
 end $$;
-comment on function trunq._check_scope(text, text) is 'Refuses (42501) a scope that is not of a queue.';
+comment on function trunq._check_scope is 'Refuses (42501) a scope that is not of a queue.';

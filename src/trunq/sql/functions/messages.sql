@@ -108,5 +108,5 @@ begin
     end loop;
   end if;
 end $$;
-comment on function trunq._define_messages(trunq.queue) is
+comment on function trunq._define_messages is
   'Makes the view of a queue''s messages. A new one may be read by whoever may read the log.';

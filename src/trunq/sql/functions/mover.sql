@@ -15,9 +15,6 @@ declare
   v_sub trunq.subscription;
   v_stops integer;
 begin
-  if trunq._goes_through(p_queue, 'start_mover') then
-    return trunq._pass(p_queue, 'start_mover', 'p_subscription', p_subscription, 'p_worker', p_worker, 'p_definition', p_definition::text)::integer;
-  end if;
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   if v_sub.group_id is not null then
@@ -38,7 +35,7 @@ begin
   returning m.stops into v_stops;
   return v_stops;
 end $$;
-comment on function trunq.start_mover(text, text, text, jsonb) is
+comment on function trunq.start_mover is
   'Notes that a process begins to move the messages of an exclusive subscription without max_attempts; p_definition: where to, for people.
 Returns: how often it was asked to stop so far: when that becomes more, the process should end.
 Raises: TQ001, TQ002, TQ005, TQ010, TQ011.
@@ -52,10 +49,6 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription;
 begin
-  if trunq._goes_through(p_queue, 'begin_move') then
-    return query execute trunq._through(p_queue, 'begin_move', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text);
-    return;
-  end if;
   perform trunq._require_read_committed('begin_move');
   perform trunq._check_cluster();
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
@@ -70,7 +63,7 @@ begin
     perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for key share;
   end if;
 end $$;
-comment on function trunq.begin_move(text, text, bigint, bigint) is
+comment on function trunq.begin_move is
   'What the target has to be told of an open batch before its messages (trunq.receive): which stream it belongs to, where the batch begins and ends, and the end of the last one that was moved and finished.
 Raises: TQ001, TQ002, TQ007, TQ008, TQ010, TQ011; TQ003 when another reader has it.
 Locks: the subscription.';
@@ -115,7 +108,7 @@ begin
   where r.source = p_source and r.subscription_id = p_subscription_id;
   return true;
 end $$;
-comment on function trunq.receive(text, integer, jsonb, jsonb, jsonb, boolean) is
+comment on function trunq.receive is
   'Notes, in the target of a mover, that a batch is here: call it with what trunq.begin_move told in the source, and publish the messages of the batch in the same transaction, if it says so. p_accept: even if the batch does not follow the last one.
 Returns: whether the batch is new; false when its messages are here already.
 Raises: TQ005, TQ007; TQ028 when the batch does not follow the last one that was received.
@@ -130,10 +123,6 @@ declare
   v_sub trunq.subscription;
   v_place jsonb;
 begin
-  if trunq._goes_through(p_queue, 'finish_move') then
-    return trunq._pass(p_queue, 'finish_move', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_messages', p_messages::text)::boolean;
-  end if;
   perform trunq._require_read_committed('finish_move');
   v_sub := trunq._subscription(p_queue, p_subscription, 'exclusive');
   if p_messages is null or p_messages < 0 then
@@ -150,7 +139,7 @@ begin
   where m.subscription_id = v_sub.subscription_id;
   return true;
 end $$;
-comment on function trunq.finish_move(text, text, bigint, bigint, bigint) is
+comment on function trunq.finish_move is
   'Finishes a batch that the target has, and notes that p_messages of it were moved now (0: it had them before).
 Returns: false when it was finished before.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ011; TQ003 when another reader has it.
@@ -163,16 +152,12 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_until timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'fail_move') then
-    return trunq._pass(p_queue, 'fail_move', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_error', p_error, 'p_after', p_after::text)::timestamptz;
-  end if;
   v_until := trunq.fail_batch(p_queue, p_subscription, p_batch_id, p_token, p_error, p_after);
   update trunq.mover m set error = left(coalesce(p_error, 'failed'), trunq._limit('error_characters')), failed_at = trunq.clock()
   where m.subscription_id = (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id;
   return v_until;
 end $$;
-comment on function trunq.fail_move(text, text, bigint, bigint, text, interval) is
+comment on function trunq.fail_move is
   'Gives a batch back that could not be moved, as trunq.fail_batch, and notes why for trunq.list_movers.
 Returns: from when on it is handed out.
 Raises: TQ001, TQ002, TQ003 when another reader has it, TQ005, TQ007, TQ008, TQ011.
@@ -183,9 +168,6 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_mover trunq.mover;
 begin
-  if trunq._goes_through(p_queue, 'stop_mover') then
-    return trunq._pass(p_queue, 'stop_mover', 'p_subscription', p_subscription)::boolean;
-  end if;
   update trunq.mover m set stops = m.stops + 1
   where m.subscription_id = (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id returning m.* into v_mover;
   if not found then
@@ -194,7 +176,7 @@ begin
   end if;
   return v_mover.worker is not null;
 end $$;
-comment on function trunq.stop_mover(text, text) is
+comment on function trunq.stop_mover is
   'Asks a mover to stop: it does when the batch in hand is done, or within seconds where there is none.
 Returns: whether one has started and not ended since; one that was killed cannot say so.
 Raises: TQ001, TQ011; TQ002 when nobody ever moved this subscription.
@@ -203,14 +185,11 @@ Locks: the row of the mover.';
 create or replace function trunq.end_mover(p_queue text, p_subscription text, p_worker text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'end_mover') then
-    return trunq._pass(p_queue, 'end_mover', 'p_subscription', p_subscription, 'p_worker', p_worker)::boolean;
-  end if;
   update trunq.mover m set worker = null
   where m.subscription_id = (trunq._subscription(p_queue, p_subscription, 'exclusive')).subscription_id and m.worker = p_worker;
   return found;
 end $$;
-comment on function trunq.end_mover(text, text, text) is
+comment on function trunq.end_mover is
   'Notes that the process of a mover ends.
 Returns: false when another has started since.
 Raises: TQ001, TQ002, TQ011.
@@ -224,13 +203,6 @@ returns table (
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_movers') q cross join lateral trunq.list_movers(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_movers') then
-    return query execute trunq._through(p_queue, 'list_movers');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -241,27 +213,24 @@ begin
     cross join lateral trunq.list_streams(q.name) t
     where t.subscription = s.name and (p_queue is null or q.name = p_queue) order by t.queue, t.subscription;
 end $$;
-comment on function trunq.list_movers(text) is
+comment on function trunq.list_movers is
   'Who moves which streams, where to, and how far it is. worker: the process that started last; null: it has ended; stopping: it was asked to. batches, messages: moved so far; pending, lag: what waits, as in trunq.list_streams; error: why the last try failed, until one succeeds.
 Raises: TQ001, TQ010.';
 
 create or replace function trunq._mover_stops(p_queue text, p_subscription text) returns integer
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, '_mover_stops') then
-    return trunq._pass(p_queue, '_mover_stops', 'p_subscription', p_subscription)::integer;
-  end if;
   return (
     select m.stops from trunq.mover m join trunq.subscription s using (subscription_id) join trunq.queue q on q.queue_id = s.queue_id
     where q.name = p_queue and s.name = p_subscription);
 end $$;
-comment on function trunq._mover_stops(text, text) is 'How often a mover was asked to stop; null when its subscription is gone.';
+comment on function trunq._mover_stops is 'How often a mover was asked to stop; null when its subscription is gone.';
 
 create or replace function trunq._database() returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select format('%s/%s', s.system_identifier, d.oid) from pg_control_system() s cross join pg_database d where d.datname = current_database()
 $$;
-comment on function trunq._database() is 'What tells this database from any other: the system identifier of its cluster and its number there.';
+comment on function trunq._database is 'What tells this database from any other: the system identifier of its cluster and its number there.';
 
 create or replace function trunq._places(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_token bigint, out from_place jsonb, out to_place jsonb
@@ -277,7 +246,7 @@ begin
   to_place := case when v.last_txid >= pg_snapshot_xmax(v.hi) then jsonb_build_object('tick_id', v.to_tick_id, 'snapshot', v.hi, 'txid', 0, 'id', 0)
     else from_place || jsonb_build_object('txid', v.last_txid::text::bigint, 'id', v.last_id) end;
 end $$;
-comment on function trunq._places(trunq.queue, trunq.subscription, bigint, bigint) is
+comment on function trunq._places is
   'Where a batch that the caller has in hand begins and ends; TQ003 when another has it. Takes the subscription''s lock.';
 
 create or replace function trunq._place(p_place jsonb) returns bigint[]
@@ -294,14 +263,14 @@ begin
   end if;
   perform trunq._fail('TQ005', format('this is not a place in a stream: %s', left(p_place::text, 200)), 'trunq.begin_move tells the two of a batch');
 end $$;
-comment on function trunq._place(jsonb) is 'A place in a stream, as numbers in its order; TQ005 for anything else.';
+comment on function trunq._place is 'A place in a stream, as numbers in its order; TQ005 for anything else.';
 
 create or replace function trunq._told_place(p_place jsonb) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format('tick %s (snapshot %s)%s', p_place ->> 'tick_id', p_place ->> 'snapshot',
     case when p_place ->> 'txid' <> '0' then format(', behind message %s', p_place ->> 'id') end)
 $$;
-comment on function trunq._told_place(jsonb) is 'A place in a stream, for people.';
+comment on function trunq._told_place is 'A place in a stream, for people.';
 
 create or replace function trunq._warn_movers(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -312,4 +281,4 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from trunq.mover m join trunq.subscription s using (subscription_id) join trunq.queue q on q.queue_id = s.queue_id
   where m.error is not null and (p_queue is null or q.name = p_queue) order by q.name, s.name
 $$;
-comment on function trunq._warn_movers(text) is 'Movers whose last try failed, until one succeeds.';
+comment on function trunq._warn_movers is 'Movers whose last try failed, until one succeeds.';

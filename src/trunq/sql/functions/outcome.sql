@@ -20,7 +20,7 @@ language sql immutable parallel safe as $$
     ('c'::"char", 'cancelled', 'dead', 'cancelled', 'somebody cancelled it before a worker got it'),
     ('p'::"char", 'replaced', 'replaced', null, 'a newer message of its unique key stands for it')
 $$;
-comment on function trunq._outcomes() is
+comment on function trunq._outcomes is
   'How an attempt ends, by the letter of its receipt: the word for it, the state of the message then, and, where that ends it or its last attempt, the reason for which it is dead. A finished batch (b) is no attempt of a message.';
 
 create or replace function trunq._states()
@@ -36,11 +36,11 @@ language sql immutable parallel safe as $$
     ('replaced', false, 'another message of its unique key stands for it'),
     ('purged', false, 'it was dead, and is kept no longer')
 $$;
-comment on function trunq._states() is 'The states of a message, for one shared subscription; is_open: it may still be handed out.';
+comment on function trunq._states is 'The states of a message, for one shared subscription; is_open: it may still be handed out.';
 
 create or replace function trunq._is_open(p_state text) returns boolean
-language sql immutable parallel safe as $$ select exists (select from trunq._states() s where s.state = p_state and s.is_open) $$;
-comment on function trunq._is_open(text) is 'Whether a message in this state may still be handed out.';
+language sql immutable parallel safe as $$ select exists (select from trunq._states() s where s.state operator(pg_catalog.=) p_state and s.is_open) $$;
+comment on function trunq._is_open is 'Whether a message in this state may still be handed out.';
 
 create or replace function trunq._vocabulary()
 returns table (subject text, words text[])
@@ -65,30 +65,30 @@ language sql immutable parallel safe as $$
     ('bell', '{held,publisher,sleeper}'),
     ('verb', '{publish,publish_many,publish_unique,lease,ack,retry,time_out,reject,release,extend,set_progress,next_batch,finish_batch}')
 $$;
-comment on function trunq._vocabulary() is 'The words that an argument, or an answer, may be, by what they are about; verb: the functions that each queue has for itself.';
+comment on function trunq._vocabulary is 'The words that an argument, or an answer, may be, by what they are about; verb: the functions that each queue has for itself.';
 
 create or replace function trunq._words(p_subject text) returns text[]
-language sql immutable parallel safe as $$ select v.words from trunq._vocabulary() v where v.subject = p_subject $$;
-comment on function trunq._words(text) is 'The words about a subject.';
+language sql immutable parallel safe as $$ select v.words from trunq._vocabulary() v where v.subject operator(pg_catalog.=) p_subject $$;
+comment on function trunq._words is 'The words about a subject.';
 
 create or replace function trunq._either(p_words text[]) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select array_to_string(p_words[:cardinality(p_words) - 1], ', ') || ' or ' || p_words[cardinality(p_words)]
 $$;
-comment on function trunq._either(text[]) is 'Words as a sentence lists them: a, b or c.';
+comment on function trunq._either is 'Words as a sentence lists them: a, b or c.';
 
 create or replace function trunq._words_of_receipts() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select jsonb_object_agg(o.receipt, o.outcome) from trunq._outcomes() o
 $$;
-comment on function trunq._words_of_receipts() is 'The outcomes by their letters.';
+comment on function trunq._words_of_receipts is 'The outcomes by their letters.';
 
 create or replace function trunq._outcome(p_outcome "char") returns text
 language sql immutable parallel safe as $$
   select case when p_outcome is not null then
     coalesce(trunq._words_of_receipts() operator(pg_catalog.->>) p_outcome::pg_catalog.text, trunq._fail_outcome(p_outcome)) end
 $$;
-comment on function trunq._outcome("char") is 'The word for how an attempt ended that has a receipt of this letter; null for null.';
+comment on function trunq._outcome is 'The word for how an attempt ended that has a receipt of this letter; null for null.';
 
 create or replace function trunq._fail_outcome(p_receipt "char") returns text
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -96,7 +96,7 @@ begin
   perform trunq._fail('data_corrupted', format('a receipt says that messages ended with "%s", and this version of trunq knows no such outcome', p_receipt),
     'a newer version may have written it: upgrade this database with the newest one (trunq db upgrade)');
 end $$;
-comment on function trunq._fail_outcome("char") is 'Refuses (XX001) a receipt of a letter that has no word.';
+comment on function trunq._fail_outcome is 'Refuses (XX001) a receipt of a letter that has no word.';
 
 create or replace function trunq._check_word(p_word text, p_words text[], p_unknown text) returns void
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -105,4 +105,4 @@ begin
     perform trunq._fail('TQ005', format(p_unknown, p_word), trunq._either(p_words));
   end if;
 end $$;
-comment on function trunq._check_word(text, text[], text) is 'Refuses (TQ005) a word that is not among these; null passes.';
+comment on function trunq._check_word is 'Refuses (TQ005) a word that is not among these; null passes.';

@@ -7,10 +7,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription;
 begin
-  if trunq._goes_through(p_queue, 'pause_subscription') then
-    perform trunq._pass(p_queue, 'pause_subscription', 'p_subscription', p_subscription, 'p_until', p_until::text);
-    return;
-  elsif trunq._is_split(p_queue, p_subscription) then
+  if trunq._is_split(p_queue, p_subscription) then
     perform trunq.pause_subscription(p_queue, s.name, p_until) from trunq._slots(p_queue, p_subscription) s(name);
     return;
   end if;
@@ -20,8 +17,8 @@ begin
   -- Those who sleep until the end of a longer pause.
   perform trunq._call_workers(v_sub.queue_id);
 end $$;
-comment on function trunq.pause_subscription(text, text, timestamptz) is
-  'Hands out no message of a subscription until p_until (infinity: until it is resumed). Leases and batches that are held go on.
+comment on function trunq.pause_subscription is
+  'Hands out no message of a subscription until p_until (left out: until it is resumed). Leases and batches that are held go on, and publishers publish.
 Raises: TQ001, TQ002; TQ005 for a time that is over.';
 
 create or replace function trunq.resume_subscription(p_queue text, p_subscription text) returns boolean
@@ -30,9 +27,7 @@ declare
   v_sub trunq.subscription;
   v_until timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'resume_subscription') then
-    return trunq._pass(p_queue, 'resume_subscription', 'p_subscription', p_subscription)::boolean;
-  elsif trunq._is_split(p_queue, p_subscription) then
+  if trunq._is_split(p_queue, p_subscription) then
     return (select bool_or(trunq.resume_subscription(p_queue, s.name)) from trunq._slots(p_queue, p_subscription) s(name));
   end if;
   v_sub := trunq._subscription(p_queue, p_subscription);
@@ -41,7 +36,7 @@ begin
   perform trunq._call_workers(v_sub.queue_id);
   return coalesce(v_until > trunq.clock(), false);
 end $$;
-comment on function trunq.resume_subscription(text, text) is
+comment on function trunq.resume_subscription is
   'Ends the pause of a subscription and wakes its workers. Where its queue is paused, it stays so.
 Returns: false when it was not paused.
 Raises: TQ001, TQ002.';
@@ -51,15 +46,11 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
 begin
-  if trunq._goes_through(p_queue, 'pause_queue') then
-    perform trunq._pass(p_queue, 'pause_queue', 'p_until', p_until::text);
-    return;
-  end if;
   perform trunq._check_pause(format('queue "%s"', p_queue), p_until);
   perform trunq._set_pause(p_queue, v_queue_id, p_until);
 end $$;
-comment on function trunq.pause_queue(text, timestamptz) is
-  'Hands out no message of a queue, to any subscription, until p_until (infinity: until it is resumed). Publishing, and leases and batches that are held, go on.
+comment on function trunq.pause_queue is
+  'Hands out no message of a queue, to any subscription, until p_until (left out: until it is resumed). Publishing, and leases and batches that are held, go on.
 Raises: TQ001; TQ005 for a time that is over.
 Locks: the queue, against subscribe and rotation.';
 
@@ -68,12 +59,9 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
-  if trunq._goes_through(p_queue, 'resume_queue') then
-    return trunq._pass(p_queue, 'resume_queue')::boolean;
-  end if;
   return coalesce(trunq._set_pause(p_queue, v_queue.queue_id, null) > trunq.clock(), false);
 end $$;
-comment on function trunq.resume_queue(text) is
+comment on function trunq.resume_queue is
   'Ends the pause of a queue and wakes its workers. A subscription that is paused itself stays so.
 Returns: false when it was not paused.
 Raises: TQ001.
@@ -92,7 +80,7 @@ begin
   perform trunq._call_workers(p_queue_id);
   return v_before;
 end $$;
-comment on function trunq._set_pause(text, integer, timestamptz) is 'Pauses a queue until a time, or (null) resumes it. Returns: until when it was paused.';
+comment on function trunq._set_pause is 'Pauses a queue until a time, or (null) resumes it. Returns: until when it was paused.';
 
 create or replace function trunq._check_pause(p_what text, p_until timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -105,23 +93,23 @@ begin
     perform trunq._fail('TQ005', format('%s cannot be paused until %s, beyond the year 9999', p_what, p_until), 'give none: then it is paused until it is resumed');
   end if;
 end $$;
-comment on function trunq._check_pause(text, timestamptz) is 'Refuses (TQ005) a pause that would be over at once, or end beyond the year 9999.';
+comment on function trunq._check_pause is 'Refuses (TQ005) a pause that would be over at once, or end beyond the year 9999.';
 
 create or replace function trunq._paused_until(p_sub trunq.subscription) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select greatest(p_sub.paused_until, p_sub.queue_paused_until) $$;
-comment on function trunq._paused_until(trunq.subscription) is 'Until when a subscription is paused, by itself or with its queue.';
+comment on function trunq._paused_until is 'Until when a subscription is paused, by itself or with its queue.';
 
 create or replace function trunq._is_paused(p_sub trunq.subscription, p_now timestamptz) returns boolean
 -- No settings here: Postgres then puts the expression in the place of its call.
 language sql immutable as $$ select coalesce(greatest(p_sub.paused_until, p_sub.queue_paused_until) operator(pg_catalog.>) p_now, false) $$;
-comment on function trunq._is_paused(trunq.subscription, timestamptz) is 'Whether a subscription is paused at a time, by itself or with its queue.';
+comment on function trunq._is_paused is 'Whether a subscription is paused at a time, by itself or with its queue.';
 
 create or replace function trunq._pause(p_sub trunq.subscription, p_now timestamptz, out paused boolean, out paused_until timestamptz)
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- Not every client can read infinity.
   select trunq._is_paused(p_sub, p_now), case when trunq._is_paused(p_sub, p_now) then nullif(trunq._paused_until(p_sub), 'infinity') end
 $$;
-comment on function trunq._pause(trunq.subscription, timestamptz) is 'What lists say of a pause; paused_until null: until it is resumed.';
+comment on function trunq._pause is 'What lists say of a pause; paused_until null: until it is resumed.';
 
 create or replace function trunq._call_workers(p_queue_id integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -130,4 +118,4 @@ begin
     perform pg_notify('trunq_' || p_queue_id, 'look');
   end if;
 end $$;
-comment on function trunq._call_workers(integer) is 'Has every sleeping worker of a queue look, when the transaction commits: what it may have has changed.';
+comment on function trunq._call_workers is 'Has every sleeping worker of a queue look, when the transaction commits: what it may have has changed.';

@@ -49,7 +49,7 @@ begin
   perform trunq._set_trigger(v_new, v_old.definition->'trigger', p_due_times);
   return false;
 end $$;
-comment on function trunq.create_pipeline(text, jsonb, timestamptz[]) is
+comment on function trunq.create_pipeline is
   'Makes a pipeline, or changes the one of that name, whose state and runs stay. p_definition: an object with source and sink, each with a format; and what trunq.pipeline.Pipeline has besides. then: names of pipelines that run after each run that succeeded. trigger: what starts it by itself; p_due_times: the next times of a trigger with a cron text, computed by whoever calls. It makes the queue "pipelines" where there is none.
 Returns: true when it was made.
 Raises: TQ004, TQ031, also for another source while a run is open, unless its slice stays the same (how files, pages or rows are read may change, and so may the sink), and for a sink that another pipeline replaces; TQ030 for an unknown name in then; TQ001, TQ005, TQ017 for a trigger.
@@ -63,7 +63,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     when p_source->>'format' = 'history' then p_source - '{payload,max_messages}'::text[]
     else p_source end
 $$;
-comment on function trunq._slice_part(jsonb) is 'What of a source a slice, once it is fixed, depends on.';
+comment on function trunq._slice_part is 'What of a source a slice, once it is fixed, depends on.';
 
 create or replace function trunq.drop_pipeline(p_pipeline text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -82,7 +82,7 @@ begin
   delete from trunq.pipeline p where p.name = p_pipeline;
   perform trunq._call_runners();
 end $$;
-comment on function trunq.drop_pipeline(text) is
+comment on function trunq.drop_pipeline is
   'Drops a pipeline with its state, its trigger, its runs and its quarantine. What it wrote stays, and so do messages that ask for runs of it.
 Raises: TQ030; TQ031 while another runs it after itself.
 Locks: others who make or drop a pipeline; the pipeline.';
@@ -107,7 +107,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   ) l on true
   order by p.name
 $$;
-comment on function trunq.list_pipelines() is
+comment on function trunq.list_pipelines is
   'Pipelines by name. runs: how many of them ended; open_run: the number of the one that has not; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron.';
 
 create or replace function trunq.pause_pipeline(p_pipeline text, p_until timestamptz default 'infinity') returns void
@@ -119,8 +119,8 @@ begin
   update trunq.pipeline p set paused_until = p_until where p.pipeline_id = v_pipeline.pipeline_id;
   perform trunq._pause_trigger(v_pipeline, p_until);
 end $$;
-comment on function trunq.pause_pipeline(text, timestamptz) is
-  'Begins no run of a pipeline before p_until (infinity: until it is resumed). Messages that ask for one wait, its trigger publishes none, and a run that is going on ends.
+comment on function trunq.pause_pipeline is
+  'Begins no run of a pipeline before p_until (left out: until it is resumed). Messages that ask for one wait, its trigger publishes none, and a run that is going on ends.
 Raises: TQ030; TQ005 for a time that is over.
 Locks: the pipeline.';
 
@@ -133,7 +133,7 @@ begin
   perform trunq._pause_trigger(v_pipeline, null);
   return coalesce(v_pipeline.paused_until > trunq.clock(), false);
 end $$;
-comment on function trunq.resume_pipeline(text) is
+comment on function trunq.resume_pipeline is
   'Ends the pause of a pipeline.
 Returns: false when it was not paused.
 Raises: TQ030.
@@ -145,8 +145,8 @@ begin
   perform trunq._find_pipeline(p_pipeline);
   return trunq.publish('pipelines', p_payload, p_pipeline);
 end $$;
-comment on function trunq.run_pipeline(text, jsonb) is
-  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. Messages with equal payloads, or none, that wait while a run goes on get one run.
+comment on function trunq.run_pipeline is
+  'Asks for a run of a pipeline: publishes a message into the queue "pipelines" with its name as kind, which you may as well do yourself, or a schedule. The functions of the pipeline find p_payload as context.message. Messages with equal payloads, or none, that wait while a run goes on get one run.
 Returns: the id of the message.
 Raises: TQ001, TQ030, TQ006.';
 
@@ -178,8 +178,8 @@ begin
   end if;
   return trunq.publish('pipelines', p_range, p_pipeline, p_headers => '{"backfill": true}');
 end $$;
-comment on function trunq.backfill_pipeline(text, jsonb) is
-  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows.
+comment on function trunq.backfill_pipeline is
+  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows.
 Returns: the id of the message.
 Raises: TQ001, TQ030, TQ031.';
 
@@ -202,7 +202,7 @@ begin
   end if;
   return v_pipeline.state;
 end $$;
-comment on function trunq.set_pipeline_state(text, jsonb) is
+comment on function trunq.set_pipeline_state is
   'Sets where the next slice of a pipeline begins; {}: at the beginning, with every file as if it were new. What is in the sink stays, so a pipeline that appends may double rows.
 Returns: the state before.
 Raises: TQ030, TQ031.
@@ -219,7 +219,7 @@ begin
   end if;
   return v_pipeline;
 end $$;
-comment on function trunq._find_pipeline(text) is 'A pipeline by its name, or TQ030.';
+comment on function trunq._find_pipeline is 'A pipeline by its name, or TQ030.';
 
 create or replace function trunq._hold_pipeline(p_pipeline text) returns trunq.pipeline
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -234,7 +234,7 @@ begin
   end loop;
   return v_pipeline;
 end $$;
-comment on function trunq._hold_pipeline(text) is
+comment on function trunq._hold_pipeline is
   'A pipeline by its name, or TQ030, as it is once whoever changes or drops it is done; locked to the end of the transaction.';
 
 create or replace function trunq._check_definition(p_pipeline text, p_definition jsonb) returns text[]
@@ -260,7 +260,7 @@ begin
   end if;
   return array(select distinct jsonb_array_elements_text(coalesce(p_definition->'then', '[]')) order by 1);
 end $$;
-comment on function trunq._check_definition(text, jsonb) is 'Refuses (TQ031) what cannot be a pipeline; the names of those that run after it.';
+comment on function trunq._check_definition is 'Refuses (TQ031) what cannot be a pipeline; the names of those that run after it.';
 
 create or replace function trunq._check_followers(p_pipeline text, p_followers text[]) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -283,7 +283,7 @@ begin
       'take one of them out of then');
   end if;
 end $$;
-comment on function trunq._check_followers(text, text[]) is 'Refuses pipelines after one that are not there (TQ030), or that lead back to it (TQ031).';
+comment on function trunq._check_followers is 'Refuses pipelines after one that are not there (TQ030), or that lead back to it (TQ031).';
 
 create or replace function trunq._check_sink_alone(p_pipeline text, p_sink jsonb) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -300,11 +300,11 @@ begin
       'give one of them another sink, or mode append or upsert to both');
   end if;
 end $$;
-comment on function trunq._check_sink_alone(text, jsonb) is 'Refuses (TQ031) a sink that one of two pipelines replaces.';
+comment on function trunq._check_sink_alone is 'Refuses (TQ031) a sink that one of two pipelines replaces.';
 
 create or replace function trunq._sink_place(p_sink jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_sink ? 'table' then jsonb_build_array('table', regexp_replace(p_sink->>'table', '^public\.', ''), p_sink->>'dsn')
     when p_sink->>'format' = 'delta' then jsonb_build_array('delta', rtrim(p_sink->>'path', '/')) end
 $$;
-comment on function trunq._sink_place(jsonb) is 'The table or directory that a sink writes into, as far as its definition tells; null for one to which nothing can be lost.';
+comment on function trunq._sink_place is 'The table or directory that a sink writes into, as far as its definition tells; null for one to which nothing can be lost.';

@@ -17,7 +17,7 @@ language sql immutable parallel safe as $$
   select p_row_txid operator(pg_catalog.=) p_txid and p_row_id operator(pg_catalog.=) p_id
     and (p_row_for is null or p_row_for operator(pg_catalog.=) p_subscription_id)
 $$;
-comment on function trunq._is_row(xid8, bigint, integer, xid8, bigint, integer) is
+comment on function trunq._is_row is
   'Whether a row of the log (its txid, id and subscription_id) is the one at a place that a subscription gets. Every look-up of a row by its place goes through here.';
 
 create or replace function trunq._rows_of(
@@ -58,7 +58,7 @@ begin
       select * from trunq_log.%1$I where id >= %2$s and id <= %3$s and (txid, id) < (least(xid8 '500', %4$L), 0))$q$,
     p_queue.log_table, p_low, p_high, coalesce(v_before.xmin, '0'), 'and txid <= ' || quote_literal(p_to));
 end $$;
-comment on function trunq._rows_of(trunq.queue, bigint, bigint, boolean, xid8) is
+comment on function trunq._rows_of is
   'A subquery for all rows of the log with ids from p_low to p_high, by ticks or, where that would be long, by BRIN; p_near: only those of about the time when the ids were drawn (is_near: there may be others); p_to: no more than those up to a transaction, where ids go on far beyond it, and by ticks. It sets enable_bitmapscan and cpu_index_tuple_cost for the calling function, which must set them too, to have them back.';
 
 create or replace function trunq._tick_before(p_queue_id integer, p_id bigint, out tick_id bigint, out last_message_id bigint, out xmin xid8)
@@ -66,7 +66,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select t.tick_id, t.last_message_id, pg_snapshot_xmin(t.snapshot) from trunq.tick t
   where t.queue_id = p_queue_id and t.last_message_id < p_id order by t.tick_id desc limit 1
 $$;
-comment on function trunq._tick_before(integer, bigint) is
+comment on function trunq._tick_before is
   'The newest tick when an id was not drawn yet: rows with this id, and greater ones, have transactions from xmin on. Null: none.';
 
 create or replace function trunq._newest_id(p_queue trunq.queue, p_txid xid8 default null, p_id bigint default null) returns bigint
@@ -83,7 +83,7 @@ begin
   $q$, p_queue.log_table, case when p_txid is not null then 'where (g.txid, g.id) <= ($1, $2)' end) into v_id using p_txid, p_id;
   return coalesce(v_id, 9223372036854775807);
 end $$;
-comment on function trunq._newest_id(trunq.queue, xid8, bigint) is
+comment on function trunq._newest_id is
   'About the newest id in the log, or before a place in it: where a look for the newest may begin. Ids that were drawn for delayed messages may be far above.';
 
 create or replace function trunq._is_for(p_row text, p_start text) returns text
@@ -91,7 +91,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- After trunq.rebase() every older row has a txid below 500.
   select format('(%1$s.txid < ''500'' or not pg_visible_in_snapshot(%1$s.txid, %2$s))', p_row, p_start)
 $$;
-comment on function trunq._is_for(text, text) is
+comment on function trunq._is_for is
   'The condition that a row of the log, for everyone, was not there before a subscription started.';
 
 create or replace function trunq._holders(p_queue trunq.queue, p_subscription_id integer, p_txids xid8[], p_ids bigint[])
@@ -158,7 +158,7 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq._holders(trunq.queue, integer, xid8[], bigint[]) is
+comment on function trunq._holders is
   'For rows of the log the first lease whose position lies behind each: that one held it, if any did. Positions grow with the leases.';
 
 create or replace function trunq._elsewhere(p_queue_id integer, p_subscription_id integer, p_ids bigint[])
@@ -186,4 +186,4 @@ begin
       order by d.queue_id, d.subscription_id, d.id limit 1) d
     where d.id = u.id;
 end $$;
-comment on function trunq._elsewhere(integer, integer, bigint[]) is 'Those of some messages that are put off or dead, as a subscription sees them.';
+comment on function trunq._elsewhere is 'Those of some messages that are put off or dead, as a subscription sees them.';

@@ -22,7 +22,7 @@ begin
     into v_said using p_subscription, p_lease_id, p_token, p_id, p_percent, p_note, p_checkpoint;
   return v_said;
 end $$;
-comment on function trunq.set_progress(text, text, bigint, bigint, bigint, double precision, text, jsonb) is
+comment on function trunq.set_progress is
   'Says how far a message of a lease is: p_percent (0 to 100), p_note (up to 500 characters), and p_checkpoint, up to 1 MB of JSON that the next attempt is given, whatever ends this one (JSON null: no more). What is null stays as this attempt said it. In a transaction of its own, not in the handler''s, it is seen at once and stands whatever becomes of that.
 Returns: false when the message was answered: then nothing is said any more.
 Raises: TQ001, TQ002, TQ003 when the lease ended, TQ005, TQ006 for a checkpoint over 1 MB, TQ007, TQ011, TQ013 for a message of another lease.
@@ -33,12 +33,9 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
 begin
-  if trunq._goes_through(p_queue, 'show_checkpoint') then
-    return trunq._pass(p_queue, 'show_checkpoint', 'p_id', p_id::text, 'p_subscription', p_subscription)::jsonb;
-  end if;
   return (select p.checkpoint from trunq.progress p where p.subscription_id = v_sub.subscription_id and p.id = p_id);
 end $$;
-comment on function trunq.show_checkpoint(text, bigint, text) is
+comment on function trunq.show_checkpoint is
   'The checkpoint of a message that runs, waits for its next attempt or is dead; null: it has none, or is done. What a lease hands out with the option checkpoint has one.
 Raises: TQ001, TQ002, TQ011.';
 
@@ -53,10 +50,6 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);
 begin
-  if trunq._goes_through(p_queue, 'list_progress') then
-    return query execute trunq._through(p_queue, 'list_progress', 'p_subscription', p_subscription, 'p_ids', p_ids::text, 'p_limit', p_limit::text);
-    return;
-  end if;
   perform trunq._check_limit(p_limit);
   return query
     select s.name, p.id, trunq._is_running(v_queue, p.subscription_id, p.lease_id, p.id), p.percent, p.note, p.checkpoint_bytes, p.worker, p.reported_at
@@ -67,8 +60,8 @@ begin
     join trunq.subscription s on s.subscription_id = p.subscription_id
     order by p.reported_at desc, p.id desc, s.name;
 end $$;
-comment on function trunq.list_progress(text, text, bigint[], integer) is
-  'What handlers last reported, the newest first: of messages that run (is_running), and of those that a later attempt goes on with, or that are dead. checkpoint_bytes null: no checkpoint.
+comment on function trunq.list_progress is
+  'What handlers last reported, the newest first, p_limit of them at most (100), of all messages or those of p_ids: of those that run (is_running), and of those that a later attempt goes on with, or that are dead. checkpoint_bytes null: no checkpoint.
 Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq._is_running(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_id bigint) returns boolean
@@ -78,7 +71,7 @@ declare
 begin
   return v_lease.token is not null and v_lease.reaped_at is null and trunq._unanswered(p_queue, p_subscription_id, p_lease_id, array[p_id]) <> '{}';
 end $$;
-comment on function trunq._is_running(trunq.queue, integer, bigint, bigint) is 'Whether a message of a lease is neither answered nor given back.';
+comment on function trunq._is_running is 'Whether a message of a lease is neither answered nor given back.';
 
 create or replace function trunq._check_progress(p_percent double precision, p_note text, p_checkpoint jsonb) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -95,7 +88,7 @@ begin
       'keep large content elsewhere, and say in the checkpoint where it is');
   end if;
 end $$;
-comment on function trunq._check_progress(double precision, text, jsonb) is 'Refuses (TQ005, TQ006) what cannot be reported.';
+comment on function trunq._check_progress is 'Refuses (TQ005, TQ006) what cannot be reported.';
 
 create or replace function trunq._use_progress(p_subscription_id integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -107,7 +100,7 @@ begin
   update trunq.subscription s set has_progress = true where s.subscription_id = p_subscription_id and not s.has_progress;
   return true;
 end $$;
-comment on function trunq._use_progress(integer) is
+comment on function trunq._use_progress is
   'Before the first report about a message: answers of its subscription are to look for progress, and trunq.forget is kept from undoing that until the transaction ends.
 Returns: false when the subscription is gone.';
 
@@ -119,7 +112,7 @@ begin
   return current_setting('transaction_isolation') <> 'read committed'
     or exists (select from trunq.progress p where p.subscription_id = p_subscription_id and p.id = p_id and p.checkpoint_bytes is not null);
 end $$;
-comment on function trunq._has_checkpoint(integer, bigint) is 'Whether a message that goes back has a checkpoint.';
+comment on function trunq._has_checkpoint is 'Whether a message that goes back has a checkpoint.';
 
 create or replace function trunq._drop_progress(p_subscription_id integer, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -129,7 +122,7 @@ begin
     delete from trunq.progress p where p.subscription_id = p_subscription_id and p.id = any (p_ids);
   end if;
 end $$;
-comment on function trunq._drop_progress(integer, bigint[]) is 'Deletes the progress of messages that are done.';
+comment on function trunq._drop_progress is 'Deletes the progress of messages that are done.';
 
 create or replace function trunq._forget_progress(p_queue trunq.queue, p_now timestamptz) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -169,5 +162,5 @@ begin
   end loop;
   return v_count;
 end $$;
-comment on function trunq._forget_progress(trunq.queue, timestamptz) is
+comment on function trunq._forget_progress is
   'Deletes the progress of messages that are over; at most 1,000 of each subscription are looked at. Leaves out a subscription that somebody changes, or first reports for, just now.';

@@ -26,7 +26,7 @@ begin
     into v_id using p_payload, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at, p_options, p_max_age;
   return v_id;
 end $$;
-comment on function trunq.publish(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
+comment on function trunq.publish is
   'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out. In a WITH list, Postgres runs it only if something reads its result.
 Returns: its id.
 Raises: TQ001; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
@@ -56,7 +56,7 @@ begin
     into v_ids using p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_options, p_max_age;
   return v_ids;
 end $$;
-comment on function trunq.publish_many(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[]) is
+comment on function trunq.publish_many is
   'Publishes many messages in the caller''s transaction; an array of one element stands for all; p_options and p_max_age are for all. p_priorities: for a queue with lanes by priority. In a WITH list, Postgres runs it only if something reads its result.
 Returns: ids in input order.
 Raises: TQ001; TQ005 for arrays of different lengths, options that cannot be read, or priorities that the queue does not have; TQ006 over 16 MB, or 1,000 bytes of kind or key.
@@ -81,7 +81,7 @@ begin
   v_queue := trunq._find_queue(p_queue);
   return array(select nextval(v_queue.id_sequence::regclass) from generate_series(1, p_count));
 end $$;
-comment on function trunq.draw_ids(text, integer) is
+comment on function trunq.draw_ids is
   'Draws ids for messages that the caller then puts into the log with them, by COPY: the fastest way to publish many and know their ids.
 Returns: the ids; null for a role that may not write ids (trunq.grant_role).
 Raises: TQ001, TQ005.
@@ -116,7 +116,7 @@ begin
   returning id into v_id;
   return v_id;
 end $$;
-comment on function trunq._publish_delayed(text, jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
+comment on function trunq._publish_delayed is
   'Publishes a message that is put off or has options, or says why it cannot.';
 
 create or replace function trunq._publish_many_delayed(
@@ -161,7 +161,7 @@ begin
   select array_agg(id) into v_ids from published;
   return v_ids;
 end $$;
-comment on function trunq._publish_many_delayed(text, jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, smallint[]) is
+comment on function trunq._publish_many_delayed is
   'publish_many with a delay or a time.';
 
 create or replace function trunq._due_at(p_delay interval, p_due_at timestamptz) returns timestamptz
@@ -179,7 +179,7 @@ begin
   -- Not in the past: promotion looks there only once a minute.
   return greatest(trunq.clock(), coalesce(p_due_at, trunq.clock() + p_delay));
 end $$;
-comment on function trunq._due_at(interval, timestamptz) is 'When a message with this delay, or for this time, is due: now at the earliest.';
+comment on function trunq._due_at is 'When a message with this delay, or for this time, is due: now at the earliest.';
 
 create or replace function trunq._refuse_row(p_created_at timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -211,7 +211,7 @@ begin
   perform trunq._check_label(p_queue, (
     select max(greatest(octet_length(u.kind), octet_length(u.key))) from unnest(p_kinds, p_keys) u(kind, key)));
 end $$;
-comment on function trunq._check_arrays(text, integer, jsonb[], text[], text[], jsonb[], bytea[]) is
+comment on function trunq._check_arrays is
   'Refuses arrays of different lengths (TQ005), and a message that is too large (TQ006).';
 
 create or replace function trunq._check_label(p_queue text, p_size integer) returns void
@@ -223,7 +223,7 @@ begin
       'put what is long into the payload');
   end if;
 end $$;
-comment on function trunq._check_label(text, integer) is 'Refuses a kind or key that is too long (TQ006).';
+comment on function trunq._check_label is 'Refuses a kind or key that is too long (TQ006).';
 
 create or replace function trunq._check_size(p_queue text, p_size integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -234,7 +234,7 @@ begin
       'keep large content elsewhere and publish where it is');
   end if;
 end $$;
-comment on function trunq._check_size(text, integer) is 'Refuses a message that is too large (TQ006).';
+comment on function trunq._check_size is 'Refuses a message that is too large (TQ006).';
 
 create or replace function trunq._options(p_options jsonb, p_max_age interval, p_due_at timestamptz default null) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -270,5 +270,5 @@ begin
   end;
   return nullif(p_options, '{}');
 end $$;
-comment on function trunq._options(jsonb, interval, timestamptz) is
+comment on function trunq._options is
   'The options of a message, its age among them, as the log keeps them; TQ005 when they cannot be read, or it would expire before it is due.';

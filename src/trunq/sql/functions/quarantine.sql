@@ -11,21 +11,21 @@ language sql set search_path = pg_catalog, pg_temp as $$
     where a.attempt = p_attempt and r.ended_at is null returning 1)
   select count(*) from written
 $$;
-comment on function trunq._quarantine(bigint, jsonb, jsonb, text) is 'Keeps rows of an attempt at an open run, and of a part of it, with a list of reasons each. Returns: how many.';
+comment on function trunq._quarantine is 'Keeps rows of an attempt at an open run, and of a part of it, with a list of reasons each. Returns: how many.';
 
 create or replace function trunq._refuse_staged(p_attempt bigint, p_reason text, p_content jsonb) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
   select trunq._quarantine(p_attempt, jsonb_build_array(jsonb_build_array(p_reason)), jsonb_build_array(p_content));
   update trunq.pipeline_attempt a set rows_out = a.rows_out - 1, rows_bad = a.rows_bad + 1 where a.attempt = p_attempt;
 $$;
-comment on function trunq._refuse_staged(bigint, text, jsonb) is 'Keeps a row of an attempt that was staged, and that its sink refuses, in the quarantine.';
+comment on function trunq._refuse_staged is 'Keeps a row of an attempt that was staged, and that its sink refuses, in the quarantine.';
 
 create or replace function trunq._read_quarantine(p_pipeline text, p_ids jsonb) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(jsonb_agg(q.content order by q.quarantine_id), '[]') from trunq.quarantine q join trunq.pipeline p on p.pipeline_id = q.pipeline_id
   where p.name = p_pipeline and q.quarantine_id in (select jsonb_array_elements_text(p_ids)::bigint)
 $$;
-comment on function trunq._read_quarantine(text, jsonb) is 'Rows of a quarantine by their ids.';
+comment on function trunq._read_quarantine is 'Rows of a quarantine by their ids.';
 
 create or replace function trunq._find_quarantined(p_pipeline text, p_reason text default null) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -33,7 +33,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select q.quarantine_id from trunq.quarantine q join trunq.pipeline p on p.pipeline_id = q.pipeline_id
     where p.name = p_pipeline and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons)) order by 1 limit 10000) f
 $$;
-comment on function trunq._find_quarantined(text, text) is 'Ids of rows in a quarantine, 10,000 at most.';
+comment on function trunq._find_quarantined is 'Ids of rows in a quarantine, 10,000 at most.';
 
 create or replace function trunq.list_quarantine(p_pipeline text, p_reason text default null, p_limit integer default 100, p_before bigint default null)
 returns table (quarantine_id bigint, number bigint, reasons text[], content jsonb, created_at timestamptz)
@@ -48,8 +48,8 @@ begin
     where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null and (p_reason is null or p_reason = any(q.reasons)) and (p_before is null or q.quarantine_id < p_before)
     order by q.quarantine_id desc limit p_limit;
 end $$;
-comment on function trunq.list_quarantine(text, text, integer, bigint) is
-  'Rows of a pipeline that broke a rule, newest first, with the run that met them; of one reason or all. p_before: the smallest quarantine_id of the page before.
+comment on function trunq.list_quarantine is
+  'Rows of a pipeline that broke a rule, newest first, p_limit of them at most (100), with the run that met them; of one reason or all. p_before: the smallest quarantine_id of the page before.
 Raises: TQ005, TQ030.';
 
 create or replace function trunq.count_quarantine(p_pipeline text) returns table (reason text, quarantined bigint)
@@ -61,8 +61,8 @@ begin
     select w.reason, count(*) from trunq.quarantine q, unnest(q.reasons) w(reason)
     where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null group by 1 order by 2 desc, 1;
 end $$;
-comment on function trunq.count_quarantine(text) is
-  'How many rows of a pipeline broke which rule; a row that broke two is counted by both.
+comment on function trunq.count_quarantine is
+  'How many rows of a pipeline broke which rule, the most frequent first; a row that broke two is counted by both.
 Raises: TQ030.';
 
 create or replace function trunq.resend_quarantine(p_pipeline text, p_reason text default null) returns bigint
@@ -71,7 +71,7 @@ begin
   perform trunq._find_pipeline(p_pipeline);
   return trunq.publish('pipelines', jsonb_build_object('reason', p_reason), p_pipeline, p_headers => '{"resend": true}');
 end $$;
-comment on function trunq.resend_quarantine(text, text) is
+comment on function trunq.resend_quarantine is
   'Asks for a run that sends rows of the quarantine through the pipeline once more, of one reason or all, the oldest 10,000 at most. Those that pass leave the quarantine in the step in which that run ends; those that break a rule again come back with the new reasons.
 Returns: the id of the message.
 Raises: TQ001, TQ030.';
@@ -86,7 +86,7 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
-comment on function trunq.purge_quarantine(text, text) is
+comment on function trunq.purge_quarantine is
   'Deletes rows of the quarantine of a pipeline, of one reason or all.
 Returns: how many.
 Raises: TQ030.';

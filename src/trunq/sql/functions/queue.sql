@@ -51,8 +51,8 @@ begin
   perform trunq._go_back(v_role);
   return v_is_made;
 end $$;
-comment on function trunq.create_queue(text, interval, integer, interval, interval, boolean, text[], text, text, interval, bigint, bigint) is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it; for the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; a plain queue has none. p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace). p_hold_at_most and p_hold_size: how long, and up to how many bytes, the log is held for subscriptions that have not read it; what is behind they lose (trunq.loss); p_retain_size: what all have read is kept up to so many bytes, however long the retention; null: for ever, no limit.
+comment on function trunq.create_queue is
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it: with p_default_subscription false, a queue that only streams read does without. For the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; messages are handed out by turns of it (trunq.set_lanes); a plain queue has none. p_retention: how long messages are kept (1 day), and longer while a subscription needs them. A tick is due after p_tick_max_count messages (500), and p_tick_max_lag after the first of them (3 s); p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace). p_hold_at_most and p_hold_size: how long, and up to how many bytes, the log is held for subscriptions that have not read it; what is behind they lose (trunq.list_losses); p_retain_size: what all have read is kept up to so many bytes, however long the retention; null: for ever, no limit.
 Returns: true when it was made, false when it was there.
 Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes or another policy of unique keys than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
@@ -91,7 +91,7 @@ begin
   perform trunq._start_queue(v_queue_id, p_default_subscription);
   return true;
 end $$;
-comment on function trunq._create_queue(text, interval, integer, interval, interval, boolean, text, text, interval, bigint, bigint) is 'create_queue, when all that is given is possible and the owner asks.';
+comment on function trunq._create_queue is 'create_queue, when all that is given is possible and the owner asks.';
 
 create or replace function trunq._start_queue(p_queue_id integer, p_default_subscription boolean default true) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -101,7 +101,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   insert into trunq.subscription (queue_id, name, mode, start)
   select p_queue_id, 'default', 'shared', '3:3:' where p_default_subscription is not false;
 $$;
-comment on function trunq._start_queue(integer, boolean) is 'Gives a new queue its first tick and, unless told otherwise, its subscription "default".';
+comment on function trunq._start_queue is 'Gives a new queue its first tick and, unless told otherwise, its subscription "default".';
 
 create or replace function trunq.set_queue(
   p_queue text, p_retention interval default null, p_tick_max_count integer default null, p_tick_max_lag interval default null,
@@ -135,7 +135,7 @@ begin
     tick_idle_period = case when p_tick_idle_period is null then q.tick_idle_period else nullif(p_tick_idle_period, '0') end
   where q.queue_id = v_queue.queue_id;
 end $$;
-comment on function trunq.set_queue(text, interval, integer, interval, interval, interval, bigint, bigint, boolean) is
+comment on function trunq.set_queue is
   'Changes what is given of a queue; for the rest see trunq.create_queue. p_tick_max_count and p_tick_max_lag 0: a tick at every look; p_tick_idle_period 0: no ticks where nothing is new; p_hold_at_most, p_hold_size and p_retain_size 0: for ever, no limit; p_tick_external: ticks are cut by trunq.cut_tick alone. The retention and p_hold_at_most can become shorter, and longer again up to what the queue was made with.
 Raises: TQ001, TQ005.';
 
@@ -159,7 +159,7 @@ begin
       'give at least its retention, which holds for what everybody has read too, or shorten that');
   end if;
 end $$;
-comment on function trunq._check_queue(text, interval, integer, interval, interval, interval, bigint, bigint) is 'Refuses (TQ005) settings that no queue can have; null says nothing.';
+comment on function trunq._check_queue is 'Refuses (TQ005) settings that no queue can have; null says nothing.';
 
 create or replace function trunq.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -167,8 +167,8 @@ begin
   perform trunq._require_read_committed('drop_queue');
   perform trunq._in_turns(p_queue, format('select 0 from trunq._drop_queue($1, %L)', p_force));
 end $$;
-comment on function trunq.drop_queue(text, boolean) is
-  'Drops a queue with all its messages. Its archive stays, with all attempts that are over, until trunq.drop_archive.
+comment on function trunq.drop_queue is
+  'Drops a queue with all its messages. Its archive stays, with all attempts that are over, until trunq.drop_archive. p_force: also one that is in use.
 Raises: TQ001, TQ007; TQ009 while it has other subscriptions than "default", schedules, captures, unfinished messages or history that a taker has not taken, unless forced, or while an open transaction uses it.
 Locks: its tables, exclusively, waiting 200 ms at a time.';
 
@@ -211,7 +211,7 @@ begin
   delete from trunq.duty_failure f where f.queue = p_queue.name;
   delete from trunq.queue q where q.queue_id = p_queue.queue_id;
 end $$;
-comment on function trunq._drop_queue(trunq.queue, boolean) is 'One turn of drop_queue, under the lock of the queue.';
+comment on function trunq._drop_queue is 'One turn of drop_queue, under the lock of the queue.';
 
 create or replace function trunq._in_turns(p_queue text, p_statement text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
@@ -236,7 +236,7 @@ begin
   perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
-comment on function trunq._in_turns(text, text) is
+comment on function trunq._in_turns is
   'Runs what needs a queue ($1) for itself, and gives every lock back when it would have to wait longer than 200 ms for one of them.
 Returns: what the statement does; TQ009 when ten turns were not enough.';
 
@@ -269,7 +269,7 @@ begin
   end if;
   perform trunq._require_taken(p_queue);
 end $$;
-comment on function trunq._check_unused(trunq.queue) is 'Refuses (TQ009) a queue with other subscriptions than "default", with schedules, captures, unfinished messages or history that a taker has not taken.';
+comment on function trunq._check_unused is 'Refuses (TQ009) a queue with other subscriptions than "default", with schedules, captures, unfinished messages or history that a taker has not taken.';
 
 create or replace function trunq.list_queues()
 returns table (
@@ -286,7 +286,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     q.hold_at_most, q.hold_size, q.retain_size, q.tick_paused, q.tick_external
   from trunq.queue q order by q.name
 $$;
-comment on function trunq.list_queues() is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed; hold_at_most, hold_size and retain_size null: no limit; tick_paused and tick_external: the leader and readers cut no ticks.';
+comment on function trunq.list_queues is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed; hold_at_most, hold_size and retain_size null: no limit; tick_paused and tick_external: the leader and readers cut no ticks.';
 
 create or replace function trunq._check_name(p_what text, p_name text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -299,7 +299,7 @@ begin
       'a name is a lower-case letter, then up to 47 lower-case letters, digits or underscores');
   end if;
 end $$;
-comment on function trunq._check_name(text, text) is 'Refuses (TQ004) what cannot be the name of a queue or subscription.';
+comment on function trunq._check_name is 'Refuses (TQ004) what cannot be the name of a queue or subscription.';
 
 -- Not _queue: that is the name of the array type of trunq.queue, and a call with a literal would be taken for a cast.
 create or replace function trunq._find_queue(p_queue text) returns trunq.queue
@@ -329,13 +329,13 @@ begin
   end if;
   return concat(p_queue, '_', p_verb);
 end $$;
-comment on function trunq._function(text, text) is 'The name of a queue''s own function for a verb, in the schema trunq_queue; TQ001 when there is no such queue.';
+comment on function trunq._function is 'The name of a queue''s own function for a verb, in the schema trunq_queue; TQ001 when there is no such queue.';
 
 create or replace function trunq._segment(p_queue trunq.queue) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format('(floor(date_part(''epoch'', now()))::bigint / %s %% %s)::smallint', extract(epoch from p_queue.span)::bigint, p_queue.segments)
 $$;
-comment on function trunq._segment(trunq.queue) is
+comment on function trunq._segment is
   'The expression for the segment of a row: the number of the span its transaction began in, around the ring.';
 
 create or replace function trunq._create_tables(p_queue trunq.queue) returns void
@@ -378,8 +378,8 @@ begin
     perform trunq._create_lanes(p_queue);
   end if;
 end $$;
-comment on function trunq._create_tables(trunq.queue) is 'Makes the sequences of a queue, and its tables and their segments like those of the specimen.';
+comment on function trunq._create_tables is 'Makes the sequences of a queue, and its tables and their segments like those of the specimen.';
 
 create or replace function trunq._segment_name(p_queue trunq.queue, p_table text, p_segment integer) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select format('%s_%s_%s', p_queue.name, p_table, p_segment) $$;
-comment on function trunq._segment_name(trunq.queue, text, integer) is 'The table of one segment, in trunq_data; p_table: log, lease, receipt, turn or wake.';
+comment on function trunq._segment_name is 'The table of one segment, in trunq_data; p_table: log, lease, receipt, turn or wake.';

@@ -13,7 +13,7 @@ begin
       (select r.rank from unnest(p_ranks) r(rank) where r.rank not between -100 and 100 limit 1)));
   end if;
 end $$;
-comment on function trunq._check_ranks(integer[]) is 'Refuses (TQ005) ranks that a lane cannot have; null is none.';
+comment on function trunq._check_ranks is 'Refuses (TQ005) ranks that a lane cannot have; null is none.';
 
 create or replace function trunq.set_ranks(
   p_queue text, p_subscription text, p_lanes text[], p_ranks integer[], p_priorities smallint[] default null,
@@ -64,7 +64,7 @@ begin
   end if;
   return v_changed.n;
 end $$;
-comment on function trunq.set_ranks(text, text, text[], integer[], smallint[], integer[], boolean) is
+comment on function trunq.set_ranks is
   'Sets the ranks of many lanes (-100 to 100, the smallest is served first; null: their place by the policy), and how many messages of each may run at once (null: as the subscription says; not given: as before), for a process of yours that decides which come first. With p_are_all, lanes that are not among them lose theirs. The next lease goes by them.
 Returns: how many changed.
 Raises: TQ001, TQ002, TQ005, TQ011.';
@@ -89,7 +89,7 @@ begin
   delete from trunq.ranking r where r.subscription_id = p_subscription_id;
   return found;
 end $$;
-comment on function trunq._set_ranking(integer, text, text) is 'Has lanes ranked by a function from now on, or by none.
+comment on function trunq._set_ranking is 'Has lanes ranked by a function from now on, or by none.
 Returns: whether one did until now.
 Raises: TQ005.';
 
@@ -99,7 +99,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select p_ranking.ranker is not null
     and coalesce(p_ranking.seen_at > p_now - interval '5 seconds' and p_ranking.seen_at < p_now + interval '5 seconds', false)
 $$;
-comment on function trunq._is_ranked(trunq.ranking, timestamptz) is 'Whether a process ranks at that time.';
+comment on function trunq._is_ranked is 'Whether a process ranks at that time.';
 
 create or replace function trunq._start_ranking(p_ranker text, p_functions text[], p_without integer[])
 returns table (subscription_id integer, queue text, subscription text, function text)
@@ -120,14 +120,14 @@ begin
     from trunq.ranking r join trunq.subscription s on s.subscription_id = r.subscription_id join trunq.queue q on q.queue_id = s.queue_id
     where r.ranker = p_ranker and r.function = any (p_functions) and r.subscription_id <> all (p_without) order by 1;
 end $$;
-comment on function trunq._start_ranking(text, text[], integer[]) is
+comment on function trunq._start_ranking is
   'Makes a process the ranker of all subscriptions that nobody ranks and for which it has the function, but those in which it is stuck.
 Returns: the subscriptions that it ranks.
 Locks: their rows; it passes over those that another has locked.';
 
 create or replace function trunq._end_ranking(p_ranker text) returns void
 language sql set search_path = pg_catalog, pg_temp as $$ update trunq.ranking r set ranker = null, seen_at = null where r.ranker = p_ranker $$;
-comment on function trunq._end_ranking(text) is 'Leaves all rankings of a process to others, at once.';
+comment on function trunq._end_ranking is 'Leaves all rankings of a process to others, at once.';
 
 create or replace function trunq._rank(
   p_ranker text, p_subscription_id integer, p_function text, p_lanes text[], p_ranks integer[], p_priorities smallint[], p_max_running integer[]
@@ -150,7 +150,7 @@ begin
   end if;
   return v_changed;
 end $$;
-comment on function trunq._rank(text, integer, text, text[], integer[], smallint[], integer[]) is
+comment on function trunq._rank is
   'Sets ranks and limits as a function said; lanes that it left out have none.
 Returns: how many changed; null: another ranks by now, or another function does, and nothing changed.
 Raises: TQ005.';
@@ -161,7 +161,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
   where r.subscription_id = p_subscription_id and r.ranker = p_ranker
     and (r.error is distinct from left(p_error, trunq._limit('error_characters')) or r.failed_at < trunq.clock() - interval '10 seconds')
 $$;
-comment on function trunq._fail_ranking(text, integer, text) is 'Keeps why a function did not rank; ranks stay as they are.';
+comment on function trunq._fail_ranking is 'Keeps why a function did not rank; ranks stay as they are.';
 
 create or replace function trunq.list_rankings(p_queue text default null)
 returns table (queue text, subscription text, function text, ranker text, ranked_at timestamptz, error text, failed_at timestamptz)
@@ -176,7 +176,7 @@ begin
     from trunq.ranking r join trunq.subscription s on s.subscription_id = r.subscription_id join trunq.queue q on q.queue_id = s.queue_id
     where p_queue is null or q.name = p_queue order by q.name, s.name;
 end $$;
-comment on function trunq.list_rankings(text) is
+comment on function trunq.list_rankings is
   'Subscriptions whose lanes a function of yours ranks. ranker: the process that calls it, null when none does; ranked_at: when it did last; error and failed_at: why it could not, the last time it was called.
 Raises: TQ001.';
 
@@ -190,7 +190,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     split_part(r.error, E'\n', 1)), 'the last ranks stay; it is called again all the time'
   from trunq.list_rankings(p_queue) r where r.error is not null
 $$;
-comment on function trunq._warn_unranked(text) is 'Subscriptions that wait for a process that ranks their lanes, and functions that failed to.';
+comment on function trunq._warn_unranked is 'Subscriptions that wait for a process that ranks their lanes, and functions that failed to.';
 
 -- Workers tell how many messages they handle at a time; what they hold is in their leases.
 
@@ -202,8 +202,8 @@ declare
 begin
   if not trunq._owns() then
     foreach v_queue in array p_queues loop
-      if trunq._goes_through(v_queue, '_attend_queue') then
-        perform trunq._pass(v_queue, '_attend_queue', 'p_worker', p_worker, 'p_subscription', p_subscription, 'p_slots', p_slots::text);
+      if trunq._door(v_queue, trunq._doors_to('_attend_queue')) is not null then
+        perform trunq._attend_queue(v_queue, p_worker, p_subscription, p_slots);
         p_queues := array_remove(p_queues, v_queue);
       end if;
     end loop;
@@ -226,32 +226,32 @@ begin
     for update skip locked)
   delete from trunq.worker w using gone g where w.subscription_id = g.subscription_id and w.name = g.name;
 end $$;
-comment on function trunq._attend(text, text[], text, integer) is 'Tells that a worker serves these queues, with so many slots; forgets those of these queues that have not told for an hour.';
+comment on function trunq._attend is 'Tells that a worker serves these queues, with so many slots; forgets those of these queues that have not told for an hour.';
 
 create or replace function trunq._attend_queue(p_queue text, p_worker text, p_subscription text, p_slots integer) returns void
-language sql volatile set search_path = pg_catalog, pg_temp as $$ select trunq._attend(p_worker, array[p_queue], p_subscription, p_slots) $$;
-comment on function trunq._attend_queue(text, text, text, integer) is '_attend, for one queue.';
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._attend(p_worker, array[p_queue], p_subscription, p_slots);
+end $$;
+comment on function trunq._attend_queue is '_attend, for one queue.';
 
 create or replace function trunq._leave(p_worker text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_queue text;
 begin
-  for v_queue in select * from trunq._open_to('_leave_queue') loop
-    perform trunq._pass(v_queue, '_leave_queue', 'p_worker', p_worker);
-  end loop;
+  perform trunq._leave_queue(o.queue, p_worker) from trunq._open_to(trunq._doors_to('_leave_queue')) o(queue);
   if trunq._owns() or has_table_privilege('trunq.worker', 'delete') then
     delete from trunq.worker w where w.name = p_worker;
   end if;
 end $$;
-comment on function trunq._leave(text) is 'Tells that a worker leases no more.';
+comment on function trunq._leave is 'Tells that a worker leases no more.';
 
 create or replace function trunq._leave_queue(p_queue text, p_worker text) returns void
-language sql volatile set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
   delete from trunq.worker w using trunq.subscription s, trunq.queue q
-  where w.name = p_worker and s.subscription_id = w.subscription_id and q.queue_id = s.queue_id and q.name = p_queue
-$$;
-comment on function trunq._leave_queue(text, text) is '_leave, for one queue.';
+  where w.name = p_worker and s.subscription_id = w.subscription_id and q.queue_id = s.queue_id and q.name = p_queue;
+end $$;
+comment on function trunq._leave_queue is '_leave, for one queue.';
 
 create or replace function trunq.fleet(p_queue text, p_subscription text default 'default')
 returns table (queue text, subscription text, workers integer, slots integer, free_slots integer)
@@ -261,10 +261,6 @@ declare
   v_id integer := (trunq._subscription(p_queue, p_subscription, 'shared')).subscription_id;
   v_since timestamptz := trunq.clock() - interval '30 seconds';
 begin
-  if trunq._goes_through(p_queue, 'fleet') then
-    return query execute trunq._through(p_queue, 'fleet', 'p_subscription', p_subscription);
-    return;
-  end if;
   queue := p_queue;
   subscription := p_subscription;
   -- One that serves several queues has its slots once: what it holds of another takes them too.
@@ -279,6 +275,6 @@ begin
   from present p left join held h on h.worker = p.name;
   return next;
 end $$;
-comment on function trunq.fleet(text, text) is
+comment on function trunq.fleet is
   'The workers that serve a shared subscription: how many run, how many messages they handle at a time (slots), and how many of these slots are free: what a worker has leased and not answered takes one each. A worker that was killed counts for up to 30 seconds.
 Raises: TQ001, TQ002, TQ011.';

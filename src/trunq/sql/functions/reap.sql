@@ -61,8 +61,8 @@ begin
   end loop;
   return v_total;
 end $$;
-comment on function trunq.reap(text) is
-  'Ends leases whose time ran out, at most 100 a call, and no further one after 1,000 messages. Warns of a lease that it could not end.
+comment on function trunq.reap is
+  'Ends leases whose time ran out, at most 100 a call, and no further one after 1,000 messages: their messages go back, or die as lease_expired. Warns of a lease that it could not end.
 Returns: how many.
 Raises: TQ001, TQ007.
 Locks: each lease it ends, and the mark of its subscription; a subscription for the moment in which it reads the clock. It waits for none of them.';
@@ -76,9 +76,6 @@ declare
   v_mark record;
   v_ended integer;
 begin
-  if trunq._goes_through(p_queue, 'reclaim') then
-    return trunq._pass(p_queue, 'reclaim', 'p_subscription', p_subscription, 'p_worker', p_worker)::integer;
-  end if;
   perform trunq._require_read_committed('reclaim');
   if coalesce(p_worker, '') = '' then
     perform trunq._fail('TQ005', 'a worker reclaims under its name, and gave none');
@@ -90,8 +87,8 @@ begin
     'infinity', v_now, null) e;
   return v_ended;
 end $$;
-comment on function trunq.reclaim(text, text, text) is
-  'Ends all open leases of a worker by that name (up to 1000), for one that starts again: its messages go back as after an expiry, without waiting for it; answers of its former self are refused.
+comment on function trunq.reclaim is
+  'Ends all open leases of a worker by that name (up to 1000), for one that starts again: its messages go back as after an expiry, without waiting for it; the attempt counts, and answers of its former self are refused.
 Returns: how many leases.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011.
 Locks: each lease it ends.';
@@ -107,7 +104,7 @@ begin
   raise exception using errcode = 'TQ000';
 exception when sqlstate 'TQ000' then
 end $$;
-comment on function trunq._look(trunq.queue, integer) is
+comment on function trunq._look is
   'The time, and the newest lease, when no lease of the subscription was in flight; null when one was.';
 
 create or replace function trunq._reaped(p_queue trunq.queue, p_subscription_id integer, out until timestamptz, out newest bigint)
@@ -115,7 +112,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(max(m.at), 'epoch'), coalesce(max(m.last_id), 0) from trunq.mark m
   where m.queue_id = p_queue.queue_id and m.subscription_id = p_subscription_id and m.duty = 'reap'
 $$;
-comment on function trunq._reaped(trunq.queue, integer) is
+comment on function trunq._reaped is
   'How far the reaper looked: what expires later, or is newer, may still be held.';
 
 create or replace function trunq._note_reaped(
@@ -131,7 +128,7 @@ begin
 exception when lock_not_available then
   null;  -- an open transaction made a lease shorter, and may wait for a lease that ends here
 end $$;
-comment on function trunq._note_reaped(integer, integer, timestamptz, timestamptz, bigint) is
+comment on function trunq._note_reaped is
   'Moves the mark of the reaper, unless somebody holds it: a mark too early only costs another look.';
 
 create or replace function trunq._open_leases(
@@ -157,7 +154,7 @@ begin
   into v_leases using p_subscription_id, p_from, p_to, p_newest, p_worker, p_limit;
   return coalesce(v_leases, '{}');
 end $$;
-comment on function trunq._open_leases(trunq.queue, integer, timestamptz, timestamptz, bigint, text, integer) is
+comment on function trunq._open_leases is
   'Leases that expire in (from, to], or are newer than p_newest and expire before, and hold messages without an answer, the first to expire first.';
 
 create or replace function trunq._end_leases(
@@ -194,7 +191,7 @@ begin
     end;
   end loop;
 end $$;
-comment on function trunq._end_leases(trunq.queue, integer, bigint[], timestamptz, timestamptz, integer) is 'Ends leases: those whose time ran out before p_until, if messages of them are unanswered; none after p_messages messages (is_cut).
+comment on function trunq._end_leases is 'Ends leases: those whose time ran out before p_until, if messages of them are unanswered; none after p_messages messages (is_cut).
 Returns: how many it ended, of how many messages, and the earliest expiry among those whose lock another held.';
 
 create or replace function trunq._end_lease(
@@ -236,7 +233,7 @@ begin
   end if;
   return cardinality(v_ids);
 end $$;
-comment on function trunq._end_lease(trunq.queue, integer, bigint, timestamptz, timestamptz) is 'Ends one lease, if its time ran out before p_until and messages of it are unanswered.
+comment on function trunq._end_lease is 'Ends one lease, if its time ran out before p_until and messages of it are unanswered.
 Returns: how many messages; null when another holds its lock.';
 
 create or replace function trunq._note_expiry(p_queue_id integer, p_subscription_id integer, p_worker text, p_messages integer, p_now timestamptz) returns void
@@ -248,7 +245,7 @@ begin
   values (p_queue_id, p_subscription_id, coalesce(p_worker, ''), 1, p_messages, p_now)
   on conflict (subscription_id, worker) do update set leases = e.leases + 1, messages = e.messages + excluded.messages, expired_at = excluded.expired_at;
 end $$;
-comment on function trunq._note_expiry(integer, integer, text, integer, timestamptz) is 'Notes that a lease of a worker ran out, and forgets those of more than an hour ago.';
+comment on function trunq._note_expiry is 'Notes that a lease of a worker ran out, and forgets those of more than an hour ago.';
 
 -- Who may have killed the worker? It held other leases too, and they end one after the other; their expiries lie within a lease
 -- time, since it extended each of them thrice in that time. Looked for among 20,000 leases on either side: a busy fleet answers many
@@ -302,7 +299,7 @@ begin
   scatter := case when v_siblings + p_count > 1
     then least(interval '10 seconds', v_lease_time, (v_siblings + p_count) * interval '1 second') else '0' end;
 end $$;
-comment on function trunq._blame(trunq.queue, integer, bigint, integer) is
+comment on function trunq._blame is
   'For whom the end of a lease by expiry counts. sole: its messages, and they may die of it. shared: an attempt, but no death, as others expired too. likely: an attempt, and they may die of it when more leases in a row ran out than it has attempts. spared: no attempt, as a suspect was beside them. A message with one attempt dies of it all the same.
 Returns: that, and over how long its messages are to be scattered.';
 
@@ -318,7 +315,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
       where d.subscription_id = p_subscription_id and d.expiries > 1 and (d.errors -> -1 ? 'times') is not true
       order by d.due_at desc limit 1) d) w
 $$;
-comment on function trunq._line_up(integer, timestamptz, bigint) is 'How long the next suspect but p_place - 1 waits.';
+comment on function trunq._line_up is 'How long the next suspect but p_place - 1 waits.';
 
 create or replace function trunq._unanswered(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -334,7 +331,7 @@ begin
   $q$, p_queue.receipt_table) into v_ids using p_ids, p_lease_id, p_subscription_id;
   return v_ids;
 end $$;
-comment on function trunq._unanswered(trunq.queue, integer, bigint, bigint[]) is 'The messages of a lease that have no receipt, in their order.';
+comment on function trunq._unanswered is 'The messages of a lease that have no receipt, in their order.';
 
 create or replace function trunq._has_leases_after(p_queue trunq.queue, p_subscription_id integer, p_from timestamptz) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -345,4 +342,4 @@ begin
     into v_found using p_subscription_id, p_from;
   return v_found;
 end $$;
-comment on function trunq._has_leases_after(trunq.queue, integer, timestamptz) is 'Whether any lease of the subscription expires after a time.';
+comment on function trunq._has_leases_after is 'Whether any lease of the subscription expires after a time.';

@@ -19,7 +19,7 @@ begin
   perform trunq._end_rebase();
   return v_total;
 end $$;
-comment on function trunq.rebase() is
+comment on function trunq.rebase is
   'After a restore into another cluster, with all workers and publishers stopped: publishes again, for each subscription, what it had not answered, and starts the positions afresh. Messages come in the order of their ids, whoever published them. Ticks start anew: Spark queries need a new checkpoint. All in one transaction, which for many queues needs more locks than a server has: "call trunq.rebase_each_queue()" takes one transaction a queue.
 Returns: how many messages.
 Raises: TQ007.
@@ -39,7 +39,7 @@ begin
   end loop;
   commit;
 end $$;
-comment on procedure trunq.rebase_each_queue() is
+comment on procedure trunq.rebase_each_queue is
   'As trunq.rebase(), each queue in a transaction of its own, with a notice for each; outside of a transaction. What was stopped goes on where it was when it is called again; until all are done, nobody works here (TQ010).
 Locks: one queue at a time, exclusively.';
 
@@ -60,14 +60,14 @@ begin
   v_count := trunq._rebase(v_queue);
   return format('queue "%s": %s messages published again, %s queues left', v_queue.name, v_count, (select count(*) from trunq._to_rebase()));
 end $$;
-comment on function trunq._rebase_next() is 'Rebases one queue of those that are left. Returns: what it did; null: none was left, and all is done.';
+comment on function trunq._rebase_next is 'Rebases one queue of those that are left. Returns: what it did; null: none was left, and all is done.';
 
 create or replace function trunq._to_rebase() returns setof trunq.queue
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q from trunq.queue q cross join pg_control_system() s
   where not exists (select from trunq.rebased r where r.queue_id = q.queue_id and r.system_identifier = s.system_identifier) order by q.queue_id
 $$;
-comment on function trunq._to_rebase() is 'The queues that a rebase has left to do.';
+comment on function trunq._to_rebase is 'The queues that a rebase has left to do.';
 
 create or replace function trunq._end_rebase() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -76,7 +76,7 @@ begin
   delete from trunq.rebased;
   update trunq.cluster c set system_identifier = (select s.system_identifier from pg_control_system() s);
 end $$;
-comment on function trunq._end_rebase() is 'Says that all positions are of this cluster.';
+comment on function trunq._end_rebase is 'Says that all positions are of this cluster.';
 
 create or replace function trunq._rebase(p_queue trunq.queue) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -161,4 +161,4 @@ begin
   on conflict (queue_id) do update set system_identifier = excluded.system_identifier;
   return v_total;
 end $$;
-comment on function trunq._rebase(trunq.queue) is 'Rebases one queue. Returns: how many messages were published again.';
+comment on function trunq._rebase is 'Rebases one queue. Returns: how many messages were published again.';

@@ -21,8 +21,8 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     select 'reference ' || trunq._new_reference() || case when p_public is null then '' else ', public '
       || to_json(left(p_public, trunq._limit('public_characters')))::text end line) l
 $$;
-comment on function trunq.add_reference(text, text) is
-  'An error to give to retry, time_out or reject: the internal text, cut to its limit of 8,000 characters, and below it a new reference, and what the users of your application may see of it (p_public, at most 1,000 characters). Workers add references by themselves.
+comment on function trunq.add_reference is
+  'An error to give to retry, time_out or reject: the internal text, cut to its limit of 8,000 characters, and below it a new reference, and what the users of your application may see of it (p_public, at most 1,000 characters). For those who lease and answer themselves: workers add references by themselves.
 Returns: the text.';
 
 create or replace function trunq.find_reference(p_reference text, p_queue text default null)
@@ -39,13 +39,6 @@ declare
   v_found jsonb;
   v_is_found boolean := false;
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select r.* from trunq._open_to('find_reference') o cross join lateral trunq.find_reference(p_reference, o) r;
-    return;
-  elsif trunq._goes_through(p_queue, 'find_reference') then
-    return query execute trunq._through(p_queue, 'find_reference', 'p_reference', p_reference);
-    return;
-  end if;
   if p_queue is not null and to_regclass(format('trunq_archive.%I', p_queue)) is null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -79,7 +72,7 @@ begin
     exit when v_is_found;
   end loop;
 end $$;
-comment on function trunq.find_reference(text, text) is
+comment on function trunq.find_reference is
   'The attempts whose error has a reference: mostly one. It is read as people write it: small letters, spaces and hyphens, O for 0, I or L for 1. It looks in one queue or all, for what ended within 15 minutes of the time in the reference, and when nothing did within a day: in the receipts, which stay as long as the queue keeps messages, in the archive, and among the messages that are dead or wait for a retry. attempt, kind and worker are null where the log has gone.
 Raises: TQ001; TQ005 for what cannot be a reference.';
 
@@ -87,10 +80,6 @@ create or replace function trunq.show_public(p_queue text, p_id bigint)
 returns table (subscription text, state text, reference text, public text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'show_public') then
-    return query execute trunq._through(p_queue, 'show_public', 'p_id', p_id::text);
-    return;
-  end if;
   return query
   select m.subscription, m.state, trunq._reference_of(m.error),
     -- One that was requeued, and cancelled, has the errors of its former life.
@@ -101,8 +90,8 @@ begin
       then trunq._public_of(m.error) end
   from trunq.show_message(p_queue, p_id) m;
 end $$;
-comment on function trunq.show_public(text, bigint) is
-  'What the users of your application may see of a message, a row a shared subscription: its state as in show_message, the reference of its last error unless it is done, and, of one that is dead, the public text it was rejected with. Never what the error says besides.
+comment on function trunq.show_public is
+  'What the users of your application may see of a message, a row a shared subscription: its state as in show_message, the reference of its last error unless it is done, and, of one that is dead, the public text it was rejected with. Never what the error says besides. That the message is theirs is for you to know.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq._referred(p_name text, p_reference text, p_from timestamptz, p_to timestamptz)
@@ -150,7 +139,7 @@ begin
     $q$, p_name) using p_reference, p_from, p_to;
   end if;
 end $$;
-comment on function trunq._referred(text, text, timestamptz, timestamptz) is
+comment on function trunq._referred is
   'The attempts of one queue, or of the archive it left, that ended within a time with a reference; one may come several times, of several places.';
 
 create or replace function trunq._new_reference() returns text
@@ -161,7 +150,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     union all
     select 4 + s.at, get_byte(u.bytes, s.at) & 31 from (select uuid_send(gen_random_uuid()) bytes) u cross join generate_series(0, 5) s(at)) n
 $$;
-comment on function trunq._new_reference() is 'A new reference, as workers make them too: when, to five minutes, and thirty bits of chance.';
+comment on function trunq._new_reference is 'A new reference, as workers make them too: when, to five minutes, and thirty bits of chance.';
 
 create or replace function trunq._read_reference(p_text text) returns text
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -174,7 +163,7 @@ begin
   end if;
   return v_reference;
 end $$;
-comment on function trunq._read_reference(text) is 'A reference as somebody wrote it down, or TQ005.';
+comment on function trunq._read_reference is 'A reference as somebody wrote it down, or TQ005.';
 
 create or replace function trunq._made_at(p_reference text) returns timestamptz
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -185,13 +174,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select sum((strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ', substr(p_reference, s.at + 1, 1)) - 1)::bigint << (15 - 5 * s.at))::bigint stretch
     from generate_series(0, 3) s(at)) m
 $$;
-comment on function trunq._made_at(text) is 'When a reference was made: the beginning of the five minutes.';
+comment on function trunq._made_at is 'When a reference was made: the beginning of the five minutes.';
 
 create or replace function trunq._reference_of(p_error text) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select substring(split_part(p_error, E'\n', -1) from '^reference ([0-9A-HJKMNP-TV-Z]{10})(?:, public ".*")?$')
 $$;
-comment on function trunq._reference_of(text) is 'The reference of an error: of its last line, and no other.';
+comment on function trunq._reference_of is 'The reference of an error: of its last line, and no other.';
 
 create or replace function trunq._public_of(p_error text) returns text
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -200,14 +189,14 @@ begin
 exception when data_exception then
   return null;  -- somebody wrote that line by hand
 end $$;
-comment on function trunq._public_of(text) is 'The public text of an error.';
+comment on function trunq._public_of is 'The public text of an error.';
 
 create or replace function trunq._above_reference(p_error text) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select case when trunq._reference_of(p_error) is null then p_error
     else nullif(left(p_error, -length(split_part(p_error, E'\n', -1)) - 1), '') end
 $$;
-comment on function trunq._above_reference(text) is 'An error without the line of its reference.';
+comment on function trunq._above_reference is 'An error without the line of its reference.';
 
 create or replace function trunq._brief(p_error text) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -215,4 +204,4 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select split_part(p_error, E'\n', 1)
     || case when trunq._reference_of(p_error) is null or strpos(p_error, E'\n') = 0 then '' else E'\n' || split_part(p_error, E'\n', -1) end
 $$;
-comment on function trunq._brief(text) is 'The first line of an error, and the line of its reference.';
+comment on function trunq._brief is 'The first line of an error, and the line of its reference.';

@@ -40,4 +40,4 @@ begin
     return next;
   end if;
 end $$;
-comment on function trunq._warn_unreachable(trunq.queue) is 'Says when rows lie in a log that no position will reach, because they brought their own transaction ids.';
+comment on function trunq._warn_unreachable is 'Says when rows lie in a log that no position will reach, because they brought their own transaction ids.';

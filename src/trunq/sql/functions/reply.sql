@@ -17,10 +17,6 @@ declare
   v_now timestamptz := trunq.clock();
   v_never jsonb;
 begin
-  if trunq._goes_through(p_queue, 'list_replies') then
-    return query execute trunq._through(p_queue, 'list_replies', 'p_ids', p_ids::text, 'p_subscription', p_subscription, 'p_check', p_check::text);
-    return;
-  end if;
   if p_ids is null or array_position(array(select unnest(p_ids)), null) is not null then
     perform trunq._fail('TQ005', 'replies are asked for by the ids of messages, not null', format('select * from trunq.list_replies(%L, array[42])', p_queue));
   elsif cardinality(p_ids) > trunq._limit('awaited_messages') then
@@ -46,15 +42,15 @@ begin
     join trunq.reply r on r.subscription_id = v_sub.subscription_id and r.id = u.id and r.expires_at > v_now
     order by r.id;
 end $$;
-comment on function trunq.list_replies(text, bigint[], text, boolean) is
-  'The final answers of a shared subscription to messages that were published as awaited (option awaited), as far as there are any. outcome: success, rejected, failed (after its last attempt), timed_out (likewise), lease_expired, expired, cancelled or replaced; error: what the one who waits may know: the reason of a rejection, the first line of an error, with success why the result is not here; reference and public: those of the error. p_check: messages that will never have a reply are refused; it searches the log, so not each time. Replies are notified on the channel trunq.reply_channel.
+comment on function trunq.list_replies is
+  'The final answers of a shared subscription to messages that were published as awaited (option awaited), as far as there are any: it does not wait. outcome: success, rejected, failed (after its last attempt), timed_out (likewise), lease_expired, expired, cancelled or replaced; error: what the one who waits may know: the reason of a rejection, the first line of an error, with success why the result is not here; reference and public: those of the error. p_check, unless false: messages that will never have a reply are refused; it searches the log, so not each time. Replies are notified on the channel trunq.reply_channel.
 Returns: a row for each that has a reply.
 Raises: TQ001, TQ002, TQ007 with p_check, TQ011; TQ005 for a message that nobody published as awaited, one that this transaction published, or more than 10,000; TQ013 for one that is nowhere, or whose reply is gone.';
 
 create or replace function trunq.reply_channel(p_queue text) returns text
 language sql stable as $$ select pg_catalog.concat('trunq_', (trunq._find_queue(p_queue)).queue_id, '_reply') $$;
-comment on function trunq.reply_channel(text) is
-  'The NOTIFY channel on which a queue tells of replies (trunq.list_replies); payload: the ids of their messages with spaces between, or nothing for many.
+comment on function trunq.reply_channel is
+  'The channel to LISTEN on, where a queue tells of replies (trunq.list_replies); payload: the ids of their messages with spaces between, or nothing for many.
 Raises: TQ001.';
 
 create or replace function trunq._find_unreplied(p_sub trunq.subscription, p_ids bigint[]) returns jsonb
@@ -93,7 +89,7 @@ begin
   end loop;
   return null;
 end $$;
-comment on function trunq._find_unreplied(trunq.subscription, bigint[]) is
+comment on function trunq._find_unreplied is
   'The first of these messages that will never have a reply, and why; null: there is none.';
 
 create or replace function trunq._wishes(p_queue trunq.queue, p_subscription_id integer, p_ids bigint[])
@@ -121,14 +117,14 @@ begin
     group by w.id
   $q$, v_rows.query) using p_ids, p_queue.queue_id, p_subscription_id, v_txid;
 end $$;
-comment on function trunq._wishes(trunq.queue, integer, bigint[]) is
+comment on function trunq._wishes is
   'Of messages, wherever they are: whether they were published as awaited, and by the transaction that asks.';
 
 create or replace function trunq._reply_time(p_options jsonb) returns interval
 language sql immutable as $$
   select pg_catalog.make_interval(secs => coalesce(nullif(p_options operator(pg_catalog.->>) 'awaited', 'true'), '3600')::double precision)
 $$;
-comment on function trunq._reply_time(jsonb) is 'How long the reply to a message with these options is kept.';
+comment on function trunq._reply_time is 'How long the reply to a message with these options is kept.';
 
 create or replace function trunq._reply(
   p_queue_id integer, p_subscription_id integer, p_ids bigint[], p_outcome text, p_errors text[], p_now timestamptz, p_options jsonb default null
@@ -142,7 +138,7 @@ begin
     set outcome = excluded.outcome, result = null, error = excluded.error, replied_at = excluded.replied_at, expires_at = excluded.expires_at;
   perform trunq._tell_replies(p_queue_id, p_ids);
 end $$;
-comment on function trunq._reply(integer, integer, bigint[], text, text[], timestamptz, jsonb) is
+comment on function trunq._reply is
   'Writes the replies to awaited messages that did not succeed.';
 
 create or replace function trunq._tell_replies(p_queue_id integer, p_ids bigint[]) returns void
@@ -153,7 +149,7 @@ begin
     perform pg_notify(format('trunq_%s_reply', p_queue_id), case when cardinality(p_ids) <= 100 then array_to_string(p_ids, ' ') else '' end);
   end if;
 end $$;
-comment on function trunq._tell_replies(integer, bigint[]) is 'Notifies those who wait for replies; of many it names none, and all look.';
+comment on function trunq._tell_replies is 'Notifies those who wait for replies; of many it names none, and all look.';
 
 create or replace function trunq._reply_dead() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -165,8 +161,8 @@ begin
     new.died_at, new.options);
   return null;
 end $$;
-revoke execute on function trunq._reply_dead() from public;
-comment on function trunq._reply_dead() is 'After an awaited message died: writes the reply.';
+revoke execute on function trunq._reply_dead from public;
+comment on function trunq._reply_dead is 'After an awaited message died: writes the reply.';
 
 do $$
 begin
@@ -182,7 +178,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan =
     -- One that was requeued, and goes back, has the reply of its former life.
     and exists (select from trunq.dead d where d.queue_id = r.queue_id and d.subscription_id = r.subscription_id and d.id = r.id)
 $$;
-comment on function trunq._reply_timed_out(integer, bigint[]) is 'Messages died because they took too long: says so in the replies just written.';
+comment on function trunq._reply_timed_out is 'Messages died because they took too long: says so in the replies just written.';
 
 create or replace function trunq._forget_replies(p_queue_id integer, p_now timestamptz) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -196,4 +192,4 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
-comment on function trunq._forget_replies(integer, timestamptz) is 'Deletes replies whose time is over, at most 1,000. Returns: how many.';
+comment on function trunq._forget_replies is 'Deletes replies whose time is over, at most 1,000. Returns: how many.';

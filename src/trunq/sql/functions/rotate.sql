@@ -70,8 +70,8 @@ begin
   where r.queue_id = v_queue.queue_id and r.name = f.name;
   return case when v_is_busy then null else 0 end;
 end $$;
-comment on function trunq.rotate(text) is
-  'Empties one table of one old segment in which nothing is needed. Call it several times a span (trunq.list_queues).
+comment on function trunq.rotate is
+  'Empties one table of one old segment in which nothing is needed. Call it several times a span (trunq.list_queues), with READ COMMITTED and in a transaction of its own.
 Returns: 1 when it did, or moved cursors out of the way first (call again at once); 0 when there is nothing to do; null when somebody was in the way (call again within a second).
 Raises: TQ001, TQ007.
 Locks: that segment, exclusively, waiting 5 ms for it, up to 80 ms when that was refused before; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';
@@ -80,12 +80,12 @@ create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) re
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select floor(date_part('epoch', p_at))::bigint / extract(epoch from p_queue.span)::bigint
 $$;
-comment on function trunq._turn(trunq.queue, timestamptz) is
+comment on function trunq._turn is
   'The number of the span a time lies in, by full seconds as the segment of a row is (trunq._segment).';
 
 create or replace function trunq._segment_at(p_queue trunq.queue, p_at timestamptz) returns smallint
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
-comment on function trunq._segment_at(trunq.queue, timestamptz) is 'The segment that rows of a time lie in.';
+comment on function trunq._segment_at is 'The segment that rows of a time lie in.';
 
 create or replace function trunq._old_segments(p_queue trunq.queue) returns table (segment integer, is_old boolean, reason text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -113,7 +113,7 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq._old_segments(trunq.queue) is
+comment on function trunq._old_segments is
   'The segments that may be emptied, the oldest first. is_old: its last turn ended longer ago than the retention; without, only its log is too much. reason: the limit of the queue (time or size) behind which it is emptied though subscriptions need it.';
 
 create or replace function trunq._has_rows(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
@@ -122,7 +122,7 @@ begin
   -- Rolled-back rows count: their space is wanted back too. One page is what an empty BRIN keeps, so look at the heap alone.
   return pg_relation_size(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, p_segment))::regclass) > 0;
 end $$;
-comment on function trunq._has_rows(trunq.queue, text, integer) is 'Whether a segment takes space, rolled-back rows and those not yet committed included.';
+comment on function trunq._has_rows is 'Whether a segment takes space, rolled-back rows and those not yet committed included.';
 
 create or replace function trunq._empty_log(p_queue trunq.queue, p_segment integer, p_reason text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -148,7 +148,7 @@ begin
   end if;
   return trunq._truncate(p_queue, 'log', p_segment, p_seen => v_seen, p_tick_id => trunq._first_tick_after(p_queue, p_segment));
 end $$;
-comment on function trunq._empty_log(trunq.queue, integer, text) is 'Empties a segment of the log, or moves idle readers out of its way; with p_reason, though it is needed.
+comment on function trunq._empty_log is 'Empties a segment of the log, or moves idle readers out of its way; with p_reason, though it is needed.
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._empty_leases(p_queue trunq.queue, p_segment integer) returns integer
@@ -170,7 +170,7 @@ begin
   end if;
   return trunq._truncate(p_queue, 'lease', p_segment, p_subscriptions => v_subscriptions, p_newest => v_newest);
 end $$;
-comment on function trunq._empty_leases(trunq.queue, integer) is 'Empties a segment of the leases, or carries cursors out of it first.
+comment on function trunq._empty_leases is 'Empties a segment of the leases, or carries cursors out of it first.
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._truncate(
@@ -223,7 +223,7 @@ exception when lock_not_available or object_in_use then
   end if;
   return null;
 end $$;
-comment on function trunq._truncate(trunq.queue, text, integer, pg_snapshot, bigint, integer[], bigint[]) is
+comment on function trunq._truncate is
   'Empties one table of one segment that nobody needed when it was looked at. p_seen: what was looked at of the log, and p_tick_id: the first tick that stays in reach; p_newest: the newest lease of each subscription that was looked at.
 Returns: 1, or null when the lock was not to be had, or something came in.';
 
@@ -239,7 +239,7 @@ begin
   end if;
   return 5;
 end $$;
-comment on function trunq._patience(integer, text) is
+comment on function trunq._patience is
   'How many milliseconds rotation waits for a lock: 5, and for one that was refused before 10, 20, 40, 80, each once fifty times the previous wait has passed.';
 
 create or replace function trunq._note_refusal(p_queue_id integer, p_name text, p_waited integer) returns void
@@ -254,7 +254,7 @@ begin
 exception when lock_not_available then
   null;  -- another rotates, and notes it
 end $$;
-comment on function trunq._note_refusal(integer, text, integer) is 'Notes that rotation did not get a lock within so many milliseconds: of a segment, or of the queue.';
+comment on function trunq._note_refusal is 'Notes that rotation did not get a lock within so many milliseconds: of a segment, or of the queue.';
 
 create or replace function trunq._readers(p_queue trunq.queue)
 returns table (
@@ -274,7 +274,7 @@ begin
     where s.queue_id = ($1).queue_id
   $q$, p_queue.lease_table) using p_queue;
 end $$;
-comment on function trunq._readers(trunq.queue) is
+comment on function trunq._readers is
   'Each subscription with its newest lease (0: none) and the position from which it needs the messages.';
 
 create or replace function trunq._repeatable(p_queue trunq.queue, p_sub trunq.subscription) returns pg_snapshot
@@ -289,7 +289,7 @@ begin
     where t.queue_id = p_queue.queue_id and t.tick_id < v_tick_id and t.tick_id >= p_queue.reachable_tick_id
     order by t.tick_id desc limit 1), v_floor);
 end $$;
-comment on function trunq._repeatable(trunq.queue, trunq.subscription) is
+comment on function trunq._repeatable is
   'The snapshot an exclusive subscription needs all after: of the tick before its position, because a reader elsewhere may have to repeat its last batch.';
 
 create or replace function trunq._needing(p_queue trunq.queue, p_segment integer) returns integer[]
@@ -318,7 +318,7 @@ begin
   end if;
   return v_needing;
 end $$;
-comment on function trunq._needing(trunq.queue, integer) is
+comment on function trunq._needing is
   'The subscriptions that have not read every message of this segment of the log. By index probes alone.';
 
 create or replace function trunq._is_held(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
@@ -361,7 +361,7 @@ begin
   end if;
   return v_held;
 end $$;
-comment on function trunq._is_held(trunq.queue, text, integer) is
+comment on function trunq._is_held is
   'Whether an open lease needs a segment of the log, or lies in one of the leases. Which messages open batches need, _needing tells.';
 
 create or replace function trunq._first_tick_after(p_queue trunq.queue, p_segment integer) returns bigint
@@ -387,7 +387,7 @@ begin
   $q$, v_name) into v_tick_id using p_queue.queue_id, p_queue.reachable_tick_id, v_last;
   return coalesce(v_tick_id, (select max(t.tick_id) + 1 from trunq.tick t where t.queue_id = p_queue.queue_id));
 end $$;
-comment on function trunq._first_tick_after(trunq.queue, integer) is
+comment on function trunq._first_tick_after is
   'The first tick that sees every message of a segment, the next one to be cut if there is none: it stays in reach when the segment is emptied. The caller holds the lock of the queue''s ticks.';
 
 create or replace function trunq._move_idle(p_queue trunq.queue, p_subscriptions integer[]) returns integer
@@ -424,7 +424,7 @@ begin
   end loop;
   return case when v_moved > 0 then 1 when v_is_busy then null else 0 end;
 end $$;
-comment on function trunq._move_idle(trunq.queue, integer[]) is
+comment on function trunq._move_idle is
   'Moves the cursors of shared subscriptions that have nothing to read, at most ten. They stay where their last message was, and would hold every segment.
 Returns: 1, 0 or null, as rotate does.';
 
@@ -466,7 +466,7 @@ begin
   end loop;
   return case when v_moved > 0 then 1 when v_is_busy then null else 0 end;
 end $$;
-comment on function trunq._carry_cursors(trunq.queue, integer, integer[]) is
+comment on function trunq._carry_cursors is
   'Copies the cursors of these subscriptions out of a segment of leases, at most ten. An open batch stays, and keeps it.
 Returns: 1, 0 or null, as rotate does.';
 
@@ -488,4 +488,4 @@ begin
   $q$, p_queue.lease_table, p_queue.lease_sequence)
   using p_subscription_id, p_lo, p_hi, p_last_txid, p_last_id, p_segment;
 end $$;
-comment on function trunq._carry_cursor(trunq.queue, integer, smallint, pg_snapshot, pg_snapshot, xid8, bigint) is 'Writes a position again, as an empty lease in another segment.';
+comment on function trunq._carry_cursor is 'Writes a position again, as an empty lease in another segment.';

@@ -72,20 +72,20 @@ begin
   return jsonb_build_object('action', 'plan', 'snapshot', trunq.snapshot()::text, 'state', v_pipeline.state, 'done', v_pipeline.done,
     'plan_hash', trunq._hash_plan(v_pipeline)) || trunq._tell_pipeline(v_pipeline);
 end $$;
-comment on function trunq._open_run(text, bigint, jsonb, boolean, interval) is
+comment on function trunq._open_run is
   'What whoever has a message that asks for a run is to do: answer (the run is over), take (this run is open, or is to be settled), wait (somebody is at it, or the pipeline is paused) or plan a slice. infinity as a pause is 10 seconds here.';
 
 create or replace function trunq._take_run(p_pipeline trunq.pipeline, p_run trunq.pipeline_run) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select jsonb_build_object('action', 'take', 'run', trunq._tell_run(p_run), 'state', p_pipeline.state) || trunq._tell_pipeline(p_pipeline)
 $$;
-comment on function trunq._take_run(trunq.pipeline, trunq.pipeline_run) is 'Has somebody take up a run.';
+comment on function trunq._take_run is 'Has somebody take up a run.';
 
 create or replace function trunq._tell_pipeline(p_pipeline trunq.pipeline) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select jsonb_build_object('identity', p_pipeline.identity, 'definition', p_pipeline.definition, 'sink_hash', trunq._hash_sink(p_pipeline), 'marked', p_pipeline.marked)
 $$;
-comment on function trunq._tell_pipeline(trunq.pipeline) is 'What whoever works on a run is to know of its pipeline.';
+comment on function trunq._tell_pipeline is 'What whoever works on a run is to know of its pipeline.';
 
 create or replace function trunq._begin_run(
   p_pipeline text, p_message_id bigint, p_slice jsonb, p_snapshot text, p_done bigint, p_payload jsonb default null, p_backfill boolean default false,
@@ -106,7 +106,7 @@ begin
   returning * into v_run;
   return case when found then trunq._tell_run(v_run) end;
 end $$;
-comment on function trunq._begin_run(text, bigint, jsonb, text, bigint, jsonb, boolean, uuid, text, interval, bigint) is
+comment on function trunq._begin_run is
   'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink those of p_plan_hash; null when another has begun meanwhile, or one of them was set.';
 
 create or replace function trunq._note_nothing(p_pipeline text, p_done bigint, p_state jsonb, p_plan_hash bigint) returns void
@@ -114,20 +114,20 @@ language sql set search_path = pg_catalog, pg_temp as $$
   update trunq.pipeline p set state = p_state where p.name = p_pipeline and p.done = p_done and trunq._hash_plan(p) = p_plan_hash
     and not exists (select from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is null)
 $$;
-comment on function trunq._note_nothing(text, bigint, jsonb, bigint) is
+comment on function trunq._note_nothing is
   'The source has nothing new up to this state: the next look begins there, unless the state, the source or the sink was set while this one looked (they had p_plan_hash).';
 
 create or replace function trunq._hash_plan(p_pipeline trunq.pipeline) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select hashtextextended(concat_ws(' ', p_pipeline.state, p_pipeline.definition->'source', p_pipeline.definition->'sink'), 0)
 $$;
-comment on function trunq._hash_plan(trunq.pipeline) is 'By which state, source and sink are known again, of which a slice was planned: what goes through Python may come back with fewer digits.';
+comment on function trunq._hash_plan is 'By which state, source and sink are known again, of which a slice was planned: what goes through Python may come back with fewer digits.';
 
 create or replace function trunq._hash_sink(p_pipeline trunq.pipeline) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select hashtextextended(p_pipeline.definition->>'sink', 0)
 $$;
-comment on function trunq._hash_sink(trunq.pipeline) is 'By which the sink is known again that a run was committed to.';
+comment on function trunq._hash_sink is 'By which the sink is known again that a run was committed to.';
 
 create or replace function trunq._try_run(p_run_id bigint) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -141,7 +141,7 @@ begin
   insert into trunq.pipeline_attempt (attempt, run_id, begun_at) values (v_attempt, p_run_id, trunq.clock());
   return v_attempt;
 end $$;
-comment on function trunq._try_run(bigint) is
+comment on function trunq._try_run is
   'Begins an attempt at an open run: a random number, so that a database that was set back makes none that a sink has; null when the run is over.';
 
 create or replace function trunq._hold_run(p_run_id bigint, p_holder bigint, p_progress jsonb, p_hold_for interval default '30 seconds') returns text
@@ -153,7 +153,7 @@ begin
   where r.run_id = p_run_id and r.ended_at is null and r.holder = p_holder returning r.* into v_run;
   return case when not found then 'over' when v_run.is_cancelled then 'cancelled' end;
 end $$;
-comment on function trunq._hold_run(bigint, bigint, jsonb, interval) is
+comment on function trunq._hold_run is
   'Who is at a run says so, and how far it is. over: the run has ended or another is at it; cancelled: it is to be given up; null: go on.';
 
 create or replace function trunq._let_go(p_run_id bigint, p_holder bigint, p_error text default null, p_has_failed boolean default true) returns void
@@ -163,7 +163,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
   from (select (p_error is not null and p_has_failed)::integer as failed) f
   where r.run_id = p_run_id and (r.holder = p_holder and r.ended_at is null or not r.is_settled)
 $$;
-comment on function trunq._let_go(bigint, bigint, text, boolean) is
+comment on function trunq._let_go is
   'Who was at a run is not any more: others need not wait. p_error: why; p_has_failed: and that is a failure.';
 
 create or replace function trunq._note_crash(p_pipeline text, p_message_id bigint, p_error text) returns integer
@@ -174,7 +174,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
   where p.name = p_pipeline and r.pipeline_id = p.pipeline_id and r.ended_at is null and r.holder = p_message_id
   returning r.crashes
 $$;
-comment on function trunq._note_crash(text, bigint, text) is
+comment on function trunq._note_crash is
   'The process that was at a run for a message crashed.
 Returns: how often that has happened to the run; null when it was not at one.';
 
@@ -196,7 +196,7 @@ begin
   where a.attempt = p_attempt;
   return found;
 end $$;
-comment on function trunq._stage_run(bigint, text[], bigint, bigint, bigint, jsonb) is
+comment on function trunq._stage_run is
   'All rows of an attempt are staged: what the run becomes if the sink takes it.
 Returns: false when the run is over, and the sink is to take nothing of this attempt.';
 
@@ -240,7 +240,7 @@ begin
     and r.run_id <= (select o.run_id from trunq.pipeline_run o where o.pipeline_id = v_pipeline.pipeline_id order by o.run_id desc offset 1000 limit 1);
   return trunq._tell_run(v_run);
 end $$;
-comment on function trunq._finish_run(bigint, bigint, bigint, bigint) is
+comment on function trunq._finish_run is
   'Ends, or settles, a run as its sink says: with the attempt that it holds, or (0) with none, since the run was given up. State, counts and quarantine are that attempt''s; pipelines that run after it get their message. A run that has ended stays as it is. p_number: the run that the sink holds; p_sink_hash: which sink that is.
 Returns: the run; with "is_lost" when the sink holds another run, or an attempt, that this database knows nothing of: that is noted, and nothing ends.';
 
@@ -248,7 +248,7 @@ create or replace function trunq._note_sink(p_run_id bigint, p_number bigint) re
 language sql set search_path = pg_catalog, pg_temp as $$
   update trunq.pipeline_run r set sink_number = p_number where r.run_id = p_run_id returning trunq._tell_run(r) || '{"is_lost": true}'
 $$;
-comment on function trunq._note_sink(bigint, bigint) is 'Notes which run the sink of a run holds, where this database does not expect it: one of the two was set back.';
+comment on function trunq._note_sink is 'Notes which run the sink of a run holds, where this database does not expect it: one of the two was set back.';
 
 create or replace function trunq._settle_run(p_pipeline trunq.pipeline, p_run trunq.pipeline_run) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -265,7 +265,7 @@ begin
     from unnest(p_pipeline.followers) f;
   end if;
 end $$;
-comment on function trunq._settle_run(trunq.pipeline, trunq.pipeline_run) is 'What follows from a run that its sink has taken.';
+comment on function trunq._settle_run is 'What follows from a run that its sink has taken.';
 
 create or replace function trunq._note_files(p_run trunq.pipeline_run) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
@@ -273,7 +273,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
   select p_run.pipeline_id, f->>0, (f->>1)::bigint, (f->>2)::bigint, p_run.number from jsonb_array_elements(p_run.slice->'files') f
   on conflict do nothing
 $$;
-comment on function trunq._note_files(trunq.pipeline_run) is 'No further run reads the files of this one.';
+comment on function trunq._note_files is 'No further run reads the files of this one.';
 
 create or replace function trunq._find_new_files(p_pipeline text, p_files jsonb, p_limit integer default null) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -284,14 +284,14 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
       where p.name = p_pipeline and k.path = f->>0 and k.size = (f->>1)::bigint and k.modified_at = (f->>2)::bigint)
     order by at limit p_limit) n
 $$;
-comment on function trunq._find_new_files(text, jsonb, integer) is 'Of files (path, size, time in nanoseconds) those that no run of the pipeline has read.';
+comment on function trunq._find_new_files is 'Of files (path, size, time in nanoseconds) those that no run of the pipeline has read.';
 
 create or replace function trunq._find_changed_files(p_pipeline text, p_files jsonb) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(jsonb_agg(f->>0 order by at), '[]') from jsonb_array_elements(p_files) with ordinality g(f, at)
   where exists (select from trunq.pipeline_file k join trunq.pipeline p on p.pipeline_id = k.pipeline_id where p.name = p_pipeline and k.path = f->>0)
 $$;
-comment on function trunq._find_changed_files(text, jsonb) is 'Of files that no run of the pipeline has read, the paths of those that one has read as they were before.';
+comment on function trunq._find_changed_files is 'Of files that no run of the pipeline has read, the paths of those that one has read as they were before.';
 
 create or replace function trunq._tell_run(p_run trunq.pipeline_run) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -299,7 +299,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     'outcome', p_run.outcome, 'rows_in', p_run.rows_in, 'rows_out', p_run.rows_out, 'rows_bad', p_run.rows_bad, 'slice', p_run.slice, 'payload', p_run.payload,
     'is_cancelled', p_run.is_cancelled)
 $$;
-comment on function trunq._tell_run(trunq.pipeline_run) is 'A run as an object, for who works on it.';
+comment on function trunq._tell_run is 'A run as an object, for who works on it.';
 
 create or replace function trunq.cancel_pipeline(p_pipeline text, p_backfill bigint default 0) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -320,7 +320,7 @@ begin
   end if;
   return true;
 end $$;
-comment on function trunq.cancel_pipeline(text, bigint) is
+comment on function trunq.cancel_pipeline is
   'Cancels the open run of a pipeline, or of a backfill of it: it brings nothing, the state stays, and the next run reads from there. One that nobody is at ends at once; who is at one hears of it and ends it, or, if that one died, it is cancelled again after 30 seconds. What is in the sink already is not taken back: such a run ends as done, as soon as somebody looks. A continuous pipeline is paused as well, until it is resumed.
 Returns: false when no run is open.
 Raises: TQ030.
@@ -347,7 +347,7 @@ begin
   perform trunq._give_up_run(v_run, 'skipped');
   return jsonb_build_object('number', v_run.number, 'slice', v_run.slice - 'after', 'before', v_pipeline.state, 'after', v_run.slice->'after');
 end $$;
-comment on function trunq.skip_pipeline(text) is
+comment on function trunq.skip_pipeline is
   'Gives up the open run of a pipeline with its rows: it ends at once as skipped, and the next run begins behind its slice, so nothing of that arrives, ever. Who is at it hears of it. If its sink has taken it already, it ends as done.
 Returns: the number of the run and its slice, which says what is left out: files, or what the source has between the states before and after; null when no run is open. list_runs shows it later.
 Raises: TQ030; TQ031 where only the end of a run tells what it has read (http, python, rows of the quarantine).
@@ -362,7 +362,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
   update trunq.pipeline p set done = p_run.number, asked = array_remove(p.asked, p_run.message_id) where p.pipeline_id = p_run.pipeline_id and p_run.backfill = 0;
   select trunq._call_runners();
 $$;
-comment on function trunq._give_up_run(trunq.pipeline_run, text) is 'Ends a run here; its sink is asked by whoever comes next.';
+comment on function trunq._give_up_run is 'Ends a run here; its sink is asked by whoever comes next.';
 
 create or replace function trunq.accept_pipeline(p_pipeline text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -387,7 +387,7 @@ begin
   where p.pipeline_id = v_pipeline.pipeline_id;
   return v_run.sink_number;
 end $$;
-comment on function trunq.accept_pipeline(text) is
+comment on function trunq.accept_pipeline is
   'Goes on with a pipeline whose sink holds another run than this database knows, because one of the two was set back (a failover, a backup), as a runner has found: from the state that this database has, or that you have set before. What the sink has of runs that are lost here comes again, twice where the sink appends; what the sink has lost does not come again by itself.
 Returns: the run that the sink holds; null when there is nothing to accept.
 Raises: TQ030.
@@ -412,7 +412,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     and not exists (select from trunq.pipeline_file f where f.pipeline_id = p.pipeline_id)
   order by 3
 $$;
-comment on function trunq._warn_pipelines(text) is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds an unexpected run; and files that never came.';
+comment on function trunq._warn_pipelines is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds an unexpected run; and files that never came.';
 
 create or replace function trunq.list_runs(p_pipeline text default null, p_chain uuid default null, p_limit integer default 100)
 returns table (
@@ -432,6 +432,6 @@ begin
     where (p_pipeline is null or p.name = p_pipeline) and (p_chain is null or r.chain = p_chain)
     order by r.run_id desc limit p_limit;
 end $$;
-comment on function trunq.list_runs(text, uuid, integer) is
-  'Runs, newest first: of a pipeline, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0.
+comment on function trunq.list_runs is
+  'Runs, newest first, p_limit of them at most (100): of a pipeline, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0.
 Raises: TQ005, TQ030.';

@@ -49,7 +49,7 @@ begin
   perform trunq._call_leader();
   return v_is_made;
 end $$;
-comment on function trunq.create_schedule(text, text, jsonb, text, text, interval, timestamptz, text, text, text, text, jsonb, smallint, jsonb, interval, timestamptz[]) is
+comment on function trunq.create_schedule is
   'Makes a schedule, or changes the one of that name to what is given; what is left out gets its default. It has p_cron, whose times in p_zone (default: UTC) are p_due_times, computed by whoever calls; or p_every, counted from p_start_at (default: now). p_missed, of times that are over when somebody fires again: skip, one (default: the last of them) or all. p_overlap: allow (default), or skip, which leaves a time out while a shared subscription has not finished the last message. It publishes as trunq.publish does. A pause stays, and so does the next time where cron text, zone, interval and start are as before.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ006, TQ017.
@@ -81,7 +81,7 @@ begin
   end loop;
   perform trunq._call_leader();
 end $$;
-comment on function trunq.sync_schedules(jsonb, text) is
+comment on function trunq.sync_schedules is
   'Makes the schedules of a source equal to a list of objects with the arguments of trunq.create_schedule, by their names without p_. Those that a former list of this source had are deleted; others are left alone. All of it or nothing.
 Returns: one row a schedule that was created, changed or deleted.
 Raises: as create_schedule; TQ017 also for a name that is there twice, or that a schedule of another source has.
@@ -94,8 +94,8 @@ begin
   perform trunq._check_pause(format('schedule "%s"', p_schedule), p_until);
   update trunq.schedule s set paused_until = p_until where s.name = p_schedule;
 end $$;
-comment on function trunq.pause_schedule(text, timestamptz) is
-  'Fires no time of a schedule before p_until (infinity: until it is resumed). Its times are skipped and do not come again.
+comment on function trunq.pause_schedule is
+  'Fires no time of a schedule before p_until (left out: until it is resumed). Its times are skipped and do not come again.
 Raises: TQ016; TQ005 for a time that is over.
 Locks: the schedule.';
 
@@ -113,7 +113,7 @@ begin
   perform trunq._call_leader();
   return coalesce(v_schedule.paused_until > v_now, false);
 end $$;
-comment on function trunq.resume_schedule(text) is
+comment on function trunq.resume_schedule is
   'Ends the pause of a schedule. What was due during it is skipped.
 Returns: false when it was not paused.
 Raises: TQ016.
@@ -127,7 +127,7 @@ begin
   end if;
   delete from trunq.schedule s where s.name = p_schedule;
 end $$;
-comment on function trunq.delete_schedule(text) is
+comment on function trunq.delete_schedule is
   'Deletes a schedule and the history of its runs. The messages it published stay.
 Raises: TQ016; TQ017 for the trigger of a pipeline.
 Locks: the schedule.';
@@ -155,7 +155,7 @@ begin
     from trunq.schedule s join trunq.queue q on q.queue_id = s.queue_id
     where p_queue is null or q.name = p_queue order by s.name;
 end $$;
-comment on function trunq.list_schedules(text) is
+comment on function trunq.list_schedules is
   'Schedules by name, of one queue or all. source: the list it was made from, null: none; paused_until null: until it is resumed; last_due, last_id: the newest time that was fired or skipped, and the newest message; due_times: how many are computed ahead, null with every; error: why its next time could not be fired, which is tried again.
 Raises: TQ001.';
 
@@ -172,8 +172,8 @@ begin
   end if;
   return array(select trunq._step(v_schedule.next_due, v_schedule.every, n) from generate_series(0, p_limit - 1) n);
 end $$;
-comment on function trunq.preview_schedule(text, integer) is
-  'When a schedule is due next, as far as that is computed ahead: at most 1,000 times.
+comment on function trunq.preview_schedule is
+  'When a schedule is due next, as far as that is computed ahead: p_limit times (10), at most 1,000. In Python, trunq.schedule.due_times tells the same of a cron text.
 Raises: TQ005, TQ016.';
 
 create or replace function trunq.list_schedule_runs(p_schedule text, p_limit integer default 100, p_before timestamptz default null)
@@ -188,8 +188,8 @@ begin
     where r.schedule_id = v_schedule.schedule_id and (p_before is null or r.due_at < p_before)
     order by r.due_at desc limit p_limit;
 end $$;
-comment on function trunq.list_schedule_runs(text, integer, timestamptz) is
-  'What became of the times of a schedule, newest first, the newest 1,000 rows. id: the message; skipped: why there is none: missed (it was over before somebody fired), overlap or paused. Times skipped one after the other for one reason share a row, from due_at to last_due_at; error: why they could not be fired when they were due. p_before: the smallest due_at of the page before.
+comment on function trunq.list_schedule_runs is
+  'What became of the times of a schedule, newest first, p_limit rows at most (100) of the newest 1,000. id: the message; skipped: why there is none: missed (it was over before somebody fired), overlap or paused. Times skipped one after the other for one reason share a row, from due_at to last_due_at; error: why they could not be fired when they were due. p_before: the smallest due_at of the page before.
 Raises: TQ005, TQ016.';
 
 create or replace function trunq._find_schedule(p_schedule text) returns trunq.schedule
@@ -204,7 +204,7 @@ begin
   end if;
   return v_schedule;
 end $$;
-comment on function trunq._find_schedule(text) is 'A schedule by its name, or TQ016.';
+comment on function trunq._find_schedule is 'A schedule by its name, or TQ016.';
 
 create or replace function trunq._check_schedule(p_new trunq.schedule, p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -239,7 +239,7 @@ begin
   -- Raises what cannot be an option.
   perform trunq._options(p_new.options, p_new.max_age);
 end $$;
-comment on function trunq._check_schedule(trunq.schedule, trunq.queue) is 'Refuses what cannot be a schedule (TQ017), or could not be published (TQ005, TQ006).';
+comment on function trunq._check_schedule is 'Refuses what cannot be a schedule (TQ017), or could not be published (TQ005, TQ006).';
 
 create or replace function trunq._check_due_times(p_new trunq.schedule, p_due_times timestamptz[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -268,7 +268,7 @@ begin
     perform trunq._fail('TQ017', format('%s: p_due_times is a list of at most 10000 times before the year 10000', v_what));
   end if;
 end $$;
-comment on function trunq._check_due_times(trunq.schedule, timestamptz[]) is 'Refuses (TQ017) a cron text without times, a zone that does not exist, and times that are none.';
+comment on function trunq._check_due_times is 'Refuses (TQ017) a cron text without times, a zone that does not exist, and times that are none.';
 
 create or replace function trunq._check_list(p_schedules jsonb, p_source text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -295,7 +295,7 @@ begin
     perform trunq._fail('TQ017', format('a schedule has no "%s"', left(v_wrong, 100)), 'the words are the parameters of trunq.create_schedule, without p_');
   end if;
 end $$;
-comment on function trunq._check_list(jsonb, text) is 'Refuses (TQ017) a list that trunq.sync_schedules cannot read.';
+comment on function trunq._check_list is 'Refuses (TQ017) a list that trunq.sync_schedules cannot read.';
 
 create or replace function trunq._sync_schedule(p_given jsonb, p_source text) returns text
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -321,7 +321,7 @@ begin
   v_after := trunq._find_schedule(r.schedule);
   return case when v_before.name is null then 'created' when to_jsonb(v_before) - c_moving <> to_jsonb(v_after) - c_moving then 'changed' end;
 end $$;
-comment on function trunq._sync_schedule(jsonb, text) is 'One schedule of a list. Returns: what became of it: created, changed; null: nothing.';
+comment on function trunq._sync_schedule is 'One schedule of a list. Returns: what became of it: created, changed; null: nothing.';
 
 create or replace function trunq._set_schedule(p_new trunq.schedule, p_due_times timestamptz[]) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -359,7 +359,7 @@ begin
   end if;
   return p_new.created_at is not null;
 end $$;
-comment on function trunq._set_schedule(trunq.schedule, timestamptz[]) is 'Makes or changes a schedule. Returns: whether it was made.';
+comment on function trunq._set_schedule is 'Makes or changes a schedule. Returns: whether it was made.';
 
 create or replace function trunq._set_due_times(p_schedule trunq.schedule, p_after timestamptz, p_due_times timestamptz[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -373,7 +373,7 @@ begin
   update trunq.schedule s set next_due = (select min(d.due_at) from trunq.schedule_due d where d.schedule_id = s.schedule_id)
   where s.schedule_id = p_schedule.schedule_id;
 end $$;
-comment on function trunq._set_due_times(trunq.schedule, timestamptz, timestamptz[]) is
+comment on function trunq._set_due_times is
   'Replaces the times of a schedule after p_after, whose row the caller has locked, by those given.';
 
 create or replace function trunq._list_fillable(p_fewer_than integer)
@@ -389,7 +389,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   where s.cron is not null and d.number < p_fewer_than
   order by s.name
 $$;
-comment on function trunq._list_fillable(integer) is
+comment on function trunq._list_fillable is
   'Schedules with fewer times ahead than that. Wanted are the newest 1,000 times after `after` up to `now`, and the next 1,000.';
 
 create or replace function trunq._fill_schedule(p_schedule text, p_cron text, p_zone text, p_after timestamptz, p_due_times timestamptz[]) returns boolean
@@ -405,7 +405,7 @@ begin
   perform trunq._set_due_times(v_schedule, p_after, p_due_times);
   return true;
 end $$;
-comment on function trunq._fill_schedule(text, text, text, timestamptz, timestamptz[]) is
+comment on function trunq._fill_schedule is
   'Replaces the times of a schedule after p_after; does nothing to one that was changed meanwhile.
 Returns: whether it did.';
 
@@ -414,7 +414,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_after < p_start_at then p_start_at
     else trunq._step(p_start_at, p_every, floor(extract(epoch from p_after - p_start_at) / extract(epoch from p_every)) + 1) end
 $$;
-comment on function trunq._next_step(interval, timestamptz, timestamptz) is 'The first time after p_after, counted from a start.';
+comment on function trunq._next_step is 'The first time after p_after, counted from a start.';
 
 create or replace function trunq._step(p_from timestamptz, p_every interval, p_times numeric) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -422,7 +422,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select p_from + make_interval(hours => div(s.seconds, 3600)::integer, secs => mod(s.seconds, 3600)::double precision)
   from (select p_times * extract(epoch from p_every) as seconds) s
 $$;
-comment on function trunq._step(timestamptz, interval, numeric) is 'So many intervals after a time, exactly.';
+comment on function trunq._step is 'So many intervals after a time, exactly.';
 
 create or replace function trunq._call_leader() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -431,4 +431,4 @@ begin
     perform pg_notify('trunq_schedules', '');
   end if;
 end $$;
-comment on function trunq._call_leader() is 'Has the leader ask anew when the next schedule is due, when the transaction commits.';
+comment on function trunq._call_leader is 'Has the leader ask anew when the next schedule is due, when the transaction commits.';

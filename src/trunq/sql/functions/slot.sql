@@ -18,7 +18,7 @@ language sql immutable parallel safe as $$
   select case when p_key is null then (p_id operator(pg_catalog.&) (p_slots operator(pg_catalog.-) 1))::integer
     else ('x' operator(pg_catalog.||) pg_catalog.left(pg_catalog.md5(p_key), 4))::bit(16)::integer operator(pg_catalog.&) (p_slots operator(pg_catalog.-) 1) end
 $$;
-comment on function trunq._slot(text, bigint, integer) is 'The slot of a message, by its key: the first two bytes of md5; without one, by its id.';
+comment on function trunq._slot is 'The slot of a message, by its key: the first two bytes of md5; without one, by its id.';
 
 create or replace function trunq._check_slots(p_slots integer) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -28,7 +28,7 @@ begin
       'give 16, or more where more members work at the same time; none (null) for members with whole batches');
   end if;
 end $$;
-comment on function trunq._check_slots(integer) is 'Refuses (TQ005) a number of slots that no group has; null is none.';
+comment on function trunq._check_slots is 'Refuses (TQ005) a number of slots that no group has; null is none.';
 
 create or replace function trunq._make_slots(p_queue trunq.queue, p_group trunq.subscription_group, p_tick trunq.tick) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -37,7 +37,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     jsonb_build_object('slot', n, 'slots', p_group.slots)
   from generate_series(0, p_group.slots - 1) n
 $$;
-comment on function trunq._make_slots(trunq.queue, trunq.subscription_group, trunq.tick) is 'Makes the subscriptions of a group by key.';
+comment on function trunq._make_slots is 'Makes the subscriptions of a group by key.';
 
 create or replace function trunq._set_slots(
   p_queue text, p_group text, p_mode text, p_policy trunq.policy, p_lease_time interval, p_dead_retention interval, p_filter jsonb
@@ -63,20 +63,20 @@ begin
       else p_filter || jsonb_build_object('slot', s.filter->'slot', 'slots', s.filter->'slots') end
   from trunq.queue q where q.queue_id = s.queue_id and q.name = p_queue and s.name in (select trunq._slots(p_queue, p_group));
 end $$;
-comment on function trunq._set_slots(text, text, text, trunq.policy, interval, interval, jsonb) is 'Changes the policies given of a group by key, as subscribe does.';
+comment on function trunq._set_slots is 'Changes the policies given of a group by key, as subscribe does.';
 
 create or replace function trunq._slots(p_queue text, p_group text) returns setof text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select s.name from trunq.queue q join trunq.subscription_group g on g.queue_id = q.queue_id join trunq.subscription s on s.group_id = g.group_id
   where q.name = p_queue and g.name = p_group and g.slots is not null order by s.subscription_id
 $$;
-comment on function trunq._slots(text, text) is 'The names of the slots of a group by key, in the order in which their locks are taken; none: there is no such group.';
+comment on function trunq._slots is 'The names of the slots of a group by key, in the order in which their locks are taken; none: there is no such group.';
 
 create or replace function trunq._is_split(p_queue text, p_group text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select exists (select from trunq._slots(p_queue, p_group))
 $$;
-comment on function trunq._is_split(text, text) is 'Whether this is the name of a group by key.';
+comment on function trunq._is_split is 'Whether this is the name of a group by key.';
 
 create or replace function trunq._subscription_of(p_queue text, p_subscription text, p_lease_id bigint, p_mode text default 'exclusive') returns trunq.subscription
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -101,7 +101,7 @@ begin
   end loop;
   return v_sub;
 end $$;
-comment on function trunq._subscription_of(text, text, bigint, text) is
+comment on function trunq._subscription_of is
   'A subscription by name, or that slot of a group which has this batch (the last one when none has); TQ001, TQ002, TQ011 as trunq._subscription.';
 
 create or replace function trunq._slot_window(
@@ -142,7 +142,7 @@ begin
     tick_id := v_least.tick_id; snapshot := v_least.snapshot;
   end if;
 end $$;
-comment on function trunq._slot_window(trunq.queue, trunq.subscription, bigint, pg_snapshot, integer, timestamptz, interval, bigint, interval, boolean) is
+comment on function trunq._slot_window is
   'Up to which tick the next batch of a slot goes, which has messages then; it cuts one where it must. Null: there is nothing for it, and a slot that is far behind moves on. The caller holds its lock.';
 
 create or replace function trunq._is_far(p_queue_id integer, p_tick_id bigint, p_last trunq.tick) returns boolean
@@ -151,8 +151,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select p_last.last_message_id - t.last_message_id > 1000 or p_last.created_at - t.created_at > '1 minute'
     from trunq.tick t where t.queue_id = p_queue_id and t.tick_id = p_tick_id), true)
 $$;
-comment on function trunq._is_far(integer, bigint, trunq.tick) is 'Whether a slot that has nothing to read should move on, so that nobody walks the same rows again, nor rotation waits for it.';
+comment on function trunq._is_far is 'Whether a slot that has nothing to read should move on, so that nobody walks the same rows again, nor rotation waits for it.';
 
 create or replace function trunq._member_lock(p_group_id integer, p_member text) returns integer
 language sql immutable parallel safe as $$ select (pg_catalog.hashtextextended(p_member, p_group_id) operator(pg_catalog.&) 2147483647)::integer $$;
-comment on function trunq._member_lock(integer, text) is 'The second integer of the lock of a member. Two that share a hash only pass each other over.';
+comment on function trunq._member_lock is 'The second integer of the lock of a member. Two that share a hash only pass each other over.';

@@ -64,7 +64,7 @@ begin
   -- What is new here, for those who had a role before.
   perform trunq._keep_roles(p_queue);
 end $$;
-comment on function trunq._define_queue(trunq.queue) is 'Makes the functions of a queue, like the specimen''s, its view and its triggers.';
+comment on function trunq._define_queue is 'Makes the functions of a queue, like the specimen''s, its view and its triggers.';
 
 create or replace function trunq._is_original(p_queue trunq.queue, p_function text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -74,7 +74,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     when p_function like '\_specimen\_%' then p_queue.lanes is null or not exists (
       select from pg_proc p where p.pronamespace = 'trunq_queue'::regnamespace and p.proname = '_lane' || substr(p_function, 2)) end is true
 $$;
-comment on function trunq._is_original(trunq.queue, text) is 'Whether a queue has this function of a specimen.';
+comment on function trunq._is_original is 'Whether a queue has this function of a specimen.';
 
 create or replace function trunq._has_trigger(p_queue trunq.queue, p_trigger text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -88,16 +88,17 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
           and (p_trigger <> 'put_off' or pg_get_triggerdef(t.oid) like '%checkpoint%')
           and p.pronamespace = 'trunq_queue'::regnamespace and p.proname = p_queue.name || '_' || p_trigger end)
 $$;
-comment on function trunq._has_trigger(trunq.queue, text) is 'Whether the log of a queue has a trigger of ours, which calls the function that it should.';
+comment on function trunq._has_trigger is 'Whether the log of a queue has a trigger of ours, which calls the function that it should.';
 
 create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
-  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(replace(
+  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
     regexp_replace(p_text, 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
     '_uniquespecimen', p_queue.name),
     '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
+    'false /*has_tenants*/', trunq._has_tenants(p_queue)::text),
     'true /*priorities*/', coalesce(p_queue.lanes like 'priority%', false)::text),
     '3 /*last_segment*/', (p_queue.segments - 1)::text),
     '0 /*queue_id*/', p_queue.queue_id::text),
@@ -106,16 +107,15 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     '_lanespecimen', p_queue.name),
     '_specimen', p_queue.name))
 $$;
-comment on function trunq._for_queue(trunq.queue, text) is 'SQL about the specimen, said of a queue.';
+comment on function trunq._for_queue is 'SQL about the specimen, said of a queue.';
 
 create or replace function trunq._open_code(p_queue trunq.queue, p_text text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select regexp_replace(regexp_replace(regexp_replace(p_text,
-    '/\*tenant\s(.*?)\*/', case when trunq._has_tenants(p_queue) then '\1' else '' end, 'g'),
+  select regexp_replace(regexp_replace(p_text,
     '/\*unique\s(.*?)\*/', case when p_queue.unique_policy is not null then '\1' else '' end, 'g'),
     '/\*replace\s(.*?)\*/', case when p_queue.unique_policy = 'replace' then '\1' else '' end, 'g')
 $$;
-comment on function trunq._open_code(trunq.queue, text) is 'SQL with the code that stands in comments for some queues: /*unique ...*/, /*replace ...*/, /*tenant ...*/.';
+comment on function trunq._open_code is 'SQL with the code that stands in comments for some queues: /*unique ...*/, /*replace ...*/.';
 
 create or replace function trunq._drop_functions(p_queue trunq.queue, p_old_only boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -141,4 +141,4 @@ begin
     execute format('drop function %s', v_function.signature);
   end loop;
 end $$;
-comment on function trunq._drop_functions(trunq.queue, boolean) is 'Drops the functions and the view of a queue; p_old_only: the functions that take or return something else than those of the specimen do now, as CREATE OR REPLACE cannot change that.';
+comment on function trunq._drop_functions is 'Drops the functions and the view of a queue; p_old_only: the functions that take or return something else than those of the specimen do now, as CREATE OR REPLACE cannot change that.';

@@ -23,10 +23,6 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_now timestamptz := trunq.clock();
 begin
-  if trunq._goes_through(p_queue, 'statistics') then
-    return query execute trunq._through(p_queue, 'statistics', 'p_subscription', p_subscription, 'p_kind', p_kind, 'p_last', p_last::text, 'p_per', p_per::text, 'p_by_kind', p_by_kind::text);
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -46,8 +42,8 @@ begin
       group by 1, 2, 3, 4, 5) s
     order by s.at, s.name, s.subscription, s.count desc, s.kind, s.outcome;
 end $$;
-comment on function trunq.statistics(text, text, text, interval, interval, boolean) is
-  'What the last p_last brought, by queue, subscription, kind and outcome: how many messages, and in seconds how long they ran (took) and how long they had waited from publishing to their first lease, a delay included. p_per: for each such interval, in at; null: all together. p_by_kind false: kinds together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for 90.
+comment on function trunq.statistics is
+  'What the last p_last (1 hour) brought, by queue, subscription, kind and outcome: how many messages, and in seconds how long they ran (took) and how long they had waited from publishing to their first lease, a delay included. p_per: for each such interval, a minute or more, in at; null: all together. p_by_kind false: kinds together. is_sampled: kinds and times come from a part of the messages, as there were more than 10,000 in a minute. The last minute comes 10 seconds after its end; minutes are kept for 2 days, hours for 90.
 Returns: kind null: without one; (others): beyond the fifty most frequent of a minute. Times null: nobody said them.
 Raises: TQ001, TQ005.';
 
@@ -85,8 +81,8 @@ begin
 exception when lock_not_available then
   return null;
 end $$;
-comment on function trunq.roll_up(text) is
-  'Computes the statistics of the minutes that are over, at most 60.
+comment on function trunq.roll_up is
+  'Computes the statistics of the minutes that are over, at most 60. A leader does so every 10 seconds.
 Returns: how many minutes; null when another is doing it.
 Raises: TQ001.
 Locks: its mark.';
@@ -153,7 +149,7 @@ begin
     from whole w left join share s on s.name = w.name and s.outcome = w.outcome
   $q$, p_queue.receipt_table, p_queue.lease_table, p_queue.log_table) using p_queue.queue_id, p_minute, v_share;
 end $$;
-comment on function trunq._roll_up(trunq.queue, timestamptz) is 'Computes the statistics of one minute, unless they know as much already.';
+comment on function trunq._roll_up is 'Computes the statistics of one minute, unless they know as much already.';
 
 create or replace function trunq._fold_minutes(p_queue trunq.queue, p_before timestamptz) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -164,7 +160,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     sum(g.took_sum), sum(g.waited_sum), trunq._merge(array_agg(g.took) filter (where g.took is not null)), trunq._merge(array_agg(g.waited) filter (where g.waited is not null))
   from gone g group by 1, 3, 4, 5, 6
 $$;
-comment on function trunq._fold_minutes(trunq.queue, timestamptz) is 'Makes hours of the minutes before a full hour.';
+comment on function trunq._fold_minutes is 'Makes hours of the minutes before a full hour.';
 
 create or replace function trunq._bucket(p_seconds double precision) returns integer
 language sql immutable parallel safe as $$
@@ -173,7 +169,7 @@ language sql immutable parallel safe as $$
   select case when p_seconds is not null then
     greatest(1, least(160, 1 operator(pg_catalog.+) pg_catalog.floor(pg_catalog.ln(greatest(p_seconds, 1e-6::double precision) operator(pg_catalog.*) 1e6::double precision) operator(pg_catalog./) 0.17328679513998632::double precision)::integer)) end
 $$;
-comment on function trunq._bucket(double precision) is 'The bucket of a time, null for null.';
+comment on function trunq._bucket is 'The bucket of a time, null for null.';
 
 create or replace function trunq._histogram(p_buckets integer[]) returns integer[]
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -181,18 +177,18 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   left join (select u.x, count(*)::integer n from unnest(p_buckets) u(x) where u.x is not null group by u.x) c on c.x = b
   having count(c.x) > 0
 $$;
-comment on function trunq._histogram(integer[]) is 'How many of these buckets there are of each; null for none.';
+comment on function trunq._histogram is 'How many of these buckets there are of each; null for none.';
 
 create or replace function trunq._sum(p_histogram integer[]) returns bigint
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$ select sum(n) from unnest(p_histogram) n $$;
-comment on function trunq._sum(integer[]) is 'How many a histogram holds; null for none.';
+comment on function trunq._sum is 'How many a histogram holds; null for none.';
 
 create or replace function trunq._merge(p_histograms integer[]) returns integer[]
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select array_agg(h.n order by h.b) from (
     select (u.place - 1) % 160 b, sum(u.n)::integer n from unnest(p_histograms) with ordinality u(n, place) group by 1) h
 $$;
-comment on function trunq._merge(integer[]) is 'An array of histograms as one; null for none.';
+comment on function trunq._merge is 'An array of histograms as one; null for none.';
 
 create or replace function trunq._percentile(p_histogram integer[], p_share double precision) returns double precision
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -201,4 +197,4 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     from unnest(p_histogram) with ordinality u(n, b)) h
   where h.up_to >= p_share * h.total and h.total > 0 order by h.b limit 1
 $$;
-comment on function trunq._percentile(integer[], double precision) is 'The time that a share of a histogram stays under, in seconds.';
+comment on function trunq._percentile is 'The time that a share of a histogram stays under, in seconds.';

@@ -11,13 +11,6 @@ returns table (
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('status') q cross join lateral trunq.status(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'status') then
-    return query execute trunq._through(p_queue, 'status');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -36,7 +29,7 @@ begin
       from trunq._statuses(p_queue, true) o group by o.queue, o.subscription) n
     order by n.queue, n.subscription;
 end $$;
-comment on function trunq.status(text) is
+comment on function trunq.status is
   'One row a subscription, and one a group. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed; held_for: how long ago the segment was last written to that holds its oldest message, and held_bytes: the log from there on, both for set_queue''s hold_at_most and hold_size; lost_at: when it lost messages, and nobody has accepted that; ticks_paused: nobody cuts ticks of its queue.
 Raises: TQ001.';
 
@@ -88,7 +81,7 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq._statuses(text, boolean) is 'As trunq.status, without the slots of groups, or one row for each of these.';
+comment on function trunq._statuses is 'As trunq.status, without the slots of groups, or one row for each of these.';
 
 create or replace function trunq._is_led() returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -100,21 +93,21 @@ begin
     or to_regclass('cron.job') is not null and exists (
       select from trunq.mark m where m.duty = 'summarize' and v_now - m.at between '0' and '3 minutes');
 end $$;
-comment on function trunq._is_led() is 'Whether somebody performs the duties: a leader, or pg_cron.';
+comment on function trunq._is_led is 'Whether somebody performs the duties: a leader, or pg_cron.';
 
 create or replace function trunq._filled(p_queue trunq.queue, p_table text) returns smallint[]
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(n::smallint), '{}') from generate_series(0, p_queue.segments - 1) n
   where pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, n)))) > 0
 $$;
-comment on function trunq._filled(trunq.queue, text) is
+comment on function trunq._filled is
   'The segments of a table (log, lease or receipt) that hold anything. In a query as a literal, it keeps Postgres from opening the others.';
 
 create or replace function trunq._page_count(p_queue trunq.queue, p_table text, p_segment smallint) returns bigint
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, p_segment)))) / current_setting('block_size')::integer
 $$;
-comment on function trunq._page_count(trunq.queue, text, smallint) is
+comment on function trunq._page_count is
   'How many pages a segment has. Whoever looks reads it through its queue''s table, which he may have rights on; nobody is granted segments.';
 
 create or replace function trunq._waiting(
@@ -151,7 +144,7 @@ begin
     where s.from_page is not null;
   end if;
 end $$;
-comment on function trunq._waiting(trunq.queue, integer) is
+comment on function trunq._waiting is
   'How many messages a subscription has not read yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
 
 create or replace function trunq._first_page(p_log regclass, p_segment smallint, p_txid xid8, p_id bigint) returns bigint
@@ -163,7 +156,7 @@ begin
     into v_page using p_txid, p_id;
   return v_page;
 end $$;
-comment on function trunq._first_page(regclass, smallint, xid8, bigint) is 'The page of a segment of the log that has the first row behind a place; null when there is none.';
+comment on function trunq._first_page is 'The page of a segment of the log that has the first row behind a place; null when there is none.';
 
 create or replace function trunq._estimate(p_table regclass, p_pages bigint, p_from_page bigint, p_condition text) returns numeric
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -185,7 +178,7 @@ begin
   $q$, p_table, p_condition) into v_number using p_pages - p_from_page, p_from_page, c_pages;
   return v_number;
 end $$;
-comment on function trunq._estimate(regclass, bigint, bigint, text) is
+comment on function trunq._estimate is
   'About how many rows of a table (g) of so many pages (those of a segment, which the condition names), from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
 create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
@@ -199,13 +192,13 @@ begin
     number := greatest(number, trunq._estimate(p_table, pg_relation_size(p_table) / current_setting('block_size')::integer, 0, p_condition)::bigint);
   end if;
 end $$;
-comment on function trunq._counted(regclass, text) is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
+comment on function trunq._counted is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
 
 create or replace function trunq._oldest_dead(p_queue_id integer, p_subscription_id integer) returns timestamptz
 language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
   select d.died_at from trunq.dead d where d.queue_id = p_queue_id and d.subscription_id = p_subscription_id order by d.dead_id limit 1
 $$;
-comment on function trunq._oldest_dead(integer, integer) is 'When the first of the dead messages of a subscription died.';
+comment on function trunq._oldest_dead is 'When the first of the dead messages of a subscription died.';
 
 create or replace function trunq._leased(
   p_queue trunq.queue, p_sub trunq.subscription, p_now timestamptz, out leased bigint, out workers integer, out is_estimate boolean
@@ -244,7 +237,7 @@ begin
   into leased, is_estimate, workers
   from trunq._leases(p_queue, p_sub.subscription_id, p_now - interval '1 minute', v_most) l;
 end $$;
-comment on function trunq._leased(trunq.queue, trunq.subscription, timestamptz) is
+comment on function trunq._leased is
   'How many messages are under open leases, and how many workers hold or held one within a minute; at least so many, when there are too many leases to look at.';
 
 create or replace function trunq._leases(
@@ -299,7 +292,7 @@ begin
   $q$, p_queue.lease_table, p_queue.receipt_table, v_leases, v_receipts)
   using p_subscription_id, v_mark.until, v_mark.newest, coalesce(p_since, 'infinity'), v_newest, p_limit;
 end $$;
-comment on function trunq._leases(trunq.queue, integer, timestamptz, integer) is
+comment on function trunq._leases is
   'Leases of a subscription that may be open (the reaper''s mark tells), and those that ended since a time, with the number of their messages that have no answer. With a limit: the newest so many, and as many of those that expire late.';
 
 create or replace function trunq._done(
@@ -343,5 +336,5 @@ begin
     done := done * extract(epoch from p_within) / greatest(0.001, extract(epoch from p_now - v_oldest));
   end if;
 end $$;
-comment on function trunq._done(trunq.queue, integer, timestamptz, interval) is
+comment on function trunq._done is
   'How many messages were acked within a time; when more than a thousand pages tell of it, as many as at the pace of the newest.';

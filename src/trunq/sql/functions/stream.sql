@@ -15,9 +15,6 @@ declare
   v_name text;
   v_tick trunq.tick;
 begin
-  if trunq._goes_through(p_queue, 'seek') then
-    return trunq._pass(p_queue, 'seek', 'p_subscription', p_subscription, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text, 'p_start', p_start)::bigint;
-  end if;
   perform trunq._require_read_committed('seek');
   perform trunq._subscription_of(p_queue, p_subscription, null);
   if num_nonnulls(p_tick_id, p_at, p_start) <> 1 then
@@ -44,7 +41,7 @@ begin
   end loop;
   return v_tick.tick_id;
 end $$;
-comment on function trunq.seek(text, text, bigint, timestamptz, text) is
+comment on function trunq.seek is
   'Moves an exclusive subscription, or all slots of a group, to a tick, forward or back: p_tick_id; the last at or before p_at, so that nothing since then is missed; or, with p_start, the earliest in reach or latest, which is now. An open batch ends, and its reader cannot finish it. Retries that wait stay, and come twice where it moves back.
 Returns: the tick it stands at, the messages after which it reads next.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after that tick or time are gone.
@@ -60,9 +57,6 @@ declare
   v_ids integer[];
   v_stand record;
 begin
-  if trunq._goes_through(p_queue, 'copy_position') then
-    return trunq._pass(p_queue, 'copy_position', 'p_subscription', p_subscription, 'p_like', p_like)::bigint;
-  end if;
   perform trunq._require_read_committed('copy_position');
   v_to := trunq._subscription(p_queue, p_subscription, 'exclusive');
   v_from := trunq._subscription(p_queue, p_like, 'exclusive');
@@ -97,7 +91,7 @@ begin
   end if;
   return v_stand.tick_id;
 end $$;
-comment on function trunq.copy_position(text, text, text) is
+comment on function trunq.copy_position is
   'Moves an exclusive subscription to where another one, p_like, stands, forward or back: exactly there, so that both read the same messages from then on. Retries that wait stay where they are.
 Returns: the tick that both stand at.
 Raises: TQ001, TQ002, TQ007, TQ010, TQ011; TQ008 when one of them has an open batch, or is busy; TQ012 when messages after that place are gone.
@@ -113,10 +107,6 @@ declare
   v_failures integer;
   v_until timestamptz;
 begin
-  if trunq._goes_through(p_queue, 'fail_batch') then
-    return trunq._pass(p_queue, 'fail_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_error', p_error, 'p_after', p_after::text)::timestamptz;
-  end if;
   perform trunq._require_read_committed('fail_batch');
   perform trunq._check_interval('the time until a batch is handed out again', p_after, '0');
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
@@ -129,7 +119,7 @@ begin
     left(coalesce(p_error, format('batch %s failed', p_batch_id)), trunq._limit('error_characters')), v_until);
   return v_until;
 end $$;
-comment on function trunq.fail_batch(text, text, bigint, bigint, text, interval) is
+comment on function trunq.fail_batch is
   'Gives a batch back that could not be done: it is handed out again after p_after, by default after the back-off of the subscription, at most its lease time. After max_attempts failures by halves, until a message is alone: it has up to three attempts, then it is dead.
 Returns: from when on it is handed out.
 Raises: TQ001, TQ002, TQ003 when another reader has it, TQ005, TQ007, TQ008, TQ011.
@@ -149,10 +139,6 @@ declare
   v_waiting bigint[];
   v_given bigint[];
 begin
-  if trunq._goes_through(p_queue, 'retry_batch') then
-    return trunq._pass(p_queue, 'retry_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text, 'p_token', p_token::text,
-      'p_ids', p_ids::text, 'p_after', p_after::text, 'p_error', p_error)::integer;
-  end if;
   perform trunq._require_read_committed('retry_batch');
   perform trunq._check_interval('the time until a message is handed out again', p_after, '0');
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
@@ -187,7 +173,7 @@ begin
       array_fill(p_after, array[coalesce(cardinality(v_ids), 0)]), trunq.clock();
   return cardinality(v_given);
 end $$;
-comment on function trunq.retry_batch(text, text, bigint, bigint, bigint[], interval, text) is
+comment on function trunq.retry_batch is
   'Hands messages of an open batch, p_ids or all of them, out again in a later batch, to this subscription only: after p_after, by default after its back-off; dead when their attempts are used up. The batch itself is still to be finished: in the same transaction, or its messages come again with it.
 Returns: how many; those that wait already, or that this batch gave back before, do not count.
 Raises: TQ001, TQ002, TQ003 when another reader has the batch, TQ005, TQ007, TQ008, TQ011, TQ013 for a message of another batch.
@@ -205,10 +191,6 @@ declare
   v_sub trunq.subscription;
   v record;
 begin
-  if trunq._goes_through(p_queue, 'show_batch') then
-    return query execute trunq._through(p_queue, 'show_batch', 'p_subscription', p_subscription, 'p_batch_id', p_batch_id::text);
-    return;
-  end if;
   v_sub := trunq._subscription_of(p_queue, p_subscription, p_batch_id);
   perform trunq._check_cluster();
   execute format($q$
@@ -234,7 +216,7 @@ begin
   end if;
   return next;
 end $$;
-comment on function trunq.show_batch(text, text, bigint) is
+comment on function trunq.show_batch is
   'What a batch is about. state: open, overdue (its time ran out, and nobody has taken it over yet), waiting (nobody has it: it failed, or is the rest of another), finished, ended (it failed, or was taken over). messages: those that pass the filter as it is now; null when some are gone. attempt: 1 at first; error: of the attempt before.
 Raises: TQ001, TQ002, TQ010, TQ011; TQ012 for a batch this subscription never had, or that is kept no longer.';
 
@@ -274,7 +256,7 @@ begin
   $q$, v_rows.query, trunq._is_for('g', format('%L::pg_snapshot', p_sub.start)) || ' and ' || trunq._filter_condition(p_sub.filter))
   using p_sub.subscription_id, p_queue.queue_id, p_id, split_part(p_sub.name, '#', 1), v_end, p_queue;
 end $$;
-comment on function trunq._streamed_message(trunq.subscription, trunq.queue, bigint) is
+comment on function trunq._streamed_message is
   'A message as an exclusive subscription sees it; of a group by key, the slot that reads it. No row: none that is kept.';
 
 create or replace function trunq.list_streams(p_queue text default null)
@@ -286,13 +268,6 @@ returns table (
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_streams') q cross join lateral trunq.list_streams(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_streams') then
-    return query execute trunq._through(p_queue, 'list_streams');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -306,7 +281,7 @@ begin
     window one as (partition by s.queue, s.name)
     order by s.queue, s.name, s.batch_id is null, s.position_tick_id, s.subscription;
 end $$;
-comment on function trunq.list_streams(text) is
+comment on function trunq.list_streams is
   'Where exclusive subscriptions stand; a group by key is one row, about its slot that is furthest behind, pending and batches of all. position_tick_id: what lies before it is finished; first_tick_id: the first in reach of seek; pending: messages not finished, exact up to about 2,000 (is_estimate); lag: since when the first of them waits; batch_id to error: the batch in hand, or the one that is handed out next; batches: how many are open, with the parts that wait; seen_at: when a reader last took or finished one.
 Raises: TQ001, TQ010.';
 
@@ -348,7 +323,7 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq._streams(text) is 'The exclusive subscriptions of a queue, or of all, slots among them, as trunq.list_streams shows them.';
+comment on function trunq._streams is 'The exclusive subscriptions of a queue, or of all, slots among them, as trunq.list_streams shows them.';
 
 create or replace function trunq._held_batch(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_token bigint,
@@ -366,7 +341,7 @@ begin
     perform trunq._fail_lease_lost(p_queue.name, p_sub.name, p_batch_id);
   end if;
 end $$;
-comment on function trunq._held_batch(trunq.queue, trunq.subscription, bigint, bigint) is
+comment on function trunq._held_batch is
   'A batch that the caller has in hand, or TQ003. Takes the subscription''s lock.';
 
 create or replace function trunq._open_part(
@@ -382,7 +357,7 @@ begin
       p_after_txid, p_after_id, p_last_txid, p_last_id, p_failures, p_error;
   return v_lease_id;
 end $$;
-comment on function trunq._open_part(trunq.queue, integer, record, xid8, bigint, xid8, bigint, timestamptz, bigint[], integer, text) is
+comment on function trunq._open_part is
   'Opens a part of the window of a batch that nobody has yet, beside p_open.';
 
 create or replace function trunq._put_back(
@@ -425,7 +400,7 @@ begin
   perform trunq._put_batch(p_queue, p_sub.subscription_id, v.worker, v.lo, v.hi, v.from_tick_id, v.to_tick_id,
     trunq._segment_at(p_queue, now()), v_open, v_newest.to_tick_id, v_newest.hi);
 end $$;
-comment on function trunq._put_back(trunq.queue, trunq.subscription, bigint, integer, text, timestamptz) is
+comment on function trunq._put_back is
   'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message has up to three attempts, then dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';
 
 create or replace function trunq._keep_rest(
@@ -451,5 +426,5 @@ begin
       array(select o.lease_id from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.lease_id <> p_batch_id), null, null);
   end if;
 end $$;
-comment on function trunq._keep_rest(trunq.queue, trunq.subscription, bigint, bigint, bigint) is
+comment on function trunq._keep_rest is
   'Opens what is left of a batch behind a message, if anything is, before the batch is finished; TQ005 when the message lies elsewhere. The caller holds the subscription''s lock.';

@@ -32,9 +32,6 @@ declare
   v_created boolean := false;
   v_tick trunq.tick;
 begin
-  if trunq._goes_through(p_queue, 'subscribe') then
-    return trunq._pass(p_queue, 'subscribe', 'p_subscription', p_subscription, 'p_mode', p_mode, 'p_start', p_start, 'p_max_attempts', p_max_attempts::text, 'p_lease_time', p_lease_time::text, 'p_backoff', p_backoff, 'p_backoff_base', p_backoff_base::text, 'p_backoff_cap', p_backoff_cap::text, 'p_jitter', p_jitter::text, 'p_keep_results', p_keep_results::text, 'p_dead_retention', p_dead_retention::text, 'p_filter', p_filter::text, 'p_rate', p_rate::text, 'p_rate_interval', p_rate_interval::text, 'p_burst', p_burst::text, 'p_max_running', p_max_running::text, 'p_time_out', p_time_out::text, 'p_in_order', p_in_order::text, 'p_tick_id', p_tick_id::text, 'p_at', p_at::text)::boolean;
-  end if;
   perform trunq._require_read_committed('subscribe');
   if trunq._is_split(p_queue, p_subscription) then
     if num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running, nullif(p_time_out, '0'), p_in_order) > 0 then
@@ -116,9 +113,9 @@ begin
   end if;
   return v_created;
 end $$;
-comment on function trunq.subscribe(text, text, text, text, integer, interval, text, interval, interval, real, boolean, interval, jsonb, double precision, interval, integer, integer, interval, boolean, bigint, timestamptz) is
-  'Makes a subscription, or changes the policies given of one that is there. It starts at latest (now), at earliest (all that is kept), at the tick p_tick_id, or at the last tick at or before p_at. p_filter: which messages it reads (functions/filter.sql), {} for all; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time; p_time_out: how long a worker lets a handler run; 0: no limit. p_in_order: of a queue with lanes by key, one message of each key at a time, and one that is retried holds its key; to be said before it hands anything out.
-Returns: true when it was made.
+comment on function trunq.subscribe is
+  'Makes a subscription, or changes the policies given of one that is there. p_mode: shared among workers (the default), or exclusive, which is read in batches. It sees every message whose transaction was not finished at this moment: p_start latest; at earliest also all that is kept; with p_tick_id those after that tick; with p_at those since that time and a few before, back to a tick. A message is tried p_max_attempts times (20; 0: for ever), each under a lease of p_lease_time (60 s). The delay before attempt n + 1 is p_backoff_base (1 s), times n with p_backoff linear, times 2^(n - 1) with exponential, at most p_backoff_cap (6 h), less a random part of it, up to the share p_jitter (0.1). What handlers return is kept with p_keep_results. Dead messages are kept for p_dead_retention (0, the default: until they are purged). p_filter: which messages it reads, {} for all: any of kinds, not_kinds, keys, not_keys (lists), headers and not_headers (objects), all of which must hold; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time (up to 1,000), in all workers together; p_time_out: how long a worker lets a handler run; 0: no limit. p_in_order: of a queue with lanes by key, one message of each key at a time, and one that is retried holds its key until it is done or dead; to be said before it hands anything out.
+Returns: true when it was made, false when it was there.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ008, with p_in_order; TQ011 when it is there in the other mode; TQ012 when messages after that tick or time are gone.
 Locks: the queue, shared; with p_in_order the subscription.';
 
@@ -140,7 +137,7 @@ begin
   perform trunq._forget_subscription(v_queue_id, v_subscription_id);
   return v_subscription_id is not null;
 end $$;
-comment on function trunq.unsubscribe(text, text) is
+comment on function trunq.unsubscribe is
   'Ends a subscription, or a group: its position, delayed and dead messages go with it.
 Returns: false when there was none.
 Raises: TQ001; TQ005 for a slot of a group.';
@@ -177,7 +174,7 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq.reset(text, text, text) is
+comment on function trunq.reset is
   'Starts a subscription, or all slots of a group, afresh: at latest it skips what waits, at earliest it reads all that is still kept once more. Its policy stays; its position, history, delayed and dead messages go, and answers under its leases are refused.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010; TQ008 when an open transaction holds the subscription for 5 seconds.
 Locks: the queue, shared; the subscription.';
@@ -191,13 +188,6 @@ returns table (
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_queue is null and not trunq._owns() then
-    return query select o.* from trunq._open_to('list_subscriptions') q cross join lateral trunq.list_subscriptions(q) o;
-    return;
-  elsif trunq._goes_through(p_queue, 'list_subscriptions') then
-    return query execute trunq._through(p_queue, 'list_subscriptions');
-    return;
-  end if;
   if p_queue is not null then
     perform trunq._find_queue(p_queue);
   end if;
@@ -209,7 +199,7 @@ begin
     cross join lateral trunq._pause(s, trunq.clock()) p
     where (p_queue is null or q.name = p_queue) and coalesce(s.slot, 0) = 0 order by q.name, s.name;
 end $$;
-comment on function trunq.list_subscriptions(text) is
+comment on function trunq.list_subscriptions is
   'Subscriptions with their policies, of one queue or all; a group by key is one row. max_attempts null: for ever; time_out null: none; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
@@ -241,7 +231,7 @@ begin
   end if;
   return v_sub;
 end $$;
-comment on function trunq._subscription(text, text, text) is 'A subscription by name, or TQ001, TQ002; TQ011 when it is of another mode than p_mode.';
+comment on function trunq._subscription is 'A subscription by name, or TQ001, TQ002; TQ011 when it is of another mode than p_mode.';
 
 create or replace function trunq._check_policy(p_what text, p_policy trunq.policy) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -256,7 +246,7 @@ begin
   perform trunq._check_interval(format('backoff_base in the policy of %s', p_what), p_policy.backoff_base, '0');
   perform trunq._check_interval(format('backoff_cap in the policy of %s', p_what), p_policy.backoff_cap, '0');
 end $$;
-comment on function trunq._check_policy(text, trunq.policy) is 'Refuses (TQ005) a policy that cannot be; null in it says nothing.';
+comment on function trunq._check_policy is 'Refuses (TQ005) a policy that cannot be; null in it says nothing.';
 
 create or replace function trunq._check_start(p_start text, p_tick_id bigint default null, p_at timestamptz default null) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -268,7 +258,7 @@ begin
     perform trunq._fail('TQ005', format('a subscription starts at latest or earliest, not "%s"', p_start));
   end if;
 end $$;
-comment on function trunq._check_start(text, bigint, timestamptz) is 'Refuses (TQ005) what is no place to start at.';
+comment on function trunq._check_start is 'Refuses (TQ005) what is no place to start at.';
 
 create or replace function trunq._start(
   p_queue trunq.queue, p_mode text, p_start text, p_tick_id bigint default null, p_at timestamptz default null
@@ -283,7 +273,7 @@ begin
   v_tick.snapshot := case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end;
   return v_tick;
 end $$;
-comment on function trunq._start(trunq.queue, text, text, bigint, timestamptz) is
+comment on function trunq._start is
   'Where a subscription starts: a snapshot, which for an exclusive one is that of a tick. The caller holds the lock of the queue.';
 
 create or replace function trunq._forget_subscription(p_queue_id integer, p_subscription_id integer) returns void
@@ -299,7 +289,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.reply r where r.subscription_id = p_subscription_id;
   delete from trunq.loss o where o.subscription_id = p_subscription_id;
 $$;
-comment on function trunq._forget_subscription(integer, integer) is 'Deletes what the tables of rules hold of a subscription besides itself.';
+comment on function trunq._forget_subscription is 'Deletes what the tables of rules hold of a subscription besides itself.';
 
 create or replace function trunq._position(
   p_queue trunq.queue, p_subscription_id integer,
@@ -310,7 +300,7 @@ begin
   execute format('select * from trunq_queue.%I($1)', p_queue.name || '_position')
     into lease_id, lo, hi, last_txid, last_id, segment using p_subscription_id;
 end $$;
-comment on function trunq._position(trunq.queue, integer) is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
+comment on function trunq._position is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
 
 create or replace function trunq._floor(p_sub trunq.subscription) returns pg_snapshot
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -325,7 +315,7 @@ begin
   v := trunq._position(v_queue, p_sub.subscription_id);
   return case when v.last_txid >= pg_snapshot_xmax(v.hi) then v.hi else v.lo end;
 end $$;
-comment on function trunq._floor(trunq.subscription) is 'A snapshot: the subscription has read everything visible in it.';
+comment on function trunq._floor is 'A snapshot: the subscription has read everything visible in it.';
 
 create or replace function trunq._reading(
   p_queue trunq.queue, p_subscription_id integer, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint
@@ -344,5 +334,5 @@ begin
     lo := v.lo; hi := v.hi; last_txid := v.last_txid; last_id := v.last_id;
   end if;
 end $$;
-comment on function trunq._reading(trunq.queue, integer) is
+comment on function trunq._reading is
   'The position of a subscription: a shared one is behind its newest lease, an exclusive one behind what it finished.';

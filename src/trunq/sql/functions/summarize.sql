@@ -16,8 +16,8 @@ begin
   on conflict (queue_id, subscription_id, duty) do update set at = excluded.at;
   return v_count;
 end $$;
-comment on function trunq.summarize(text) is
-  'Summarizes the new pages of the queue''s BRIN indexes.
+comment on function trunq.summarize is
+  'Summarizes the new pages of the queue''s BRIN indexes, which find a message by its id.
 Returns: how many page ranges.
 Raises: TQ001.
 Locks: none that readers or publishers feel.';
@@ -54,5 +54,5 @@ begin
   end if;
   return v_count;
 end $$;
-comment on function trunq._summarize_segment(trunq.queue, text, integer, integer) is 'Summarizes what is new in one segment; p_pages: the pages of a range.
+comment on function trunq._summarize_segment is 'Summarizes what is new in one segment; p_pages: the pages of a range.
 Returns: how many page ranges.';

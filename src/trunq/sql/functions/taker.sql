@@ -34,7 +34,7 @@ exception when lock_not_available then
   perform trunq._fail('TQ009', format('an open transaction uses queue "%s"', p_queue),
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
-comment on function trunq.create_taker(text, text) is
+comment on function trunq.create_taker is
   'Keeps the attempts of the shared subscriptions of a queue until a taker has them, a pipeline of that name with the source history, which does this by itself when it first runs. It begins with what the queue still holds.
 Returns: true when there was none of that name.
 Raises: TQ001, TQ004, TQ007; TQ009 when an open transaction creates or drops the queue for 5 seconds.
@@ -50,7 +50,7 @@ begin
       'select * from trunq.list_takers() shows those there are');
   end if;
 end $$;
-comment on function trunq.drop_taker(text, text) is
+comment on function trunq.drop_taker is
   'Keeps nothing for a taker any more: rotation empties what it has not taken. To drop its pipeline does so, too.
 Raises: TQ001; TQ005 when there is none of that name.
 Locks: the taker.';
@@ -69,7 +69,7 @@ begin
     from trunq.taker t join trunq.queue q on q.queue_id = t.queue_id
     where p_queue is null or q.name = p_queue order by q.name, t.name;
 end $$;
-comment on function trunq.list_takers(text) is
+comment on function trunq.list_takers is
   'Who takes the history of queues elsewhere. behind: how long ago the first attempt ended that is not taken yet (null: all are); open: leases that it passed while they were open, and will come back to; taken_at: when it last took all there was up to a place.
 Raises: TQ001.';
 
@@ -94,7 +94,7 @@ begin
   $q$, p_queue.lease_table, p_queue.receipt_table, c_is_over) into v_at using p_queue, p_taker;
   return v_at;
 end $$;
-comment on function trunq._first_untaken(trunq.queue, text) is
+comment on function trunq._first_untaken is
   'When about the first attempt ended that a taker has not taken: of each subscription, in the order of its leases. Null: it has all.';
 
 create or replace function trunq._taker_marks(p_queue trunq.queue, p_taker text) returns setof trunq.taker_mark
@@ -105,7 +105,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   where t.queue_id = p_queue.queue_id and t.name = p_taker and s.mode = 'shared'
     and not exists (select from trunq.taker_mark m where m.queue_id = t.queue_id and m.taker = t.name and m.subscription_id = s.subscription_id)
 $$;
-comment on function trunq._taker_marks(trunq.queue, text) is 'The marks of a taker, those that subscriptions have yet to get included; for a look, also on a standby.';
+comment on function trunq._taker_marks is 'The marks of a taker, those that subscriptions have yet to get included; for a look, also on a standby.';
 
 create or replace function trunq._warn_takers(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -116,7 +116,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   from trunq.taker t join trunq.queue q on q.queue_id = t.queue_id cross join lateral (select trunq._first_untaken(q, t.name) at) u
   where (p_queue is null or q.name = p_queue) and u.at < trunq.clock() - q.retention order by q.name, t.name
 $$;
-comment on function trunq._warn_takers(text) is 'Takers that are further behind than the retention: rotation waits for them.';
+comment on function trunq._warn_takers is 'Takers that are further behind than the retention: rotation waits for them.';
 
 create or replace function trunq._require_taken(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -141,13 +141,13 @@ begin
       format('run that pipeline first, or give it up: select trunq.drop_taker(''%s'', ''%s'')', p_queue.name, v_taker));
   end if;
 end $$;
-comment on function trunq._require_taken(trunq.queue) is 'Refuses (TQ009) while a taker has not taken all attempts that ended.';
+comment on function trunq._require_taken is 'Refuses (TQ009) while a taker has not taken all attempts that ended.';
 
 create or replace function trunq._reader_name(p_sub trunq.subscription) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select format('%s/%s', p_sub.subscription_id, (extract(epoch from p_sub.created_at) * 1000000)::bigint)
 $$;
-comment on function trunq._reader_name(trunq.subscription) is 'Names a subscription in the state of a taker.';
+comment on function trunq._reader_name is 'Names a subscription in the state of a taker.';
 
 create or replace function trunq._plan_history(p_queue text, p_taker text, p_state jsonb, p_messages bigint) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -186,7 +186,7 @@ begin
   return jsonb_build_object('state', v_state, 'slice',
     case when v_parts <> '[]' then jsonb_build_object('queue_id', v_queue.queue_id, 'parts', v_parts) end);
 end $$;
-comment on function trunq._plan_history(text, text, jsonb, bigint) is
+comment on function trunq._plan_history is
   'The next slice of a taker after a state, of about p_messages of each subscription (null: nothing is new), and the state after it. Makes the taker when its state has nothing of this queue.
 Locks: the queue, shared; the taker.';
 
@@ -202,7 +202,7 @@ begin
   end if;
   perform trunq.create_taker(p_queue.name, p_taker);
 end $$;
-comment on function trunq._find_taker(trunq.queue, text, jsonb) is 'Makes a taker that begins; refuses (TQ031) one that was dropped.';
+comment on function trunq._find_taker is 'Makes a taker that begins; refuses (TQ031) one that was dropped.';
 
 create or replace function trunq._check_lease(p_queue trunq.queue, p_mark trunq.taker_mark) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -230,7 +230,7 @@ begin
     'except', to_jsonb(array(select o from unnest(v_walk.still_open) o where o > p_mark.lease_id)),
     'again', to_jsonb(array(select o from unnest(v_walk.over) o where o <= p_mark.lease_id)), 'leases', cardinality(v_walk.over));
 end $$;
-comment on function trunq._next_part(trunq.queue, trunq.taker_mark, bigint, boolean) is
+comment on function trunq._next_part is
   'Of one subscription what a slice has: leases above after and up to to, but for those in except, and those in again, which were open when they were passed; how many that are; and the state after it.';
 
 create or replace function trunq._untaken_history(p_queue text, p_taker text) returns jsonb
@@ -242,7 +242,7 @@ begin
     select jsonb_agg(p.part) from trunq._taker_marks(v_queue, p_taker) m cross join lateral trunq._next_part(v_queue, m, 9223372036854775807, false) p
     where p.size > 0), '[]'));
 end $$;
-comment on function trunq._untaken_history(text, text) is
+comment on function trunq._untaken_history is
   'All that is over and that a taker has not said to have taken, as a slice: for a look at it, which nothing is kept for.';
 
 create or replace function trunq._list_leases(p_queue text, p_queue_id integer, p_part jsonb, p_after bigint, p_messages bigint) returns bigint[]
@@ -265,7 +265,7 @@ begin
     array(select jsonb_array_elements_text(p_part->'again')::bigint), array(select jsonb_array_elements_text(p_part->'except')::bigint), p_messages;
   return coalesce(v_leases, '{}');
 end $$;
-comment on function trunq._list_leases(text, integer, jsonb, bigint, bigint) is
+comment on function trunq._list_leases is
   'The next leases of a part of a slice, above p_after, until they have about p_messages; none at its end.';
 
 create or replace function trunq._read_history(
@@ -293,7 +293,7 @@ begin
     from attempt a left join lateral (select g.* from trunq_log.%1$I g where trunq._is_row(g.txid, g.id, g.subscription_id, a.txid, a.id, $1) limit 1) g on true
   $q$, v_queue.log_table, v_queue.name) using (p_part->>'subscription_id')::integer, p_leases, p_part->>'subscription', p_payload;
 end $$;
-comment on function trunq._read_history(text, integer, jsonb, bigint[], boolean) is
+comment on function trunq._read_history is
   'The attempts of leases of a part of a slice, one row each. error: its first line; took and waited: seconds, from publishing to the first lease; p_payload: with payload, headers and result.';
 
 create or replace function trunq._queue_of_slice(p_queue text, p_queue_id integer) returns trunq.queue
@@ -308,7 +308,7 @@ begin
   end if;
   return v_queue;
 end $$;
-comment on function trunq._queue_of_slice(text, integer) is 'The queue that a slice is of; TQ031 when it was dropped, whatever has its name now.';
+comment on function trunq._queue_of_slice is 'The queue that a slice is of; TQ031 when it was dropped, whatever has its name now.';
 
 create or replace function trunq._take_history(p_queue text, p_taker text, p_state jsonb) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -326,7 +326,7 @@ begin
       and not exists (select from trunq_data.%I l where l.subscription_id = m.subscription_id and l.lease_id > m.lease_id)
   $q$, v_queue.lease_table) using v_queue.queue_id, p_taker;
 end $$;
-comment on function trunq._take_history(text, text, jsonb) is
+comment on function trunq._take_history is
   'All attempts before a state are taken: rotation need not keep them for this taker. The mark of a subscription that ended goes with its last.
 Locks: the taker.';
 
@@ -337,4 +337,4 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     and t.name = coalesce(p.definition #>> '{source,taker}', p.name) and q.queue_id = t.queue_id and q.name = p.definition #>> '{source,queue}'
     and (p_source is null or row (p_source->>'queue', coalesce(p_source->>'taker', p_pipeline), p_source->>'dsn') is distinct from row (q.name, t.name, null))
 $$;
-comment on function trunq._leave_takers(text, jsonb) is 'Ends the taker of a pipeline that is dropped (p_source null) or gets another source. One in another database stays.';
+comment on function trunq._leave_takers is 'Ends the taker of a pipeline that is dropped (p_source null) or gets another source. One in another database stays.';

@@ -1,7 +1,7 @@
 -- Tenants share a queue; the key of a message says whose it is, and the setting trunq.tenant whom a session works for. Where a queue asks
 -- for it, Postgres compares the two (row-level security) for everybody but the owner: in plain INSERT and SELECT, and so in publish and
--- publish_many, which run with the caller's rights. What publishes with unique keys runs with the owner's: there the code between
--- /*tenant and */ asks trunq._check_tenant.
+-- publish_many, which run with the caller's rights. What publishes with unique keys runs with the owner's: there the code under
+-- the constant c_has_tenants asks trunq._check_tenant.
 --
 -- It is a guard against mistakes. Whoever may run SQL may change the setting, so it does not keep one tenant from another who writes
 -- statements of its own: that takes a queue for each, and a role on it.
@@ -16,8 +16,8 @@ begin
   perform trunq._in_turns(p_queue, format('select 0 from trunq._set_tenancy($1, %L)', coalesce(p_tenancy, true)));
   perform trunq._go_back(v_role);
 end $$;
-comment on function trunq.set_tenancy(text, boolean) is
-  'Lets roles that are not the owner publish into a queue, and read its log, for one tenant at a time: the key of a message must be the setting trunq.tenant. A guard against mistakes, as a session may change the setting. Postgres refuses COPY there (publish_many takes its place). Workers, readers and admins see all tenants.
+comment on function trunq.set_tenancy is
+  'Lets roles that are not the owner publish into a queue, and read its log, for one tenant at a time: the key of a message must be the setting trunq.tenant (in Python: client.for_tenant). p_tenancy false: no more. A guard against mistakes, as a session may change the setting. Postgres refuses COPY there (publish_many takes its place). Workers, readers and admins see all tenants.
 Raises: TQ001, TQ007; TQ009 while an open transaction uses the queue.
 Locks: its log, exclusively, waiting 200 ms at a time.';
 
@@ -37,7 +37,7 @@ begin
   end if;
   perform trunq._define_queue(p_queue);
 end $$;
-comment on function trunq._set_tenancy(trunq.queue, boolean) is 'One turn of set_tenancy, under the lock of the queue.';
+comment on function trunq._set_tenancy is 'One turn of set_tenancy, under the lock of the queue.';
 
 create or replace function trunq._has_tenants(p_queue trunq.queue) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -45,7 +45,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select from pg_policy p join pg_class c on c.oid = p.polrelid
     where p.polname = 'tenant' and c.relnamespace = 'trunq_log'::regnamespace and c.relname = p_queue.log_table)
 $$;
-comment on function trunq._has_tenants(trunq.queue) is 'Whether a queue lets others than the owner publish for one tenant at a time.';
+comment on function trunq._has_tenants is 'Whether a queue lets others than the owner publish for one tenant at a time.';
 
 create or replace function trunq._check_tenant(p_queue text, p_keys text[]) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -65,4 +65,4 @@ begin
       'set trunq.tenant, in the transaction, to the key of its messages; client.for_tenant(key) does');
   end if;
 end $$;
-comment on function trunq._check_tenant(text, text[]) is 'Refuses (42501) messages for another tenant than the session works for, from others than the owner.';
+comment on function trunq._check_tenant is 'Refuses (42501) messages for another tenant than the session works for, from others than the owner.';

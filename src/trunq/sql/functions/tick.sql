@@ -52,7 +52,7 @@ begin
   end if;
   return (trunq._cut_tick(v_queue)).tick_id;
 end $$;
-comment on function trunq.tick(text, boolean) is
+comment on function trunq.tick is
   'Cuts a tick when one is due, or always when forced, also where ticks are paused or external.
 Returns: its id, null when none was due, or somebody else cuts one just now.
 Raises: TQ001, TQ007, TQ010.
@@ -87,8 +87,8 @@ begin
   end if;
   return (trunq._cut_tick(v_queue, p_tick_id, p_created_at, p_last_message_id)).tick_id;
 end $$;
-comment on function trunq.cut_tick(text, bigint, timestamptz, bigint) is
-  'Cuts a tick of a queue whose ticks are external, with what another system says of it: its id, its time, and where message ids stood (at least where they do stand). Null: the next, now, as it is.
+comment on function trunq.cut_tick is
+  'Cuts a tick of a queue whose ticks are external, with what another system says of it: its id, its time, and where message ids stood (at least where they do stand). Left out: the next, now, as it is.
 Returns: its id.
 Raises: TQ001, TQ007, TQ010; TQ005 where ticks are not external, or are paused, and for an id that is not the newest.
 Locks: the queue''s ticks, waiting for them.';
@@ -96,14 +96,11 @@ Locks: the queue''s ticks, waiting for them.';
 create or replace function trunq.pause_ticks(p_queue text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  if trunq._goes_through(p_queue, 'pause_ticks') then
-    return trunq._pass(p_queue, 'pause_ticks')::boolean;
-  end if;
   perform trunq._find_queue(p_queue);
   update trunq.queue q set tick_paused = true where q.name = p_queue and not q.tick_paused;
   return found;
 end $$;
-comment on function trunq.pause_ticks(text) is
+comment on function trunq.pause_ticks is
   'Cuts no ticks of a queue until trunq.resume_ticks, neither the leader nor readers: exclusive subscriptions have nothing to read behind the newest one. A forced tick is cut all the same.
 Returns: false when they were paused.
 Raises: TQ001.';
@@ -113,16 +110,13 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_resumed boolean;
 begin
-  if trunq._goes_through(p_queue, 'resume_ticks') then
-    return trunq._pass(p_queue, 'resume_ticks')::boolean;
-  end if;
   perform trunq._find_queue(p_queue);
   update trunq.queue q set tick_paused = false where q.name = p_queue and q.tick_paused;
   v_is_resumed := found;
   perform trunq._call_workers((trunq._find_queue(p_queue)).queue_id);
   return v_is_resumed;
 end $$;
-comment on function trunq.resume_ticks(text) is
+comment on function trunq.resume_ticks is
   'Cuts ticks of a queue again, and wakes its readers.
 Returns: false when they were not paused.
 Raises: TQ001.';
@@ -133,18 +127,14 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
 begin
-  if trunq._goes_through(p_queue, 'list_ticks') then
-    return query execute trunq._through(p_queue, 'list_ticks', 'p_from', p_from::text, 'p_to', p_to::text);
-    return;
-  end if;
   perform trunq._check_cluster();
   return query
     select t.tick_id, t.snapshot, t.last_message_id, t.created_at, t.tick_id >= v_queue.reachable_tick_id from trunq.tick t
     where t.queue_id = v_queue.queue_id and t.tick_id >= coalesce(p_from, 0) and t.tick_id <= coalesce(p_to, 9223372036854775807)
     order by t.tick_id;
 end $$;
-comment on function trunq.list_ticks(text, bigint, bigint) is
-  'The ticks kept, in order, bounds inclusive. last_message_id: where the ids stood; differences estimate sizes. reachable: every message after it is still in the log.
+comment on function trunq.list_ticks is
+  'The ticks kept, in order, from p_from to p_to, both included. last_message_id: where the ids stood; differences estimate sizes. reachable: every message after it is still in the log.
 Raises: TQ001, TQ010.';
 
 create or replace function trunq._last_message_id(p_queue trunq.queue) returns bigint
@@ -153,7 +143,7 @@ begin
   -- Null before the first. A SELECT from the sequence would be planned each time.
   return coalesce(pg_sequence_last_value(p_queue.id_sequence::regclass), 0);
 end $$;
-comment on function trunq._last_message_id(trunq.queue) is 'The last message id handed out; sessions take 32 at a time.';
+comment on function trunq._last_message_id is 'The last message id handed out; sessions take 32 at a time.';
 
 create or replace function trunq._cut_tick(
   p_queue trunq.queue, p_tick_id bigint default null, p_created_at timestamptz default null, p_last_message_id bigint default null
@@ -171,7 +161,7 @@ begin
   returning * into v_tick;
   return v_tick;
 end $$;
-comment on function trunq._cut_tick(trunq.queue, bigint, timestamptz, bigint) is 'Stores a tick; the caller holds the lock of the queue''s ticks.';
+comment on function trunq._cut_tick is 'Stores a tick; the caller holds the lock of the queue''s ticks.';
 
 create or replace function trunq._wait_for_disk() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -181,7 +171,7 @@ begin
     perform set_config('synchronous_commit', 'on', true);
   end if;
 end $$;
-comment on function trunq._wait_for_disk() is 'Lets the commit of this transaction wait for the disk.';
+comment on function trunq._wait_for_disk is 'Lets the commit of this transaction wait for the disk.';
 
 create or replace function trunq._find_tick(
   p_queue_id integer, p_from_tick_id bigint, p_now timestamptz, p_max_ticks integer,
@@ -218,7 +208,7 @@ begin
     snapshot := null;
   end if;
 end $$;
-comment on function trunq._find_tick(integer, bigint, timestamptz, integer, interval, bigint, interval) is
+comment on function trunq._find_tick is
   'The tick up to which a batch goes: p_max_ticks further, or as many as the minima ask for; null when there is none yet.';
 
 create or replace function trunq._cut_for_reader(
@@ -254,7 +244,7 @@ begin
   end loop;
   return false;
 end $$;
-comment on function trunq._cut_for_reader(integer, trunq.tick, bigint, interval, bigint, interval) is
+comment on function trunq._cut_for_reader is
   'Cuts a tick for a reader for whom p_last is not enough, unless another just did, or the minima could not be met.
 Returns: whether there is a newer one than p_last.';
 
@@ -302,7 +292,7 @@ begin
   end if;
   return trunq._cut_tick(p_queue);
 end $$;
-comment on function trunq._start_tick(trunq.queue, text, bigint, timestamptz) is
+comment on function trunq._start_tick is
   'The tick a reader starts at: this one, the last one at or before a time, the earliest in reach, or one cut now (the newest where ticks are paused or external); TQ012 when it is not in reach. The caller holds the lock of the queue.';
 
 create or replace function trunq._check_reachable(p_queue_id integer, p_tick_id bigint) returns void
@@ -317,7 +307,7 @@ begin
         v_queue.reachable_tick_id));
   end if;
 end $$;
-comment on function trunq._check_reachable(integer, bigint) is 'Refuses (TQ012) to read from a tick after which messages were emptied.';
+comment on function trunq._check_reachable is 'Refuses (TQ012) to read from a tick after which messages were emptied.';
 
 create or replace function trunq._forget_ticks(p_queue trunq.queue) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -337,5 +327,5 @@ begin
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
-comment on function trunq._forget_ticks(trunq.queue) is 'Deletes ticks that nobody needs any more. It looks at these and at those that a reader holds.
+comment on function trunq._forget_ticks is 'Deletes ticks that nobody needs any more. It looks at these and at those that a reader holds.
 Returns: how many.';

@@ -42,7 +42,7 @@ begin
       'give it a trigger with every; tables with changes = "window", queues and files tell by a look');
   end if;
 end $$;
-comment on function trunq._check_trigger(text, jsonb) is 'Refuses (TQ031) a definition whose trigger cannot be.';
+comment on function trunq._check_trigger is 'Refuses (TQ031) a definition whose trigger cannot be.';
 
 create or replace function trunq._check_relay(p_pipeline text, p_definition jsonb) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -62,7 +62,7 @@ begin
   end if;
   perform trunq._find_queue(v_queue);
 end $$;
-comment on function trunq._check_relay(text, jsonb) is 'Refuses (TQ031, TQ001) a trigger on messages that cannot be.';
+comment on function trunq._check_relay is 'Refuses (TQ031, TQ001) a trigger on messages that cannot be.';
 
 create or replace function trunq._set_trigger(p_pipeline trunq.pipeline, p_before jsonb, p_due_times timestamptz[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -93,7 +93,7 @@ begin
   end if;
   perform trunq._call_runners();
 end $$;
-comment on function trunq._set_trigger(trunq.pipeline, jsonb, timestamptz[]) is
+comment on function trunq._set_trigger is
   'Makes, changes or removes what the trigger of a pipeline needs: its schedule, its subscription. p_before: its trigger so far.';
 
 create or replace function trunq._set_trigger_schedule(p_pipeline trunq.pipeline, p_due_times timestamptz[]) returns void
@@ -124,7 +124,7 @@ begin
   end if;
   perform trunq._call_leader();
 end $$;
-comment on function trunq._set_trigger_schedule(trunq.pipeline, timestamptz[]) is 'Makes or changes the schedule of a pipeline.';
+comment on function trunq._set_trigger_schedule is 'Makes or changes the schedule of a pipeline.';
 
 create or replace function trunq._end_trigger(p_pipeline text, p_trigger jsonb) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -133,7 +133,7 @@ begin
     perform trunq.unsubscribe(p_trigger->>'queue', 'trigger_' || p_pipeline);
   end if;
 end $$;
-comment on function trunq._end_trigger(text, jsonb) is 'Ends the subscription of a trigger, if there is one.';
+comment on function trunq._end_trigger is 'Ends the subscription of a trigger, if there is one.';
 
 create or replace function trunq._pause_trigger(p_pipeline trunq.pipeline, p_until timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -156,13 +156,13 @@ begin
   end if;
   perform trunq._call_runners();
 end $$;
-comment on function trunq._pause_trigger(trunq.pipeline, timestamptz) is 'Pauses what starts a pipeline as well as itself; null: resumes it.';
+comment on function trunq._pause_trigger is 'Pauses what starts a pipeline as well as itself; null: resumes it.';
 
 create or replace function trunq._has_subscription(p_queue text, p_subscription text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select exists (select from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id where q.name = p_queue and s.name = p_subscription)
 $$;
-comment on function trunq._has_subscription(text, text) is 'Whether a queue, if there is one of that name, has a subscription.';
+comment on function trunq._has_subscription is 'Whether a queue, if there is one of that name, has a subscription.';
 
 create or replace function trunq._call_runners() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -171,7 +171,7 @@ begin
     perform pg_notify('trunq_pipelines', '');
   end if;
 end $$;
-comment on function trunq._call_runners() is 'Has runners look at what triggers ask of them, when the transaction commits.';
+comment on function trunq._call_runners is 'Has runners look at what triggers ask of them, when the transaction commits.';
 
 create or replace function trunq._list_triggered()
 returns table (pipeline_id integer, pipeline text, definition jsonb, state jsonb, done bigint, is_open boolean)
@@ -182,7 +182,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   where (p.definition->'trigger'->>'on' = 'message' or p.definition->'trigger' ? 'continuous') and (p.paused_until > trunq.clock()) is not true
   order by p.name
 $$;
-comment on function trunq._list_triggered() is 'Pipelines that a runner starts: on messages of a queue, and continuous ones. Those that are paused are left out.';
+comment on function trunq._list_triggered is 'Pipelines that a runner starts: on messages of a queue, and continuous ones. Those that are paused are left out.';
 
 create or replace function trunq._still_asked(p_asked bigint[]) returns bigint[]
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -204,7 +204,7 @@ begin
   end loop;
   return v_left;
 end $$;
-comment on function trunq._still_asked(bigint[]) is 'Of messages that ask for runs those that wait or are under way.';
+comment on function trunq._still_asked is 'Of messages that ask for runs those that wait or are under way.';
 
 create or replace function trunq._ask_run(p_pipeline text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -227,7 +227,7 @@ begin
   update trunq.pipeline p set asked = array[v_id] where p.pipeline_id = v_pipeline.pipeline_id;
   return v_id;
 end $$;
-comment on function trunq._ask_run(text) is
+comment on function trunq._ask_run is
   'Asks for the next run of a continuous pipeline, unless the last one that was asked for is still to come.
 Returns: the id of its message; null when the pipeline is paused, not continuous any more, or gone.';
 
@@ -269,7 +269,7 @@ begin
   update trunq.pipeline p set asked = v_asked where p.pipeline_id = v_pipeline.pipeline_id;
   return cardinality(v_ids);
 end $$;
-comment on function trunq._relay(text) is
+comment on function trunq._relay is
   'Asks for runs of a pipeline by messages of the queue that starts it, each with its payload, and answers for those messages, in one transaction: each asks once. A few at a time: while 16 of them wait, the others wait in their own queue.
 Returns: how many.
 Raises: TQ031 when the subscription is gone.

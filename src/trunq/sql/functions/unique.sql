@@ -46,7 +46,7 @@ begin
     into id, is_new using p_payload, p_unique_key, p_kind, p_key, p_headers, p_body, p_priority, p_delay, p_due_at, p_options, p_max_age,
       p_unique_until, p_unique_for, p_on_conflict;
 end $$;
-comment on function trunq.publish_unique(text, jsonb, text, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval, text, interval, text) is
+comment on function trunq.publish_unique is
   'Publishes one message in the caller''s transaction, if no other holds its unique key, or in the place of that one, by the policy of the queue. p_unique_key: without one, the key is made of kind and content. It holds its key until it is done, until it is leased (p_unique_until => ''leased''), or for p_unique_for, whatever becomes of it. p_on_conflict: refuse, replace (where the queue may) or raise. The rest is as for publish.
 Returns: its id and true; else the id of the message that holds the key, and false.
 Raises: TQ001; TQ005 for a queue without unique keys, an empty key, and as publish does; TQ006 also over 1,000 bytes of unique key; TQ015 when another holds the key and p_on_conflict is raise.
@@ -79,7 +79,7 @@ begin
       p_unique_until, p_unique_for, p_on_conflict;
   return query select u.id, u.is_new from unnest(v.ids, v.is_new) u(id, is_new);
 end $$;
-comment on function trunq.publish_many_unique(text, jsonb[], text[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[], text, interval, text) is
+comment on function trunq.publish_many_unique is
   'publish_unique of many messages: those whose keys others hold are left out (or replace them), the others are published. An array of one element stands for all. p_unique_keys: a message with null has no key; without the array, keys are made of kind and content. Of one key given twice the first message counts, and where it replaces, the last.
 Returns: a row for each message, in input order, as publish_unique does.
 Raises: TQ001, TQ005, TQ006, TQ015.
@@ -93,7 +93,7 @@ begin
       'they are chosen when a queue is made: trunq.create_queue(..., p_unique => ''refuse'')');
   end if;
 end $$;
-comment on function trunq._check_unique(text) is 'Refuses (TQ005) a queue without unique keys.';
+comment on function trunq._check_unique is 'Refuses (TQ005) a queue without unique keys.';
 
 create or replace function trunq._check_unique_policy(p_queue text, p_unique text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -111,7 +111,7 @@ begin
       'unique keys are chosen when a queue is made: make another one, and have its messages published there');
   end if;
 end $$;
-comment on function trunq._check_unique_policy(text, text) is 'Refuses (TQ005) an unknown policy, and for an existing queue any but its own.';
+comment on function trunq._check_unique_policy is 'Refuses (TQ005) an unknown policy, and for an existing queue any but its own.';
 
 create or replace function trunq._unique_terms(
   p_queue text, p_unique_keys text[], p_unique_until text, p_unique_for interval, p_on_conflict text,
@@ -151,7 +151,7 @@ begin
   free_at := trunq.clock() + p_unique_for;
   replace := coalesce(p_on_conflict, v_queue.unique_policy) = 'replace';
 end $$;
-comment on function trunq._unique_terms(text, text[], text, interval, text, interval, timestamptz, jsonb, interval, smallint[]) is
+comment on function trunq._unique_terms is
   'On what terms messages take their unique keys; TQ005 or TQ006 for what is not possible.';
 
 create or replace function trunq._check_more_arrays(p_queue text, p_count integer, p_unique_keys text[], p_priorities smallint[]) returns void
@@ -164,7 +164,7 @@ begin
       'give one for each message, or one for all');
   end if;
 end $$;
-comment on function trunq._check_more_arrays(text, integer, text[], smallint[]) is 'Refuses (TQ005) arrays of unique keys and priorities of another length.';
+comment on function trunq._check_more_arrays is 'Refuses (TQ005) arrays of unique keys and priorities of another length.';
 
 create or replace function trunq._fail_duplicate(p_queue text, p_unique_key text, p_holder bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -172,23 +172,14 @@ begin
   perform trunq._fail('TQ015', format('message %s of queue "%s" holds the unique key "%s"', p_holder, p_queue, left(p_unique_key, 100)),
     'publish it when that one has freed the key, or leave p_on_conflict to the queue and look at is_new');
 end $$;
-comment on function trunq._fail_duplicate(text, text, bigint) is 'Says that another message holds a key (TQ015).';
+comment on function trunq._fail_duplicate is 'Says that another message holds a key (TQ015).';
 
 create or replace function trunq._content_key(p_kind text, p_payload jsonb, p_body bytea) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- The text of jsonb is the same for the same document, however it was written.
   select encode(sha256(convert_to(jsonb_build_array(p_kind, p_payload, encode(sha256(p_body), 'hex'))::text, 'UTF8')), 'hex')
 $$;
-comment on function trunq._content_key(text, jsonb, bytea) is 'The unique key of a message that has none given: a hash of kind, payload and body.';
-
-create or replace function trunq._note_replaced(p_id bigint, p_by bigint) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-begin
-  perform set_config('trunq.replaced', concat_ws(',', nullif(current_setting('trunq.replaced', true), ''), p_id || ':' || p_by), true);
-  return false;
-end $$;
-comment on function trunq._note_replaced(bigint, bigint) is
-  'Leaves a message that another stands for out of what a lease returns, and notes both in the setting trunq.replaced.';
+comment on function trunq._content_key is 'The unique key of a message that has none given: a hash of kind, payload and body.';
 
 create or replace function trunq._free_keys(p_queue trunq.queue, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -197,7 +188,7 @@ begin
     execute format('select trunq_queue.%I($1)', p_queue.name || '_free_keys') using p_ids;
   end if;
 end $$;
-comment on function trunq._free_keys(trunq.queue, bigint[]) is
+comment on function trunq._free_keys is
   'Frees the unique keys of messages that ended in another way than by an answer; nothing for a queue without unique keys.';
 
 create or replace function trunq._create_unique(p_queue trunq.queue) returns void
@@ -214,13 +205,13 @@ begin
   execute format('comment on table trunq_data.%I is %L', p_queue.name || '_unique',
     obj_description('trunq_data._uniquespecimen_unique'::regclass, 'pg_class') || ' Policy: ' || p_queue.unique_policy || '.');
 end $$;
-comment on function trunq._create_unique(trunq.queue) is 'Makes what a queue with unique keys has besides its tables; before their segments.';
+comment on function trunq._create_unique is 'Makes what a queue with unique keys has besides its tables; before their segments.';
 
 create or replace function trunq._unique_tables(p_queue trunq.queue) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_queue.unique_policy is not null then format(', trunq_data.%I, trunq_data.%I', p_queue.name || '_unique', p_queue.name || '_freed') else '' end
 $$;
-comment on function trunq._unique_tables(trunq.queue) is 'The tables of its unique keys, to be put behind a list of tables: ", a, b", or nothing.';
+comment on function trunq._unique_tables is 'The tables of its unique keys, to be put behind a list of tables: ", a, b", or nothing.';
 
 create or replace function trunq._forget_keys(p_queue trunq.queue) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -257,7 +248,7 @@ begin
   end if;
   return v_count;
 end $$;
-comment on function trunq._forget_keys(trunq.queue) is
+comment on function trunq._forget_keys is
   'Forgets unique keys that nobody holds, going through the table in slices, and frees those whose messages nobody is to handle, looking at 1,000 at most.
 Returns: how many turns of keys it forgot.';
 
@@ -279,4 +270,4 @@ begin
   end loop;
   return v_ids;
 end $$;
-comment on function trunq._abandoned(trunq.queue, bigint[]) is 'Those of some messages that no shared subscription is to handle.';
+comment on function trunq._abandoned is 'Those of some messages that no shared subscription is to handle.';

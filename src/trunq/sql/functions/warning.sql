@@ -19,6 +19,10 @@ begin
   for v_queue in select q.* from trunq.queue q where p_queue is null or q.name = p_queue order by q.name loop
     begin
       return query select v_queue.name, null::text, w.warning, w.hint from trunq._warn_unreachable(v_queue) w;
+      return query select * from trunq._warn_unhandled(v_queue.name);
+      return query select * from trunq._warn_unread(v_queue.name);
+      return query select * from trunq._warn_takers(v_queue.name);
+      return query select * from trunq._warn_space(v_queue.name);
       raise exception using errcode = 'TQ900';  -- gives the locks back: of many queues, those of one are held
     exception when sqlstate 'TQ900' then
     end;
@@ -27,18 +31,14 @@ begin
   return query select * from trunq._warn_locked(p_queue);
   return query select * from trunq._warn_idle(p_queue);
   return query select * from trunq._warn_expired(p_queue);
-  return query select * from trunq._warn_unhandled(p_queue);
-  return query select * from trunq._warn_unread(p_queue);
   return query select * from trunq._warn_unranked(p_queue);
   return query select * from trunq._warn_schedules(p_queue);
   return query select * from trunq._warn_captures(p_queue);
-  return query select * from trunq._warn_takers(p_queue);
-  return query select * from trunq._warn_space(p_queue);
   return query select * from trunq._warn_movers(p_queue);
   return query select * from trunq._warn_pipelines(p_queue);
   return query select * from trunq._warn_recovery() where p_queue is null;
 end $$;
-comment on function trunq.list_warnings(text) is
+comment on function trunq.list_warnings is
   'What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that nobody will lease, segments that rotation does not get for a while, and who holds them, transactions that are open and do nothing, and sessions that hold a queue''s locks, workers whose leases ran out within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes no process ranks, those that come near to what the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found no file yet, history that waits for its taker for longer than the retention, and, of all queues, a server that may not come back after a crash. What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 Returns: one row a warning, with the way out; subscription null: it is about the queue; queue empty: about the database.
 Raises: TQ001.';
@@ -51,7 +51,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     'turn it on: alter system set full_page_writes = on, then select pg_reload_conf()'
   where current_setting('full_page_writes') = 'off' and current_setting('fsync') = 'on' and exists (select from trunq.queue)
 $$;
-comment on function trunq._warn_recovery() is 'That this server may not come back after a crash.';
+comment on function trunq._warn_recovery is 'That this server may not come back after a crash.';
 
 create or replace function trunq._warn_late(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -65,7 +65,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     and not exists (select from trunq.duty_failure f where f.duty = n.duty and f.queue = n.queue)
   order by n.queue, n.duty
 $$;
-comment on function trunq._warn_late(text) is 'Duties that were last done longer ago than they should be, and did not fail: of each the queue for which it is longest ago.';
+comment on function trunq._warn_late is 'Duties that were last done longer ago than they should be, and did not fail: of each the queue for which it is longest ago.';
 
 create or replace function trunq._warn_unhandled(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -89,7 +89,7 @@ begin
         group by a.kind order by a.kind limit 21) u;
   end loop;
 end $$;
-comment on function trunq._warn_unhandled(text) is 'Kinds that workers put off because they have no handler for them, the first 20 of each subscription.';
+comment on function trunq._warn_unhandled is 'Kinds that workers put off because they have no handler for them, the first 20 of each subscription.';
 
 create or replace function trunq._unhandled(p_subscription_id integer) returns table (kind text, number bigint)
 language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
@@ -115,7 +115,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan =
       where d.subscription_id = p_subscription_id and d.errors -> -1 ? 'times' and d.kind is null order by d.kind limit 1001) o) n
   where n.number > 0
 $$;
-comment on function trunq._unhandled(integer) is 'How many messages of each kind are put off for want of a worker that has a handler for it: exact up to 1,000.';
+comment on function trunq._unhandled is 'How many messages of each kind are put off for want of a worker that has a handler for it: exact up to 1,000.';
 
 create or replace function trunq._unhandled_ready(p_queue trunq.queue, p_subscription_id integer) returns table (kind text, number bigint)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -133,7 +133,7 @@ begin
   $q$, trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $2, $3, $4, $5)'))
   using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id;
 end $$;
-comment on function trunq._unhandled_ready(trunq.queue, integer) is
+comment on function trunq._unhandled_ready is
   'How many messages of each kind that were put off for want of a handler are ready again, and nobody has leased them yet.';
 
 create or replace function trunq._forget_unhandled(p_queue trunq.queue) returns void
@@ -151,7 +151,7 @@ begin
     using v_id, v.lo, v.hi, v.last_txid, v.last_id;
   end loop;
 end $$;
-comment on function trunq._forget_unhandled(trunq.queue) is 'Forgets those that were ready for want of a handler and have been leased since.';
+comment on function trunq._forget_unhandled is 'Forgets those that were ready for want of a handler and have been leased since.';
 
 create or replace function trunq._warn_unread(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -173,11 +173,7 @@ begin
   loop
     continue when (v.sub).created_at >= v_now - v.age;
     continue when (queue = v.name and subscription = split_part(v.subscription, '#', 1)) is true;  -- another slot of its group
-    begin
-      v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - v.age);
-      raise exception using errcode = 'TQ900';
-    exception when sqlstate 'TQ900' then
-    end;
+    v_oldest := trunq._unread_since(v.row, (v.sub).subscription_id, v_now - v.age);
     continue when v_oldest is null;
     queue := v.name;
     subscription := split_part(v.subscription, '#', 1);
@@ -196,7 +192,7 @@ begin
     return next;
   end loop;
 end $$;
-comment on function trunq._warn_unread(text) is
+comment on function trunq._warn_unread is
   'Subscriptions that nobody has read from for five minutes, though messages wait for them. Not those that are paused, nor those whose messages are in somebody''s hands.';
 
 create or replace function trunq._unread_since(p_queue trunq.queue, p_subscription_id integer, p_before timestamptz) returns timestamptz
@@ -215,5 +211,5 @@ begin
   v_oldest := (select u.created_at from trunq._unread(p_queue, p_subscription_id, 1) u);
   return case when v_oldest < p_before then v_oldest end;
 end $$;
-comment on function trunq._unread_since(trunq.queue, integer, timestamptz) is
+comment on function trunq._unread_since is
   'Since when messages wait that nobody reads; null: somebody read since p_before, or holds some, or none has waited that long.';

@@ -29,8 +29,8 @@ begin
   returning w.xmax = 0 into v_is_new;
   return v_is_new;
 end $$;
-comment on function trunq.create_webhook(text, text, text, text, text, text, text, text, interval, text, text[], text, integer) is
-  'Makes a webhook, or changes the one of that name: requests to /hook/<name> of a server (trunq webhook serve) become messages of a queue, of kind p_kind. To run a pipeline: the queue pipelines, and its name as p_kind. p_secret: the name of the variable in the environment of the server that has the secret, not the secret. p_scheme: plain (HMAC-SHA256 of the body in p_header, X-Signature by default, after p_prefix; with p_timestamp_header, of time and body with a dot between), github, stripe or slack. A time that is signed may be p_tolerance off (5 minutes). p_id_header: which header names a delivery; in a queue with unique keys, a delivery becomes one message within three days. p_headers: those that the message keeps. p_body: json (the payload) or bytes. A server knows of it within seconds.
+comment on function trunq.create_webhook is
+  'Makes a webhook, or changes the one of that name: signed requests to /hook/<name> of a server (trunq webhook serve) become messages of a queue, of kind p_kind. To run a pipeline: the queue pipelines, and its name as p_kind. p_secret: the name of the variable in the environment of the server that has the secret, not the secret. p_scheme: plain (HMAC-SHA256 of the body in p_header, X-Signature by default, after p_prefix; with p_timestamp_header, of time and body with a dot between), github, stripe or slack. A time that is signed may be p_tolerance off (5 minutes). p_id_header: which header names a delivery; in a queue with unique keys, a delivery becomes one message within three days. p_max_bytes: how large a body may be (1 MiB). p_headers: those that the message keeps. p_body: json (the payload) or bytes. A server knows of it within seconds.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005.
 Locks: the webhook.';
@@ -41,7 +41,7 @@ begin
   delete from trunq.webhook w where w.name = p_webhook;
   return found;
 end $$;
-comment on function trunq.drop_webhook(text) is
+comment on function trunq.drop_webhook is
   'Drops a webhook: servers answer 404 for it within seconds.
 Returns: false when there was none of that name.
 Locks: the webhook.';
@@ -56,7 +56,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     q.unique_policy is not null, w.created_at
   from trunq.webhook w join trunq.queue q on q.queue_id = w.queue_id order by w.name
 $$;
-comment on function trunq.list_webhooks() is
+comment on function trunq.list_webhooks is
   'Webhooks by name. secret: the name of a variable, not the secret; is_unique: whether its queue has unique keys, by which a delivery becomes one message.';
 
 create or replace function trunq._check_header_names(p_webhook text, p_some text[], p_kept text[]) returns void
@@ -72,7 +72,7 @@ begin
     perform trunq._fail('TQ005', format('webhook "%s": no request has a header "%s"', p_webhook, left(v_wrong, 100)), 'a name as X-Signature');
   end if;
 end $$;
-comment on function trunq._check_header_names(text, text[], text[]) is 'Refuses (TQ005) what no header is called.';
+comment on function trunq._check_header_names is 'Refuses (TQ005) what no header is called.';
 
 create or replace function trunq._check_webhook(p_webhook text, p_secret text, p_scheme text, p_body text, p_max_bytes integer) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -88,4 +88,4 @@ begin
     perform trunq._fail('TQ005', format('webhook "%s": max_bytes is from 1 to 16000000, not %s', p_webhook, coalesce(p_max_bytes::text, 'null')));
   end if;
 end $$;
-comment on function trunq._check_webhook(text, text, text, text, integer) is 'Refuses (TQ005) what cannot be a webhook.';
+comment on function trunq._check_webhook is 'Refuses (TQ005) what cannot be a webhook.';

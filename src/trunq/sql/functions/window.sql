@@ -27,7 +27,7 @@ create or replace function trunq._in_window(p_txid xid8, p_lo pg_snapshot, p_hi 
 language sql immutable parallel safe as $$
   select pg_catalog.pg_visible_in_snapshot(p_txid, p_hi) and not pg_catalog.pg_visible_in_snapshot(p_txid, p_lo)
 $$;
-comment on function trunq._in_window(xid8, pg_snapshot, pg_snapshot) is 'Whether rows of a transaction lie in the window from lo to hi.';
+comment on function trunq._in_window is 'Whether rows of a transaction lie in the window from lo to hi.';
 
 create or replace function trunq._is_read_at(
   p_txid xid8, p_id bigint, p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint
@@ -36,7 +36,7 @@ language sql immutable parallel safe as $$
   select pg_catalog.pg_visible_in_snapshot(p_txid, p_lo)
     or pg_catalog.pg_visible_in_snapshot(p_txid, p_hi) and (p_txid, p_id) operator(pg_catalog.<=) (p_last_txid, p_last_id)
 $$;
-comment on function trunq._is_read_at(xid8, bigint, pg_snapshot, pg_snapshot, xid8, bigint) is
+comment on function trunq._is_read_at is
   'Whether a row of the log lies before a position.';
 
 create or replace function trunq._unread(
@@ -84,7 +84,7 @@ begin
     format('(g.subscription_id = $1 or g.subscription_id is null and %s)', trunq._filter_condition(trunq._filter_of(p_subscription_id))))
   using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit, p_any;
 end $$;
-comment on function trunq._unread(trunq.queue, integer, integer, smallint[], boolean) is
+comment on function trunq._unread is
   'What a subscription has not read yet, in the order it will, up to p_limit rows, of all segments or some; with p_any also the retries of others, and what its filter leaves out, that it will walk over.';
 
 create or replace function trunq._has_new(p_queue text, p_snapshot pg_snapshot) returns boolean
@@ -98,4 +98,4 @@ begin
     into v_new using p_snapshot, trunq.snapshot();
   return v_new;
 end $$;
-comment on function trunq._has_new(text, pg_snapshot) is 'Whether anything was committed since a snapshot.';
+comment on function trunq._has_new is 'Whether anything was committed since a snapshot.';

@@ -24,7 +24,7 @@ begin
   end if;
   return null;
 end $$;
-comment on function trunq_queue._lanespecimen_wake_lanes() is
+comment on function trunq_queue._lanespecimen_wake_lanes is
   'After a receipt: the lanes of its messages, where they have limits, are to be looked at again.';
 
 create or replace function trunq_queue._lanespecimen_go_on(
@@ -43,7 +43,7 @@ begin
     select g.priority, coalesce(g.key, '') /*lane*/ lane from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, l.txid, l.id, p_subscription_id) offset 0) g on true;
   perform trunq._ring(0 /*queue_id*/);
 end $$;
-comment on function trunq_queue._lanespecimen_go_on(integer, bigint[], bigint[], xid8[]) is
+comment on function trunq_queue._lanespecimen_go_on is
   'Of a subscription in order: messages of a lease are over and do not come back, so that their lanes go on.';
 
 create or replace function trunq_queue._lanespecimen_let_go(
@@ -55,25 +55,19 @@ begin
   select p_subscription_id, u.priority, coalesce(u.key, ''), u.id from unnest(p_ids, p_priorities, p_keys) u(id, priority, key);
   perform trunq._ring(0 /*queue_id*/);
 end $$;
-comment on function trunq_queue._lanespecimen_let_go(integer, bigint[], smallint[], text[]) is
+comment on function trunq_queue._lanespecimen_let_go is
   'Of a subscription in order, which goes by keys: messages that were put off are over, so that their lanes go on.';
 
-create or replace function trunq_queue._lanespecimen_bury_noted(p_subscription_id integer, p_lease_id bigint, p_now timestamptz) returns integer
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+create or replace function trunq_queue._lanespecimen_make_room(p_subscription_id integer, p_lease_id bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
-  v_expired bigint[] := trunq._noted('trunq.expired');
-  v_cancelled bigint[] := trunq._noted('trunq.cancelled');
-  v_ids bigint[] := v_expired || v_cancelled/*replace  || array(
-    select split_part(r.pair, ':', 1)::bigint from string_to_table(current_setting('trunq.replaced', true), ',') r(pair))*/;
+  -- Those that it answered itself.
+  v_ids constant bigint[] := array(
+    select unnest(r.ids) from trunq_data._specimen_receipt r
+    where r.lease_id = p_lease_id and r.subscription_id = p_subscription_id);
 begin
-  if v_expired <> '{}' then
-    perform trunq_queue._specimen_bury(p_subscription_id, p_lease_id, v_expired, p_now);
-  end if;
-  if v_cancelled <> '{}' then
-    perform trunq_queue._specimen_bury(p_subscription_id, p_lease_id, v_cancelled, p_now, 'c');
-  end if;
-/*replace   perform trunq_queue._uniquespecimen_pass_over(p_subscription_id, p_lease_id, p_now);
-*/  -- They take no token of their lane, and no place among those that run. Only turns of limited lanes know of either.
+  -- Only turns of limited lanes know of either.
   update trunq_data._lanespecimen_turn t set tokens = t.tokens + n.buried, state = case t.state when 'b' then 'r' else t.state end,
     open_leases = n.leases, open_ids = n.ids
   from (
@@ -90,8 +84,6 @@ begin
       select array_agg(o.lease_id) leases, array_agg(o.id) ids from unnest(n.open_leases, n.open_ids) o(lease_id, id)
       where (o.lease_id = p_lease_id and o.id = any (v_ids)) is not true) o) n
   where t.subscription_id = p_subscription_id and t.seq = n.seq and t.segment = n.segment and t.lease_id = p_lease_id;
-  return cardinality(v_ids);
 end $$;
-comment on function trunq_queue._lanespecimen_bury_noted(integer, bigint, timestamptz) is
-  'Answers those messages of a lease that it noted and did not hand out (trunq._note_expired, trunq._note_cancelled): each is dead in the same transaction.
-Returns: how many.';
+comment on function trunq_queue._lanespecimen_make_room is
+  'After a lease sorted out messages of its own (trunq_queue.<queue>_sort_out): these take no token of their lane, and no place among those that run.';

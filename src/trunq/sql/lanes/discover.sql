@@ -133,7 +133,7 @@ begin
     end if;
   end if;
 end $$;
-comment on function trunq_queue._lanespecimen_discover(trunq_data._lanespecimen_lease, trunq.subscription, trunq.lane_policy, boolean) is
+comment on function trunq_queue._lanespecimen_discover is
   'One step of discovery: reads what is new once, and lines up the lanes that were idle. more: it has not come to the end of its window; classes: of the turns it made; is_changed: it went on. With the settings of the lease, which calls it.';
 
 create or replace function trunq_queue._lanespecimen_look_again(
@@ -207,5 +207,5 @@ begin
   select is_changed or count(*) > 0 into is_changed from made m;
   c.timer_at := p_now;
 end $$;
-comment on function trunq_queue._lanespecimen_look_again(trunq_data._lanespecimen_lease, trunq.subscription, trunq.lane_policy, pg_snapshot, timestamptz) is
+comment on function trunq_queue._lanespecimen_look_again is
   'Lines up the blocked and parked lanes that were woken, or whose time has come. c.timer_at: that time; classes: of the turns it made; is_changed: there was something. With the settings of the lease, which calls it.';

@@ -1,5 +1,6 @@
--- Leasing from a queue with lanes; the essay is in functions/lane.sql. Made for such a queue in the place of sql/queue/lease.sql.
--- All of it goes on under the lock of the subscription, so nobody else inserts turns, and each statement sees those before it.
+-- Leasing from a queue with lanes; the essay is in functions/lane.sql. Made for such a queue in the place of
+-- sql/queue/lease.sql. All of it goes on under the lock of the subscription, so nobody else inserts turns, and each
+-- statement sees those before it.
 
 create or replace function trunq_queue._lanespecimen_lease(
   p_subscription text,
@@ -9,7 +10,8 @@ create or replace function trunq_queue._lanespecimen_lease(
   p_max_bytes bigint default 16777216
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
-  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
+  payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz,
+    options jsonb
 )
 language plpgsql security definer volatile rows 100
 set search_path = pg_catalog, pg_temp
@@ -26,23 +28,28 @@ declare
   v_now timestamptz := trunq.clock(); v_expires_at timestamptz; v_started timestamptz := clock_timestamp();
   v_current pg_snapshot; v_xmax_before xid8;
   v_is_watched boolean; v_more boolean; v_is_changed boolean := false;
-  v_late xid8[]; v_new integer[]; v_round integer; v_take integer; v_count integer; v_expired bigint[]; v_buried integer := 0;
+  v_late xid8[]; v_new integer[]; v_round integer; v_take integer; v_count integer; v_size integer;
+    v_buried integer := 0;
   v_most integer; v_live integer; v_at integer; v_sum integer; v_is_deep boolean := false;
-  v_classes integer[]; v_heads bigint[]; v_turns trunq_data._lanespecimen_turn[]; v_shares integer[]; v_limits integer[];
+  v_classes integer[]; v_heads bigint[]; v_turns trunq_data._lanespecimen_turn[]; v_shares integer[];
+    v_limits integer[];
   v_weight bigint; v_floor xid8; v_segments smallint[];
-  v_all boolean; v_own integer; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb; v_not_headers jsonb[];
+  v_all boolean; v_own integer; v_kinds text[]; v_not_kinds text[]; v_keys text[]; v_not_keys text[]; v_headers jsonb;
+    v_not_headers jsonb[];
   v_tokens double precision; v_tokens_at timestamptz; v_open bigint[];
   v_lease_id bigint; v_token bigint;
 begin
   if current_setting('transaction_isolation') <> 'read committed'
       or current_setting('trunq.cluster_checked', true) is distinct from 'yes'
-      or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/ or p_lease_time not between '1 microsecond' and '1000 years' then
+      or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/
+        or p_lease_time not between '1 microsecond' and '1000 years' then
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_lanespecimen', p_subscription, 'shared');
-    return query select * from trunq_queue._lanespecimen_lease(p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes);
+    return query select * from trunq_queue._lanespecimen_lease(p_subscription, p_worker, p_max_messages, p_lease_time,
+      p_max_bytes);
     return;
   end if;
   if not pg_try_advisory_xact_lock(1953656418 /*lock subscription*/, v_sub.subscription_id) then
@@ -52,7 +59,8 @@ begin
   v_expires_at := v_now + coalesce(p_lease_time, v_sub.lease_time);
   v_all := v_sub.filter is null;
   if not v_all then
-    select f.* into v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers from trunq._read_filter(v_sub.filter) f;
+    select f.* into v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers
+      from trunq._read_filter(v_sub.filter) f;
   end if;
   if v_sub.is_limited then
     select a.allowed, a.tokens, a.tokens_at, a.open_leases into p_max_messages, v_tokens, v_tokens_at, v_open
@@ -64,19 +72,22 @@ begin
   -- Under the lock: who reads "not watched" must not meet a turn that somebody replaced since.
   select s.in_order, p.policy, p.max_running, p.rate, p.burst, p.is_watched
   into v_sub.in_order, v_policy.policy, v_policy.max_running, v_policy.rate, v_policy.burst, v_policy.is_watched
-  from trunq.subscription s left join trunq.lane_policy p on p.subscription_id = s.subscription_id where s.subscription_id = v_sub.subscription_id;
+  from trunq.subscription s left join trunq.lane_policy p on p.subscription_id = s.subscription_id
+    where s.subscription_id = v_sub.subscription_id;
   v_is_watched := v_policy.is_watched is true or v_sub.in_order is true;
   v_own := case when not v_sub.in_order then v_sub.subscription_id end;
   select l.lo, l.hi, l.last_txid, l.last_id, l.epoch, l.turn_no, l.looked, l.jump_priority, l.jump_lane, l.carried_to,
     coalesce(l.wake_lo, l.hi), coalesce(l.timer_at, '-infinity'), l.classes, l.heads, l.worker
-  into c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no, c.looked, c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, c.classes, c.heads, c.worker
+  into c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no, c.looked, c.jump_priority, c.jump_lane, c.carried_to,
+    c.wake_lo, c.timer_at, c.classes, c.heads, c.worker
   from trunq_data._lanespecimen_lease l where l.subscription_id = v_sub.subscription_id
   order by l.lease_id desc limit 1;
   if c.worker = 'lost' then
     perform trunq._check_loss(v_sub.subscription_id);
   end if;
   if not found then
-    c.lo := v_sub.start; c.hi := v_sub.start; c.last_txid := pg_snapshot_xmax(v_sub.start); c.last_id := 0; c.epoch := 0; c.turn_no := 0;
+    c.lo := v_sub.start; c.hi := v_sub.start; c.last_txid := pg_snapshot_xmax(v_sub.start); c.last_id := 0;
+      c.epoch := 0; c.turn_no := 0;
     c.looked := 0; c.wake_lo := v_sub.start; c.timer_at := '-infinity'; c.classes := '{}'; c.heads := '{}';
   end if;
   v_current := trunq.snapshot();
@@ -89,7 +100,8 @@ begin
     if exists (
         select from unnest(c.classes, c.heads) u(class, head) cross join lateral (
           select from trunq_data._lanespecimen_turn t
-          where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head and t.seq <= c.carried_to limit 1) t) then
+          where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
+            and t.seq <= c.carried_to limit 1) t) then
       v_is_watched := true;
     else
       c.carried_to := null;
@@ -99,7 +111,8 @@ begin
   if not v_more and not v_is_watched and not exists (
       select from unnest(c.classes, c.heads) u(class, head) cross join lateral (
         select from trunq_data._lanespecimen_turn t
-        where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head limit 1) t) then
+        where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
+          limit 1) t) then
     v_late := array(select x from pg_snapshot_xip(c.hi) x where pg_visible_in_snapshot(x, v_current));
     v_lease_id := nextval('trunq_data._specimen_lease_id');
     v_token := trunq._token();
@@ -110,42 +123,60 @@ begin
          limit p_max_messages + 1)
         union all
         (select g.* from trunq_log._specimen g
-         where (g.txid, g.id) > (pg_snapshot_xmax(c.hi), 0) and g.txid < pg_snapshot_xmax(v_current) and pg_visible_in_snapshot(g.txid, v_current)
+         where (g.txid, g.id) > (pg_snapshot_xmax(c.hi), 0) and g.txid < pg_snapshot_xmax(v_current)
+           and pg_visible_in_snapshot(g.txid, v_current)
          order by g.txid, g.id limit p_max_messages + 1)
         limit p_max_messages + 1),
       total as (
-        select count(*) n, sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes, coalesce(max(b.expiries), 0) expiries from batch b),
+        select count(*) n, sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
+          coalesce(max(b.expiries), 0) expiries from batch b),
       own as materialized (
         select b.* from batch b cross join total t
-        where t.n <= p_max_messages and t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) and t.expiries <= 1
+        where t.n <= p_max_messages and t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/)
+          and t.expiries <= 1
           and (b.subscription_id = v_sub.subscription_id or b.subscription_id is null and (v_all
-            or trunq._passes(v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, b.kind, b.key, b.headers)))),
+            or trunq._passes(
+              v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, b.kind, b.key, b.headers)))
+        order by case when v_policy.policy = 'priority' then b.priority else 0 end, b.txid, b.id),
       made as (
-        insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, wake_lo, timer_at,
-          classes, heads, min_txid, max_txid, size, ids, txids, leased_at, expires_at, tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
-        select v_lease_id, v_sub.subscription_id, v_token, p_worker, c.hi, v_current, pg_snapshot_xmax(v_current), 0, c.epoch + 1, c.turn_no,
-          c.wake_lo, c.timer_at, c.classes, c.heads, a.min_txid, a.max_txid, a.n, a.ids, a.txids, v_now, v_expires_at,
-          v_tokens - a.n, v_tokens_at, case when v_open is not null then v_open || v_lease_id end, a.awaited/*unique , a.keyed*/
+        insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid,
+          last_id, epoch, turn_no, wake_lo, timer_at, classes, heads, min_txid, max_txid, size, ids, txids, leased_at,
+          expires_at, tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
+        select v_lease_id, v_sub.subscription_id, v_token, p_worker, c.hi, v_current, pg_snapshot_xmax(v_current), 0,
+          c.epoch + 1, c.turn_no, c.wake_lo, c.timer_at, c.classes, c.heads, a.min_txid, a.max_txid, a.n, a.ids,
+          a.txids, v_now, v_expires_at,
+          v_tokens - a.n, v_tokens_at, case when v_open is not null then v_open || v_lease_id end,
+          a.awaited/*unique , a.keyed*/
         from (select count(*)::integer n, array_agg(o.id) ids, array_agg(o.txid) txids,
             min(o.txid)::text::bigint min_txid, max(o.txid)::text::bigint max_txid,
-            array_agg(o.id) filter (where o.options->>'awaited' is not null) awaited/*unique , array_agg(o.id) filter (where o.unique_until = 'd' or o.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace') keyed*/ from own o) a
+            array_agg(o.id) filter (where o.options->>'awaited' is not null) awaited/*unique ,
+            array_agg(o.id) filter (
+              where o.unique_until = 'd' or o.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace') keyed*/
+          from own o) a
         where a.n > 0)/*unique ,
-      freed as (insert into trunq_data._uniquespecimen_freed (id) select o.id from own o where o.unique_until = 'l' and o.attempt = 1)*/
-      select v_lease_id, v_token, o.id, o.attempt, coalesce((o.options->>'max_attempts')::integer, v_sub.max_attempts), o.kind::text, o.key::text,
-        o.payload::jsonb, o.body::bytea, o.headers::jsonb, o.priority::smallint, o.created_at, v_expires_at, o.options::jsonb
-      from own o/*replace
-      left join lateral (
-        select trunq_queue._uniquespecimen_replaced_by(o.unique_key, o.unique_turn, o.attempt) by where o.unique_key is not null) n on true*/
-      where (o.options is null or (o.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(o.id))
-        and (not v_sub.has_cancelled or trunq._note_cancelled(v_sub.subscription_id, o.id))/*replace
-        and (n.by is null or trunq._note_replaced(o.id, n.by))*/
-      order by case when v_policy.policy = 'priority' then o.priority else 0 end, o.txid, o.id;
+      freed as (
+        insert into trunq_data._uniquespecimen_freed (id)
+        select o.id from own o where o.unique_until = 'l' and o.attempt = 1)*/
+      select v_lease_id, v_token, o.id, o.attempt, coalesce((o.options->>'max_attempts')::integer, v_sub.max_attempts),
+        o.kind::text, o.key::text, o.payload::jsonb, o.body::bytea, o.headers::jsonb, o.priority::smallint,
+        o.created_at, v_expires_at, o.options::jsonb
+      from own o
+      -- Where one is over, none is handed out here, and it is sorted out below.
+      where not exists (
+        select from own x/*replace
+        left join lateral (
+          select trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) by
+          where x.unique_key is not null) n on true*/
+        where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null/*replace
+          or n.by is not null*/);
     get diagnostics v_count = row_count;
-    if current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
-        or current_setting('trunq.replaced', true) <> ''*/ then
-      perform trunq_queue._lanespecimen_bury_noted(v_sub.subscription_id, v_lease_id, v_now);
+    if v_count > 0 then
       return;
-    elsif v_count > 0 then
+    elsif pg_current_xact_id_if_assigned() is not null and exists (
+        select from trunq_data._lanespecimen_lease l
+        where l.subscription_id = v_sub.subscription_id and l.lease_id = v_lease_id) then
+      return query select * from trunq_queue._specimen_sort_out(v_sub.subscription_id, v_lease_id, v_now);
+      perform trunq_queue._lanespecimen_make_room(v_sub.subscription_id, v_lease_id);
       return;
     end if;
   end if;
@@ -156,7 +187,8 @@ begin
       c.jump_priority := null; c.jump_lane := null;
       -- Most often there is nothing new, or nothing that is late: this asks a tenth of what discovery does.
       v_more := exists (select from pg_snapshot_xip(c.lo) x where pg_visible_in_snapshot(x, c.hi)) or exists (
-        select from trunq_log._specimen g where (g.txid, g.id) > (pg_snapshot_xmax(c.lo), 0) and g.txid < pg_snapshot_xmax(c.hi) limit 1);
+        select from trunq_log._specimen g where (g.txid, g.id) > (pg_snapshot_xmax(c.lo), 0)
+          and g.txid < pg_snapshot_xmax(c.hi) limit 1);
       if not v_more then
         c.last_txid := pg_snapshot_xmax(c.hi);
       end if;
@@ -164,15 +196,18 @@ begin
     v_new := '{}';
     if v_more then
       v_found := trunq_queue._lanespecimen_discover(c, v_sub, v_policy, v_is_watched);
-      c := v_found.c; v_more := v_found.more; v_new := v_found.classes; v_is_changed := v_is_changed or v_found.is_changed;
+      c := v_found.c; v_more := v_found.more; v_new := v_found.classes;
+      v_is_changed := v_is_changed or v_found.is_changed;
     end if;
     if v_is_watched and v_step = 1 then
       -- 2. What became free: by a wake, or by its time, which never goes back.
       v_found := trunq_queue._lanespecimen_look_again(c, v_sub, v_policy, v_current, v_now);
-      c := v_found.c; v_now := c.timer_at; v_new := v_new || v_found.classes; v_is_changed := v_is_changed or v_found.is_changed;
+      c := v_found.c; v_now := c.timer_at; v_new := v_new || v_found.classes;
+      v_is_changed := v_is_changed or v_found.is_changed;
     end if;
     if not v_new <@ c.classes then
-      select array_agg(u.class order by u.class), array_agg(coalesce(c.heads[array_position(c.classes, u.class)], 0) order by u.class)
+      select array_agg(u.class order by u.class),
+        array_agg(coalesce(c.heads[array_position(c.classes, u.class)], 0) order by u.class)
       into v_classes, v_heads from (select unnest(c.classes || v_new) class group by 1) u;
       c.classes := v_classes; c.heads := v_heads;
     end if;
@@ -192,11 +227,12 @@ begin
           select u.class, u.head, case when c.turn_no % c_favour = c_favour - 1 then t.seq else u.class end place
           from unnest(c.classes, c.heads) u(class, head) cross join lateral (
             select t.seq from trunq_data._lanespecimen_turn t
-            where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head order by t.seq limit 1) t) u;
+            where t.subscription_id = v_sub.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
+              order by t.seq limit 1) t) u;
       end if;
       select array_agg(t.turn order by t.at), sum(1) filter (where t.at <= c_lanes and (t.turn).class = v_classes[1]),
-        min(least(case when (t.turn).last_txid = '0' then pg_snapshot_xmin((t.turn).lo) else (t.turn).last_txid end, pg_snapshot_xmin((t.turn).hi),
-          (t.turn).again_txids[1]))
+        min(least(case when (t.turn).last_txid = '0' then pg_snapshot_xmin((t.turn).lo) else (t.turn).last_txid end,
+          pg_snapshot_xmin((t.turn).hi), (t.turn).again_txids[1]))
       into v_turns, v_weight, v_floor
       from (
         select t turn, row_number() over () at from unnest(v_classes, v_heads) u(class, head) cross join lateral (
@@ -206,57 +242,13 @@ begin
         limit v_take) t;
       exit when v_turns is null;
       if v_is_watched then
-        -- What each may have by the settings of its lane: its turn as the next one begins, with tokens, what runs, and until when it waits.
-        with turn as materialized (
-          select t.at, t.turn, coalesce(z.weight, 1) weight, z.paused_until, case when v_sub.in_order then 1 else coalesce(z.max_running, v_policy.max_running) end max_running,
-            coalesce(z.rate, v_policy.rate) rate, coalesce(z.burst, v_policy.burst, 1) burst,
-            (t.turn).seq = (
-              select n.seq from trunq_data._lanespecimen_turn n
-              where n.subscription_id = v_sub.subscription_id and n.priority = (t.turn).priority and n.lane = (t.turn).lane order by n.seq desc limit 1) is_newest
-          from (select t turn, row_number() over () at from unnest(v_turns) t) t
-          left join lateral (
-            select z.* from trunq.lane z
-            where z.subscription_id = v_sub.subscription_id and z.priority = (t.turn).priority and z.lane = (t.turn).lane offset 0) z on true),
-        -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first. Each lease is looked at once.
-        running as materialized (
-          select t.at, u.lease_id, u.id from turn t cross join lateral unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)
-          where not v_sub.in_order),
-        -- Leases that are answered as a whole are over: most are.
-        answered as materialized (
-          select l.lease_id, array(
-            select unnest(r.ids) from trunq_data._specimen_receipt r
-            where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = v_sub.subscription_id) ids
-          from (select distinct r.lease_id from running r) o cross join lateral (
-            select l.lease_id, l.segment, l.size from trunq_data._lanespecimen_lease l
-            where l.subscription_id = v_sub.subscription_id and l.lease_id = o.lease_id offset 0) l
-          where l.size > (
-            select coalesce(sum(r.size), 0) from trunq_data._specimen_receipt r
-            where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = v_sub.subscription_id)),
-        still as materialized (
-          select r.at, array_agg(r.lease_id) leases, array_agg(r.id) ids from running r join answered a on a.lease_id = r.lease_id
-          where r.id <> all (a.ids) group by r.at),
-        kept as materialized (
-          select t.*, case when v_sub.in_order then (t.turn).open_leases else o.leases end leases,
-            case when v_sub.in_order then (t.turn).open_ids else o.ids end ids, case when t.rate is not null then
-              least(t.burst, coalesce((t.turn).tokens, t.burst) + t.rate * greatest(0, extract(epoch from v_now - coalesce((t.turn).tokens_at, v_now)))) end tokens
-          from turn t left join still o on o.at = t.at),
-        weighed as (
-          select ceil(v_most::numeric / greatest(1, sum(k.weight))) quantum from kept k
-          where k.is_newest and k.at <= c_lanes
-            and (k.turn).class = (select (f.turn).class from kept f where f.is_newest order by f.at limit 1))
-        select array_agg(((k.turn).seq, (k.turn).subscription_id, (k.turn).segment, (k.turn).priority, (k.turn).class, (k.turn).left_over, (k.turn).state,
-            (k.turn).lane, (k.turn).epoch, (k.turn).last_txid, (k.turn).last_id, (k.turn).lease_id,
-            case when k.paused_until > v_now then k.paused_until
-              when k.tokens < 1 then v_now + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05 /*or each token has a turn*/)) end,
-            k.tokens, (k.turn).tokens_at, (k.turn).lo, (k.turn).hi, k.leases, k.ids, (k.turn).again_txids, (k.turn).again_ids)::trunq_data._lanespecimen_turn order by k.at),
-          array_agg(case when not k.is_newest then -1 when k.paused_until > v_now then 0 else
-            greatest(0, least(w.quantum * k.weight, coalesce(k.max_running - coalesce(cardinality(k.leases), 0), v_most),
-              coalesce(floor(k.tokens)::integer, v_most), v_most)) end::integer order by k.at),
-          array_agg(k.max_running order by k.at)
-        into v_turns, v_shares, v_limits from kept k cross join weighed w;
+        select w.turns, w.shares, w.limits into v_turns, v_shares, v_limits
+        from trunq_queue._lanespecimen_weigh(v_turns, v_sub, v_policy, v_now, v_most, c_lanes) w;
         if v_buried > 0 then
-          -- What is buried takes no place in its lane. By turns, all are looked at, and one is gone through beyond its share.
-          select min(u.at), count(*), sum(u.share) into v_at, v_count, v_sum from unnest(v_shares) with ordinality u(share, at) where u.share > 0;
+          -- What is buried takes no place in its lane. By turns, all are looked at, and one is gone through beyond its
+          -- share.
+          select min(u.at), count(*), sum(u.share) into v_at, v_count, v_sum
+            from unnest(v_shares) with ordinality u(share, at) where u.share > 0;
           v_is_deep := not v_is_deep or v_count = 1;
           if v_is_deep and v_sum < v_most
               and coalesce(cardinality((v_turns[v_at]).again_ids), 0) = 0 then
@@ -271,110 +263,136 @@ begin
       end if;
       v_segments := array(
         select n::smallint from generate_series(0, 3 /*last_segment*/) n
-        where (select g.txid from trunq_log._specimen g where g.segment = n order by g.txid desc, g.id desc limit 1) >= v_floor);
+        where (select g.txid from trunq_log._specimen g where g.segment = n order by g.txid desc, g.id desc
+          limit 1) >= v_floor);
       v_lease_id := nextval('trunq_data._specimen_lease_id');
       v_token := trunq._token();
       return query
         with share as materialized (
-          select s.* from rows from (unnest(v_turns), unnest(v_shares), unnest(v_limits)) with ordinality s(seq, subscription_id, segment, priority, class,
-            left_over, state, lane, epoch, last_txid, last_id, lease_id, due_at, tokens, tokens_at, lo, hi, open_leases, open_ids, again_txids, again_ids, n, max_running, at)),
+          select s.* from rows from (unnest(v_turns), unnest(v_shares), unnest(v_limits)) with ordinality s(
+            seq, subscription_id, segment, priority, class, left_over, state, lane, epoch, last_txid, last_id, lease_id,
+            due_at, tokens, tokens_at, lo, hi, open_leases, open_ids, again_txids, again_ids, n, max_running, at)),
         found as (
           select s.at turn, s.lane, m.* from share s cross join lateral (
             select * from (
               -- The message for which the lane was held.
               (select g.*, false is_next, true is_again from trunq_log._specimen g
-               where s.again_ids <> '{}' and trunq._is_row(g.txid, g.id, g.subscription_id, s.again_txids[1], s.again_ids[1], v_sub.subscription_id)
-                 and g.segment = any (v_segments) limit 1)
+               where s.again_ids <> '{}' and g.segment = any (v_segments) and trunq._is_row(
+                 g.txid, g.id, g.subscription_id, s.again_txids[1], s.again_ids[1], v_sub.subscription_id) limit 1)
               union all
               -- Of its window: what committed late, then the range.
               (select m.*, false, false from unnest(array(
                  select x from pg_snapshot_xip(s.lo) x
-                 where x >= s.last_txid and s.last_txid < pg_snapshot_xmax(s.lo) and pg_visible_in_snapshot(x, s.hi))) late(txid)
+                 where x >= s.last_txid and s.last_txid < pg_snapshot_xmax(s.lo)
+                   and pg_visible_in_snapshot(x, s.hi))) late(txid)
                cross join lateral (
                  select g.* from trunq_log._specimen g
-                 where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane and g.segment = any (v_segments)
+                 where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
+                   and g.segment = any (v_segments)
                    and g.txid = late.txid and g.id > case when late.txid = s.last_txid then s.last_id else 0 end
-                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(v_sub.subscription_id,
-                     g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, g.kind, g.key, g.headers))
+                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                     v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
+                     v_headers, v_not_headers, g.kind, g.key, g.headers))
                  order by g.id limit s.n) m
                limit s.n)
               union all
               (select g.*, false, false from trunq_log._specimen g
-               where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane and g.segment = any (v_segments)
-                 and (g.txid, g.id) > (greatest(s.last_txid, pg_snapshot_xmax(s.lo)), case when s.last_txid < pg_snapshot_xmax(s.lo) then 0 else s.last_id end)
+               where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
+                 and g.segment = any (v_segments)
+                 and (g.txid, g.id) > (greatest(s.last_txid, pg_snapshot_xmax(s.lo)),
+                   case when s.last_txid < pg_snapshot_xmax(s.lo) then 0 else s.last_id end)
                  and g.txid < pg_snapshot_xmax(s.hi) and pg_visible_in_snapshot(g.txid, s.hi)
-                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(v_sub.subscription_id,
-                     g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, g.kind, g.key, g.headers))
+                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                   v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
+                   v_headers, v_not_headers, g.kind, g.key, g.headers))
                order by g.txid, g.id limit s.n)
               union all
               -- And of the window from there to what discovery looks at.
               (select m.*, true, false from unnest(array(
-                 select x from pg_snapshot_xip(s.hi) x where s.epoch < c.epoch and pg_visible_in_snapshot(x, c.hi))) late(txid)
+                 select x from pg_snapshot_xip(s.hi) x where s.epoch < c.epoch
+                   and pg_visible_in_snapshot(x, c.hi))) late(txid)
                cross join lateral (
                  select g.* from trunq_log._specimen g
-                 where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane and g.segment = any (v_segments) and g.txid = late.txid
-                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(v_sub.subscription_id,
-                     g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, g.kind, g.key, g.headers))
+                 where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
+                   and g.segment = any (v_segments) and g.txid = late.txid
+                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                     v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
+                     v_headers, v_not_headers, g.kind, g.key, g.headers))
                  order by g.id limit s.n) m
                limit s.n)
               union all
               (select g.*, true, false from trunq_log._specimen g
-               where s.epoch < c.epoch and g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane and g.segment = any (v_segments)
-                 and (g.txid, g.id) > (pg_snapshot_xmax(s.hi), 0) and g.txid < pg_snapshot_xmax(c.hi) and pg_visible_in_snapshot(g.txid, c.hi)
-                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(v_sub.subscription_id,
-                     g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, g.kind, g.key, g.headers))
+               where s.epoch < c.epoch and g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
+                 and g.segment = any (v_segments)
+                 and (g.txid, g.id) > (pg_snapshot_xmax(s.hi), 0) and g.txid < pg_snapshot_xmax(c.hi)
+                   and pg_visible_in_snapshot(g.txid, c.hi)
+                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                   v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
+                   v_headers, v_not_headers, g.kind, g.key, g.headers))
                order by g.txid, g.id limit s.n)) m
             limit s.n) m
           where s.n > 0
           limit v_most),
         numbered as materialized (
-          select f.*, row_number() over rest number, sum(trunq._bytes(f.kind, f.key, f.payload, f.body, f.headers)) over rest bytes
+          select f.*, row_number() over rest number,
+            sum(trunq._bytes(f.kind, f.key, f.payload, f.body, f.headers)) over rest bytes
           from found f window rest as (rows unbounded preceding)),
         -- Cut by bytes, and before a suspect, which is leased alone, before anything is recorded.
         cut as materialized (
-          select t.n, least(case when t.suspect_at = 1 then 1 else t.suspect_at - 1 end, greatest(t.fits, 1), t.n, case when v_buried > 0 then (
-              select x.number from numbered x
-              where ((x.options->>'expires_at')::timestamptz <= v_now or v_sub.has_cancelled and trunq._is_cancelled(v_sub.subscription_id, x.id)/*replace
-                or x.unique_key is not null and trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is not null*/) is not true
-              order by x.number offset v_live - 1 limit 1) end) size, t.suspect_at = 1 is_suspect
+          select t.n, t.suspect_at = 1 is_suspect,
+            least(case when t.suspect_at = 1 then 1 else t.suspect_at - 1 end, greatest(t.fits, 1), t.n,
+              case when v_buried > 0 then (
+                select x.number from numbered x
+                where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is null/*replace
+                  and (x.unique_key is null
+                    or trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is null)*/
+                order by x.number offset v_live - 1 limit 1) end) size
           from (
-            select count(*) n, count(*) filter (where n.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/)) fits,
+            select count(*) n,
+              count(*) filter (where n.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/)) fits,
               min(n.number) filter (where n.expiries > 1) suspect_at from numbered n) t),
         batch as not materialized (select n.* from numbered n where n.number <= (select u.size from cut u)),
         last_turn as materialized (
           -- Of a lease that is full: turns behind it keep their place.
-          select case when u.size < u.n or u.n >= v_most then (select b.turn from batch b where b.number = u.size) end at from cut u),
+          select case when u.size < u.n or u.n >= v_most
+            then (select b.turn from batch b where b.number = u.size) end at from cut u),
         given as materialized (
-          select b.turn, count(*)::integer n, array_agg(b.id) ids, array_agg(b.txid) txids, bool_or(b.is_next) is_next, bool_or(b.is_again) is_again from batch b group by b.turn),
+          select b.turn, count(*)::integer n, array_agg(b.id) ids, array_agg(b.txid) txids, bool_or(b.is_next) is_next,
+            bool_or(b.is_again) is_again
+          from batch b group by b.turn),
         taken as materialized (
           select s.*, coalesce(v.n, 0) given, v.ids, coalesce(v.is_next, false) is_next,
-            case when v.is_again is not true then v.txids[v.n] end to_txid, case when v.is_again is not true then v.ids[v.n] end to_id,
+            case when v.is_again is not true then v.txids[v.n] end to_txid,
+            case when v.is_again is not true then v.ids[v.n] end to_id,
             coalesce(v.n, 0) - coalesce(v.is_again, false)::integer walked,
             s.n > 0 and (coalesce(v.n, 0) < s.n and s.at is distinct from t.at
               or s.epoch >= c.epoch and s.left_over <= coalesce(v.n, 0) - coalesce(v.is_again, false)::integer) is_done
           from last_turn t cross join share s left join given v on v.turn = s.at
           where s.at <= coalesce(t.at, s.at)),
         next as (
-          insert into trunq_data._lanespecimen_turn (seq, subscription_id, priority, lane, class, state, lo, hi, epoch, last_txid, last_id, left_over,
-            lease_id, due_at, open_leases, open_ids, tokens, tokens_at, again_txids, again_ids)
+          insert into trunq_data._lanespecimen_turn (seq, subscription_id, priority, lane, class, state, lo, hi, epoch,
+            last_txid, last_id, left_over, lease_id, due_at, open_leases, open_ids, tokens, tokens_at,
+            again_txids, again_ids)
           select nextval('trunq_data._lanespecimen_turn_id'), v_sub.subscription_id, t.priority, t.lane, t.class,
             case when t.n = 0 and t.due_at is not null then 'p' when t.n = 0 then 'b' when t.is_done then 'i'
               when t.max_running <= coalesce(cardinality(t.open_leases), 0) + t.given then 'b' else 'r' end::"char",
             case when t.is_next then t.hi else t.lo end, case when t.is_next then c.hi else t.hi end,
             case when t.is_next or t.is_done then greatest(c.epoch, t.epoch) else t.epoch end,
-            coalesce(t.to_txid, t.last_txid), coalesce(t.to_id, t.last_id), case when not t.is_next then t.left_over - t.walked end,
-            v_lease_id, case when t.n = 0 then t.due_at end,
+            coalesce(t.to_txid, t.last_txid), coalesce(t.to_id, t.last_id),
+            case when not t.is_next then t.left_over - t.walked end, v_lease_id, case when t.n = 0 then t.due_at end,
             case when t.max_running is not null then t.open_leases || array_fill(v_lease_id, array[t.given]) end,
             case when t.max_running is not null then t.open_ids || t.ids end,
             t.tokens - t.given, case when t.tokens is not null then v_now end,
-            case when t.n > 0 then t.again_txids[2:] else t.again_txids end, case when t.n > 0 then t.again_ids[2:] else t.again_ids end
+            case when t.n > 0 then t.again_txids[2:] else t.again_txids end,
+            case when t.n > 0 then t.again_ids[2:] else t.again_ids end
           from (select t.* from taken t where t.n >= 0 order by t.at) t),
         made as (
-          insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
-            jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, min_txid, max_txid, size, ids, txids, priorities, lanes, leased_at, expires_at, is_suspect,
-            tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
-          select v_lease_id, v_sub.subscription_id, v_token, p_worker, c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no + 1, c.looked,
-            c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, c.classes,
+          insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid,
+            last_id, epoch, turn_no, looked, jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads,
+            min_txid, max_txid, size, ids, txids, priorities, lanes, leased_at, expires_at, is_suspect, tokens,
+            tokens_at, open_leases, awaited/*unique , keyed*/)
+          select v_lease_id, v_sub.subscription_id, v_token, p_worker, c.lo, c.hi, c.last_txid, c.last_id, c.epoch,
+            c.turn_no + 1, c.looked, c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, c.classes,
             array(
               select greatest(u.head, (select max(t.seq) from taken t where t.class = u.class))
               from unnest(c.classes, c.heads) with ordinality u(class, head, at) order by u.at),
@@ -382,52 +400,69 @@ begin
             a.min_txid, a.max_txid, nullif((select sum(t.given) from taken t where t.n >= 0), 0), a.ids, a.txids,
             a.priorities, a.lanes,
             v_now, case when a.ids is not null then v_expires_at end, nullif((select u.is_suspect from cut u), false),
-            v_tokens - coalesce(cardinality(a.ids), 0), v_tokens_at, case when v_open is not null and a.ids is not null then v_open || v_lease_id else v_open end, a.awaited/*unique ,
-            a.keyed*/
+            v_tokens - coalesce(cardinality(a.ids), 0), v_tokens_at,
+            case when v_open is not null and a.ids is not null then v_open || v_lease_id else v_open end,
+            a.awaited/*unique , a.keyed*/
           from (
-            select array_agg(b.id) ids, array_agg(b.txid) txids, min(b.txid)::text::bigint min_txid, max(b.txid)::text::bigint max_txid,
-              array_agg(b.priority::smallint) filter (where v_is_watched) priorities, array_agg(b.lane) filter (where v_is_watched) lanes,
+            select array_agg(b.id) ids, array_agg(b.txid) txids, min(b.txid)::text::bigint min_txid,
+              max(b.txid)::text::bigint max_txid,
+              array_agg(b.priority::smallint) filter (where v_is_watched) priorities,
+              array_agg(b.lane) filter (where v_is_watched) lanes,
               array_agg(b.id) filter (where b.options->>'awaited' is not null) awaited/*unique ,
-              array_agg(b.id) filter (where b.unique_until = 'd' or b.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace') keyed*/
+              array_agg(b.id) filter (
+                where b.unique_until = 'd' or b.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace') keyed*/
             from batch b) a)/*unique ,
-        freed as (insert into trunq_data._uniquespecimen_freed (id) select b.id from batch b where b.unique_until = 'l' and b.attempt = 1)*/
-        select v_lease_id, v_token, b.id, b.attempt, coalesce((b.options->>'max_attempts')::integer, v_sub.max_attempts), b.kind::text, b.key::text,
-          b.payload::jsonb, b.body::bytea, b.headers::jsonb, b.priority::smallint, b.created_at, v_expires_at, b.options::jsonb
-        from batch b/*replace
-        left join lateral (
-          select trunq_queue._uniquespecimen_replaced_by(b.unique_key, b.unique_turn, b.attempt) by where b.unique_key is not null) n on true*/
-        where (b.options is null or (b.options->>'expires_at')::timestamptz > v_now is not false or trunq._note_expired(b.id))
-          and (not v_sub.has_cancelled or trunq._note_cancelled(v_sub.subscription_id, b.id))/*replace
-          and (n.by is null or trunq._note_replaced(b.id, n.by))*/;
+        freed as (
+          insert into trunq_data._uniquespecimen_freed (id)
+          select b.id from batch b where b.unique_until = 'l' and b.attempt = 1)*/
+        select v_lease_id, v_token, b.id, b.attempt,
+          coalesce((b.options->>'max_attempts')::integer, v_sub.max_attempts), b.kind::text, b.key::text,
+          b.payload::jsonb, b.body::bytea, b.headers::jsonb, b.priority::smallint, b.created_at, v_expires_at,
+          b.options::jsonb
+        from batch b
+        where not exists (
+          select from batch x/*replace
+          left join lateral (
+            select trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) by
+            where x.unique_key is not null) n on true*/
+          where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null/*replace
+            or n.by is not null*/);
       get diagnostics v_count = row_count;
-      v_round := v_round + 1;
-      if current_setting('trunq.expired', true) <> '' or v_sub.has_cancelled and current_setting('trunq.cancelled', true) <> ''/*replace
-          or current_setting('trunq.replaced', true) <> ''*/ then
-        -- Whatever comes behind them is not hidden by them: these rounds do not count.
-        v_buried := v_buried + trunq_queue._lanespecimen_bury_noted(v_sub.subscription_id, v_lease_id, v_now);
-        v_round := 0;
-      end if;
-      if v_count > 0 or v_buried > 0 and trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
+      if v_count > 0 then
         return;
       end if;
       -- Turns that had nothing are over.
       v_is_changed := false;
-      select l.heads, l.turn_no into c.heads, c.turn_no from trunq_data._lanespecimen_lease l
+      select l.heads, l.turn_no, l.size into c.heads, c.turn_no, v_size from trunq_data._lanespecimen_lease l
       where l.subscription_id = v_sub.subscription_id and l.lease_id = v_lease_id;
+      v_round := v_round + 1;
+      if v_size > 0 then
+        return query select * from trunq_queue._specimen_sort_out(v_sub.subscription_id, v_lease_id, v_now);
+        get diagnostics v_count = row_count;
+        perform trunq_queue._lanespecimen_make_room(v_sub.subscription_id, v_lease_id);
+        -- Whatever comes behind them is not hidden by them: these rounds do not count.
+        v_buried := v_buried + v_size - v_count;
+        v_round := 0;
+        if v_count > 0 or trunq._has_buried_long(0 /*queue_id*/, v_buried, v_started) then
+          return;
+        end if;
+      end if;
     end loop;
     exit when not v_more;
   end loop;
   -- What was found out is noted, and that it took long, or the next look would do it again.
   if v_is_changed or pg_snapshot_xmax(c.hi)::text::bigint - v_xmax_before::text::bigint > 1000
       or clock_timestamp() - v_started > '3 milliseconds' then
-    insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
-      jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, tokens, tokens_at, open_leases)
-    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no,
-      c.looked, c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, c.classes, c.heads, v_now, v_tokens, v_tokens_at, v_open);
+    insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
+      epoch, turn_no, looked, jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at,
+      tokens, tokens_at, open_leases)
+    values (nextval('trunq_data._specimen_lease_id'), v_sub.subscription_id, trunq._token(), p_worker, c.lo, c.hi,
+      c.last_txid, c.last_id, c.epoch, c.turn_no, c.looked, c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo,
+      c.timer_at, c.classes, c.heads, v_now, v_tokens, v_tokens_at, v_open);
   end if;
 end $$;
-revoke execute on function trunq_queue._lanespecimen_lease(text, text, integer, interval, bigint) from public;
-comment on function trunq_queue._lanespecimen_lease(text, text, integer, interval, bigint) is
+revoke execute on function trunq_queue._lanespecimen_lease from public;
+comment on function trunq_queue._lanespecimen_lease is
   'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker, from the lanes whose turn it is.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.

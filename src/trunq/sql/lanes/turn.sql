@@ -29,7 +29,7 @@ begin
         where n.subscription_id = p_subscription_id and n.priority = t.priority and n.lane = t.lane order by n.seq desc limit 1);
   end if;
 end $$;
-comment on function trunq_queue._lanespecimen_waiting_lanes(integer) is
+comment on function trunq_queue._lanespecimen_waiting_lanes is
   'The newest turns of the lanes that may hold something that was found and not handed out: ready, blocked or parked.';
 
 create or replace function trunq_queue._lanespecimen_newest_turns(p_subscription_id integer) returns trunq_data._lanespecimen_turn[]
@@ -71,7 +71,7 @@ begin
   end loop;
   return v_turns;
 end $$;
-comment on function trunq_queue._lanespecimen_newest_turns(integer) is
+comment on function trunq_queue._lanespecimen_newest_turns is
   'The newest turns of the lanes that are blocked or parked; null when there are more lanes than blocked turns.';
 
 create or replace function trunq_queue._lanespecimen_needing(p_segment integer) returns integer[]
@@ -105,7 +105,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
             and (g.subscription_id = s.subscription_id or g.subscription_id is null
             and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) limit 1) g))
 $$;
-comment on function trunq_queue._lanespecimen_needing(integer) is
+comment on function trunq_queue._lanespecimen_needing is
   'The subscriptions with a lane that has not handed out every message of this segment of the log.';
 
 create or replace function trunq_queue._lanespecimen_behind(p_turn trunq_data._lanespecimen_turn, p_limit integer)
@@ -144,7 +144,7 @@ begin
            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) order by g.id limit p_limit) g)) m
   limit p_limit;
 end $$;
-comment on function trunq_queue._lanespecimen_behind(trunq_data._lanespecimen_turn, integer) is 'What lies behind the position of a lane.';
+comment on function trunq_queue._lanespecimen_behind is 'What lies behind the position of a lane.';
 
 create or replace function trunq_queue._lanespecimen_new(p_subscription_id integer, p_limit integer)
 returns table (txid xid8, id bigint, created_at timestamptz, priority smallint, lane text)
@@ -174,7 +174,7 @@ begin
       and not trunq_queue._lanespecimen_is_read(p_subscription_id, g.txid, g.id)
     limit p_limit;
 end $$;
-comment on function trunq_queue._lanespecimen_new(integer, integer) is
+comment on function trunq_queue._lanespecimen_new is
   'What discovery has not seen and no lane has handed out; lanes that hold something are among them.';
 
 create or replace function trunq_queue._lanespecimen_unread(p_subscription_id integer, p_limit integer)
@@ -192,7 +192,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
     where (n.txid, n.id) not in (select h.txid, h.id from held h)) u
   limit p_limit
 $$;
-comment on function trunq_queue._lanespecimen_unread(integer, integer) is
+comment on function trunq_queue._lanespecimen_unread is
   'What a shared subscription has not handed out: what its lanes hold, and what it has not found yet.';
 
 create or replace function trunq_queue._lanespecimen_list_lanes(p_subscription_id integer, p_limit integer)
@@ -225,7 +225,7 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmap
   left join running r on r.priority = k.priority and r.lane = k.lane
   order by 3 desc, k.priority, k.lane limit p_limit
 $$;
-comment on function trunq_queue._lanespecimen_list_lanes(integer, integer) is 'trunq.list_lanes, but for settings.';
+comment on function trunq_queue._lanespecimen_list_lanes is 'trunq.list_lanes, but for settings.';
 
 create or replace function trunq_queue._lanespecimen_is_read(p_subscription_id integer, p_txid xid8, p_id bigint) returns boolean
 language plpgsql stable
@@ -257,7 +257,7 @@ begin
   end if;
   return trunq._is_read_at(p_txid, p_id, v_turn.lo, v_turn.hi, v_turn.last_txid, v_turn.last_id);
 end $$;
-comment on function trunq_queue._lanespecimen_is_read(integer, xid8, bigint) is 'Whether a row of the log was handed out.';
+comment on function trunq_queue._lanespecimen_is_read is 'Whether a row of the log was handed out.';
 
 create or replace function trunq_queue._lanespecimen_holders(p_subscription_id integer, p_txids xid8[], p_ids bigint[])
 returns table (txid xid8, id bigint, lease_id bigint)
@@ -323,7 +323,7 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq_queue._lanespecimen_holders(integer, xid8[], bigint[]) is
+comment on function trunq_queue._lanespecimen_holders is
   'For rows of the log the lease that held each, if any did: by the turns of their lanes, or the lease that found them.';
 
 create or replace function trunq_queue._lanespecimen_carry_cursor(
@@ -339,7 +339,7 @@ begin
   from (select 1) one left join (
     select l.* from trunq_data._lanespecimen_lease l where l.subscription_id = p_subscription_id order by l.lease_id desc limit 1) c on true;
 end $$;
-comment on function trunq_queue._lanespecimen_carry_cursor(integer, smallint, pg_snapshot, pg_snapshot, xid8, bigint) is
+comment on function trunq_queue._lanespecimen_carry_cursor is
   'Writes a position again, with all that a queue with lanes has beside it.';
 
 create or replace function trunq_queue._lanespecimen_carry_turns(p_subscription_id integer, p_segment integer, p_into smallint, p_limit integer) returns integer
@@ -395,6 +395,75 @@ begin
   end if;
   return v_count;
 end $$;
-comment on function trunq_queue._lanespecimen_carry_turns(integer, integer, smallint, integer) is
+comment on function trunq_queue._lanespecimen_carry_turns is
   'Copies the turns in which lanes stand out of a segment, some of them; the caller holds the lock of the subscription.
 Returns: how many.';
+
+create or replace function trunq_queue._lanespecimen_weigh(
+  p_turns trunq_data._lanespecimen_turn[], p_sub trunq.subscription, p_policy trunq.lane_policy,
+  p_now timestamptz, p_most integer, p_lanes integer,
+  out turns trunq_data._lanespecimen_turn[], out shares integer[], out limits integer[]
+)
+-- Planned under the settings of the lease that calls it.
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  with turn as materialized (
+    select t.at, t.turn, coalesce(z.weight, 1) weight, z.paused_until,
+      case when p_sub.in_order then 1 else coalesce(z.max_running, p_policy.max_running) end max_running,
+      coalesce(z.rate, p_policy.rate) rate, coalesce(z.burst, p_policy.burst, 1) burst,
+      (t.turn).seq = (
+        select n.seq from trunq_data._lanespecimen_turn n
+        where n.subscription_id = p_sub.subscription_id and n.priority = (t.turn).priority and n.lane = (t.turn).lane
+          order by n.seq desc limit 1) is_newest
+    from (select t turn, row_number() over () at from unnest(p_turns) t) t
+    left join lateral (
+      select z.* from trunq.lane z
+      where z.subscription_id = p_sub.subscription_id and z.priority = (t.turn).priority
+        and z.lane = (t.turn).lane offset 0) z on true),
+  -- Running is what has no receipt, as long as its lease is known: rotation takes the lease first. Each lease is looked
+  -- at once.
+  running as materialized (
+    select t.at, u.lease_id, u.id from turn t
+    cross join lateral unnest((t.turn).open_leases, (t.turn).open_ids) u(lease_id, id)
+    where not p_sub.in_order),
+  -- Leases that are answered as a whole are over: most are.
+  answered as materialized (
+    select l.lease_id, array(
+      select unnest(r.ids) from trunq_data._specimen_receipt r
+      where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = p_sub.subscription_id) ids
+    from (select distinct r.lease_id from running r) o cross join lateral (
+      select l.lease_id, l.segment, l.size from trunq_data._lanespecimen_lease l
+      where l.subscription_id = p_sub.subscription_id and l.lease_id = o.lease_id offset 0) l
+    where l.size > (
+      select coalesce(sum(r.size), 0) from trunq_data._specimen_receipt r
+      where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = p_sub.subscription_id)),
+  still as materialized (
+    select r.at, array_agg(r.lease_id) leases, array_agg(r.id) ids from running r
+      join answered a on a.lease_id = r.lease_id
+    where r.id <> all (a.ids) group by r.at),
+  kept as materialized (
+    select t.*, case when p_sub.in_order then (t.turn).open_leases else o.leases end leases,
+      case when p_sub.in_order then (t.turn).open_ids else o.ids end ids, case when t.rate is not null then
+        least(t.burst, coalesce((t.turn).tokens, t.burst) + t.rate * greatest(0,
+          extract(epoch from p_now - coalesce((t.turn).tokens_at, p_now)))) end tokens
+    from turn t left join still o on o.at = t.at),
+  weighed as (
+    select ceil(p_most::numeric / greatest(1, sum(k.weight))) quantum from kept k
+    where k.is_newest and k.at <= p_lanes
+      and (k.turn).class = (select (f.turn).class from kept f where f.is_newest order by f.at limit 1))
+  select array_agg(((k.turn).seq, (k.turn).subscription_id, (k.turn).segment, (k.turn).priority, (k.turn).class,
+      (k.turn).left_over, (k.turn).state, (k.turn).lane, (k.turn).epoch, (k.turn).last_txid, (k.turn).last_id, (k.turn).lease_id,
+      case when k.paused_until > p_now then k.paused_until
+        when k.tokens < 1 then p_now
+          + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05 /*or each token has a turn*/)) end,
+      k.tokens, (k.turn).tokens_at, (k.turn).lo, (k.turn).hi, k.leases, k.ids, (k.turn).again_txids,
+        (k.turn).again_ids)::trunq_data._lanespecimen_turn order by k.at),
+    array_agg(case when not k.is_newest then -1 when k.paused_until > p_now then 0 else
+      greatest(0, least(w.quantum * k.weight, coalesce(k.max_running - coalesce(cardinality(k.leases), 0), p_most),
+        coalesce(floor(k.tokens)::integer, p_most), p_most)) end::integer order by k.at),
+    array_agg(k.max_running order by k.at)
+  into turns, shares, limits from kept k cross join weighed w;
+end $$;
+comment on function trunq_queue._lanespecimen_weigh is
+  'What each of these turns may have of a lease by the settings of its lane; the lease, of p_most messages, is divided among p_lanes of them.
+Returns: the turns as the next ones begin, with tokens, what runs, and until when they wait; the share of each, -1 for one that is not the newest of its lane any more, 0 for one that has to wait; and the limits of what may run.';

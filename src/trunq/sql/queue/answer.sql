@@ -132,8 +132,8 @@ begin
   end if;
   return cardinality(p_ids);
 end $$;
-revoke execute on function trunq_queue._specimen_answer(text, bigint, bigint, bigint[], "char", text[], interval[], jsonb[], real[], trunq.policy) from public;
-comment on function trunq_queue._specimen_answer(text, bigint, bigint, bigint[], "char", text[], interval[], jsonb[], real[], trunq.policy) is
+revoke execute on function trunq_queue._specimen_answer from public;
+comment on function trunq_queue._specimen_answer is
   'What ack, retry, reject and release do, by outcome.
 Returns: how many messages this call answered.';
 
@@ -249,7 +249,7 @@ begin
     raise warning 'trunq: % of % messages of a lease are no longer in the log of queue %', cardinality(p_ids) - v_found, cardinality(p_ids), '_specimen';
   end if;
 end $$;
-comment on function trunq_queue._specimen_give_back(integer, text, bigint[], bigint[], xid8[], "char", text[], interval[], timestamptz, text, interval, trunq.policy) is
+comment on function trunq_queue._specimen_give_back is
   'Messages that did not succeed: in the log again, in trunq.delayed until they are due, or in trunq.dead. Of a lease that ran out, p_blame says whom it counts for (trunq._blame). p_policy goes before the subscription''s, and a message''s own option before both.';
 
 -- The five below are replaced by the call of answer where they are called.
@@ -260,7 +260,7 @@ create or replace function trunq_queue._specimen_ack(
 language sql volatile as $$
   select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'a', null, null, p_results, p_took)
 $$;
-comment on function trunq_queue._specimen_ack(text, bigint, bigint, bigint[], jsonb[], real[]) is
+comment on function trunq_queue._specimen_ack is
   'Says that messages of a lease are done, with a result each where the subscription keeps results; p_took: seconds each ran.
 Returns: how many messages this call answered; those answered before do not count.
 Raises: TQ002, TQ003 when the lease ended, TQ005, TQ011, TQ013 for a message of another lease.
@@ -275,7 +275,7 @@ language sql volatile as $$
   select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'r', p_errors, p_delays, null, p_took,
     row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
 $$;
-comment on function trunq_queue._specimen_retry(text, bigint, bigint, bigint[], text[], interval[], real[], integer, text, interval, interval, real) is
+comment on function trunq_queue._specimen_retry is
   'Hands messages of a lease out again, to this subscription only, after a delay each (null: by the policy); dead when their attempts are used up. What is given of a policy (as in subscribe) goes before the subscription''s, a message''s own option before both.
 Returns: how many messages this call answered.
 Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
@@ -290,7 +290,7 @@ language sql volatile as $$
   select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 't', p_errors, null, null, p_took,
     row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy)
 $$;
-comment on function trunq_queue._specimen_time_out(text, bigint, bigint, bigint[], text[], real[], integer, text, interval, interval, real) is
+comment on function trunq_queue._specimen_time_out is
   'Says that messages of a lease took longer than they may: handed out again by the policy, of which something may be given, like a retry; in their history timed_out.
 Returns: how many messages this call answered.
 Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
@@ -302,7 +302,7 @@ create or replace function trunq_queue._specimen_reject(
 language sql volatile as $$
   select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'j', p_errors, null, null, p_took)
 $$;
-comment on function trunq_queue._specimen_reject(text, bigint, bigint, bigint[], text[], real[]) is
+comment on function trunq_queue._specimen_reject is
   'Gives messages of a lease up at once: dead, reason rejected.
 Returns: how many messages this call answered.
 Raises: TQ002, TQ003, TQ005, TQ011, TQ013.
@@ -314,7 +314,7 @@ create or replace function trunq_queue._specimen_release(
 language sql volatile as $$
   select trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, 'l', p_errors, p_delays, null, null)
 $$;
-comment on function trunq_queue._specimen_release(text, bigint, bigint, bigint[], text[], interval[]) is
+comment on function trunq_queue._specimen_release is
   'Gives back messages of a lease that were not started, the attempt not counted: handed out again after a delay each, or at once; with an error (no handler for this kind, say) and no delay, after one that grows from time to time, up to 5 minutes.
 Returns: how many messages this call answered.
 Raises: TQ002, TQ003, TQ005, TQ011, TQ013.

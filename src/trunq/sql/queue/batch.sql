@@ -136,8 +136,8 @@ begin
       pg_snapshot_xmax(v_to.snapshot), 0, v_from_tick_id, v_to.tick_id, v_now, v_now + coalesce(p_lease_time, v_sub.lease_time), v_open_ids)
     returning made.lease_id, made.token, made.from_tick_id, made.to_tick_id, made.lo, made.hi, made.expires_at, 1, false;
 end $$;
-revoke execute on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) from public;
-comment on function trunq_queue._specimen_next_batch(text, text, integer, interval, interval, bigint, interval, boolean) is
+revoke execute on function trunq_queue._specimen_next_batch from public;
+comment on function trunq_queue._specimen_next_batch is
   'Opens the next batch of an exclusive subscription, or returns the one this worker has open, with a new token: of two readers of one name,
 only the one that asked last can finish it. Arguments as trunq.next_batch.
 Returns: no row when there is nothing to read, another worker holds the batch (in a group: holds all there is), or the subscription is paused.
@@ -165,7 +165,7 @@ begin
     case when v_newest.to_tick_id > p_to_tick_id then v_newest.to_tick_id end, case when v_newest.to_tick_id > p_to_tick_id then v_newest.hi end)
   returning made.lease_id, made.token, made.expires_at into lease_id, token, expires_at;
 end $$;
-comment on function trunq_queue._specimen_open_batch(integer, text, pg_snapshot, pg_snapshot, bigint, bigint, timestamptz, timestamptz, bigint[], xid8, bigint, xid8, bigint, integer, text) is
+comment on function trunq_queue._specimen_open_batch is
   'Writes an open batch over a window, or over a part of one; p_open: those that stay open beside it; p_worker null: nobody has it, and from p_expires_at on (null: at once) anybody may. It carries the frontier on. The caller holds the subscription''s lock.';
 
 create or replace function trunq_queue._specimen_finish_batch(
@@ -212,8 +212,8 @@ begin
   values (p_batch_id, v_batch.segment, v_sub.subscription_id, 'b', 0, '{}', trunq.clock());
   return true;
 end $$;
-revoke execute on function trunq_queue._specimen_finish_batch(text, bigint, bigint, bigint, bigint) from public;
-comment on function trunq_queue._specimen_finish_batch(text, bigint, bigint, bigint, bigint) is
+revoke execute on function trunq_queue._specimen_finish_batch from public;
+comment on function trunq_queue._specimen_finish_batch is
   'Finishes an open batch: the position moves to its last tick; with p_upto_txid and p_upto_id, behind that message, and the next batch is the rest.
 Returns: false when it was finished before, with this token.
 Raises: TQ002, TQ007, TQ008, TQ011; TQ003 when another reader has it or finished it; TQ005 for a place outside of it.
@@ -242,7 +242,7 @@ begin
       select from trunq_data._specimen_receipt r where r.lease_id = v.lease_id and r.segment = v.segment and r.outcome = 'b');
   end if;
 end $$;
-comment on function trunq_queue._specimen_newest_batch(integer) is
+comment on function trunq_queue._specimen_newest_batch is
   'The newest batch of an exclusive subscription, open or finished; lease_id null: it has had none. to_tick_id and hi: the frontier, up to which batches were handed out: its own end, unless it is an older window than another. open_leases: those that were open before it; null: none.';
 
 create or replace function trunq_queue._specimen_open_batches(p_subscription_id integer)
@@ -272,7 +272,7 @@ begin
     where (select true from trunq_data._specimen_receipt r where r.lease_id = l.lease_id and r.segment = l.segment and r.outcome = 'b' limit 1) is null
     order by l.from_tick_id, l.after_txid nulls first, l.after_id;
 end $$;
-comment on function trunq_queue._specimen_open_batches(integer) is
+comment on function trunq_queue._specimen_open_batches is
   'The open batches of an exclusive subscription, in order: the newest and those open before it, less those that have a receipt. In one state of the database, as it is stable: a batch finished in part and its rest are seen together.';
 
 create or replace function trunq_queue._specimen_read_page(
@@ -304,7 +304,7 @@ begin
       -- Values that lie outside of their rows are fetched when the rows are sent.
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
       where i.inhparent = 'trunq_log._specimen'::regclass and pg_relation_size(c.reltoastrelid) > 0) then
-    perform trunq_queue._specimen_keep_window(p_sub.subscription_id, p_batch_id);
+    perform trunq_queue._specimen_keep_span(p_sub.subscription_id, p_batch_id);
   end if;
   begin
     select l.lo, l.hi, l.from_tick_id, coalesce(l.after_txid, '0') after_txid, coalesce(l.after_id, 0) after_id, l.last_txid, l.last_id into v
@@ -341,10 +341,10 @@ begin
   exception when sqlstate 'TQ900' then
   end;
 end $$;
-comment on function trunq_queue._specimen_read_page(trunq.subscription, bigint, xid8, bigint, integer, jsonb) is
+comment on function trunq_queue._specimen_read_page is
   'The first messages of a batch behind a place, p_limit at most, by a plan that the session keeps. trunq.read_batch calls it: for few rows, planning costs more than reading. It keeps no lock, or those on the segments of the batch.';
 
-create or replace function trunq_queue._specimen_keep_window(p_subscription_id integer, p_batch_id bigint) returns void
+create or replace function trunq_queue._specimen_keep_span(p_subscription_id integer, p_batch_id bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -372,5 +372,5 @@ begin
     execute format('lock table only trunq_data.%I in access share mode', '_specimen_log_' || v_segment);
   end loop;
 end $$;
-comment on function trunq_queue._specimen_keep_window(integer, bigint) is
+comment on function trunq_queue._specimen_keep_span is
   'Keeps the segments in which a batch has messages from being emptied, to the end of the transaction. The batch keeps them anyway while it is open.';

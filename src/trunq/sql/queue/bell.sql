@@ -13,4 +13,4 @@ begin
   end if;
   return null;
 end $$;
-comment on function trunq_queue._specimen_wake() is 'After an insert: notifies sleeping workers, if there are any.';
+comment on function trunq_queue._specimen_wake is 'After an insert: notifies sleeping workers, if there are any.';

@@ -24,5 +24,5 @@ begin
   return null;
 end $$;
 -- As those of functions/gate.sql.
-revoke execute on function trunq_queue._specimen_put_off() from public;
-comment on function trunq_queue._specimen_put_off() is 'After an insert of a message with due_at: moves it to trunq.delayed. Refuses (TQ005) one that could not be read.';
+revoke execute on function trunq_queue._specimen_put_off from public;
+comment on function trunq_queue._specimen_put_off is 'After an insert of a message with due_at: moves it to trunq.delayed. Refuses (TQ005) one that could not be read.';

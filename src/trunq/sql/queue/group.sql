@@ -58,8 +58,8 @@ begin
     exit when found or v.is_mine;
   end loop;
 end $$;
-revoke execute on function trunq_queue._specimen_next_in_group(trunq.subscription_group, text, integer, interval, interval, bigint, interval, boolean) from public;
-comment on function trunq_queue._specimen_next_in_group(trunq.subscription_group, text, integer, interval, interval, bigint, interval, boolean) is
+revoke execute on function trunq_queue._specimen_next_in_group from public;
+comment on function trunq_queue._specimen_next_in_group is
   'The next batch of a member of a group by key: the one it has in hand, or that of the slot furthest behind that is free and has messages. Arguments and results as next_batch.';
 
 create or replace function trunq_queue._specimen_slots(p_group_id integer, p_member text, p_now timestamptz)
@@ -80,7 +80,7 @@ begin
       from trunq_queue._specimen_open_batches(s.subscription_id) o where not b.finished or b.open_leases is not null) o on true
     where s.group_id = p_group_id;
 end $$;
-comment on function trunq_queue._specimen_slots(integer, text, timestamptz) is
+comment on function trunq_queue._specimen_slots is
   'The slots of a group: where each stands, whether it has an open batch, whether somebody has that in hand or waits for it, and whether p_member has.';
 
 create or replace function trunq_queue._specimen_first_of_slot(p_sub trunq.subscription, p_lo pg_snapshot, p_hi pg_snapshot) returns xid8
@@ -103,5 +103,5 @@ begin
   limit 1;
   return v_txid;
 end $$;
-comment on function trunq_queue._specimen_first_of_slot(trunq.subscription, pg_snapshot, pg_snapshot) is
+comment on function trunq_queue._specimen_first_of_slot is
   'The transaction of the first message of a slot that hi sees and lo does not; null: there is none.';

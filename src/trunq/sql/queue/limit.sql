@@ -44,5 +44,5 @@ begin
     open_leases := null;
   end if;
 end $$;
-comment on function trunq_queue._specimen_allowance(integer, integer, timestamptz) is
+comment on function trunq_queue._specimen_allowance is
   'How many messages a subscription that is limited may hand out now, at most p_max_messages; the tokens it has, and the leases that hold messages, for the next lease''s row. The caller holds the subscription''s lock.';

@@ -52,8 +52,8 @@ begin
     v_now, v_now + interval '1 minute');
   return true;
 end $$;
-revoke execute on function trunq_queue._specimen_set_progress(text, bigint, bigint, bigint, double precision, text, jsonb) from public;
-comment on function trunq_queue._specimen_set_progress(text, bigint, bigint, bigint, double precision, text, jsonb) is
+revoke execute on function trunq_queue._specimen_set_progress from public;
+comment on function trunq_queue._specimen_set_progress is
   'Says how far a message of a lease is: p_percent (0 to 100), p_note (up to 500 characters), and p_checkpoint, up to 1 MB of JSON that the next attempt is given, whatever ends this one (JSON null: no more). What is null stays as this attempt said it. In a transaction of its own, not in the handler''s, it is seen at once and stands whatever becomes of that.
 Returns: false when the message was answered: then nothing is said any more.
 Raises: TQ002, TQ003 when the lease ended, TQ005, TQ006 for a checkpoint over 1 MB, TQ007, TQ011, TQ013 for a message of another lease.

@@ -29,7 +29,7 @@ begin
   returning id into v_id;
   return v_id;
 end $$;
-comment on function trunq_queue._specimen_publish(jsonb, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval) is
+comment on function trunq_queue._specimen_publish is
   'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out.
 Returns: its id.
 Raises: TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
@@ -102,7 +102,7 @@ begin
   end if;
   return v_ids;
 end $$;
-comment on function trunq_queue._specimen_publish_many(jsonb[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval) is
+comment on function trunq_queue._specimen_publish_many is
   'Publishes many messages in the caller''s transaction; an array of one element stands for all; p_options and p_max_age are for all.
 Returns: ids in input order.
 Raises: TQ005 for arrays of different lengths, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.

@@ -29,5 +29,5 @@ begin
   select array_agg(s.id order by s.id) into v_ids from said s;
   perform trunq._tell_replies(0 /*queue_id*/, v_ids);
 end $$;
-comment on function trunq_queue._specimen_reply(integer, bigint, bigint[], bigint[], jsonb[], timestamptz) is
+comment on function trunq_queue._specimen_reply is
   'Writes the replies to those of the acked messages that are among p_awaited, in the transaction of the ack.';

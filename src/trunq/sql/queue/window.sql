@@ -11,5 +11,5 @@ language sql stable as $$
    where g.txid operator(pg_catalog.>=) pg_catalog.pg_snapshot_xmax(p_lo) and g.txid operator(pg_catalog.<) pg_catalog.pg_snapshot_xmax(p_hi) and pg_catalog.pg_visible_in_snapshot(g.txid, p_hi)
    order by g.txid, g.id)
 $$;
-comment on function trunq_queue._specimen_window(pg_snapshot, pg_snapshot) is
+comment on function trunq_queue._specimen_window is
   'The rows of the log that hi sees and lo does not, in (txid, id) order, retries of every subscription among them. Turn enable_seqscan and enable_bitmapscan off: the log has no statistics.';

@@ -14,7 +14,7 @@ begin
     select t.turn, t.holder into turn, holder from trunq_queue._uniquespecimen_take_key_again(p_key, p_id, p_until, p_free_at, p_replace) t;
   end if;
 end $$;
-comment on function trunq_queue._uniquespecimen_take_key(text, bigint, "char", timestamptz, boolean) is
+comment on function trunq_queue._uniquespecimen_take_key is
   'Takes a unique key for a message. p_replace: also from a message that holds it.
 Returns: its turn of the key; else the message that holds it.
 Locks: others who take this key, to the end of the transaction.';
@@ -67,7 +67,7 @@ begin
   end loop;
   raise exception using errcode = 'serialization_failure', message = format('others take the unique key "%s" again and again', left(p_key, 100));
 end $$;
-comment on function trunq_queue._uniquespecimen_take_key_again(text, bigint, "char", timestamptz, boolean) is
+comment on function trunq_queue._uniquespecimen_take_key_again is
   'Takes a key that was taken before, if it is free or p_replace.';
 
 create or replace function trunq_queue._uniquespecimen_take_row_key() returns trigger
@@ -84,15 +84,15 @@ begin
   new.unique_until := 'd';
   return new;
 end $$;
-revoke execute on function trunq_queue._uniquespecimen_take_row_key() from public;
-comment on function trunq_queue._uniquespecimen_take_row_key() is
+revoke execute on function trunq_queue._uniquespecimen_take_row_key from public;
+comment on function trunq_queue._uniquespecimen_take_row_key is
   'Before an INSERT or COPY of a message with a unique key: takes it, or leaves the message out.';
 
 create or replace function trunq_queue._uniquespecimen_free_keys(p_ids bigint[]) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   insert into trunq_data._uniquespecimen_freed (id) select unnest(p_ids)
 $$;
-comment on function trunq_queue._uniquespecimen_free_keys(bigint[]) is
+comment on function trunq_queue._uniquespecimen_free_keys is
   'Says that messages hold their unique keys no longer, but for those that hold them for a time. It waits for nobody.';
 
 create or replace function trunq_queue._uniquespecimen_replaced_by(p_key text, p_turn bigint, p_attempt integer) returns bigint
@@ -107,43 +107,33 @@ begin
   -- freed the key; not by one that was requeued, and which only the subscription has in which it had died.
   return case when v_newest.turn > p_turn and (v_newest.from_turn <= p_turn or p_attempt = 1 and v_newest.until not in ('t', 'q')) then v_newest.id end;
 end $$;
-comment on function trunq_queue._uniquespecimen_replaced_by(text, bigint, integer) is 'The message that stands for one of an earlier turn; null: none.';
+comment on function trunq_queue._uniquespecimen_replaced_by is 'The message that stands for one of an earlier turn; null: none.';
 
 create or replace function trunq_queue._uniquespecimen_pass_over(
-  p_subscription_id integer, p_lease_id bigint, p_now timestamptz, out last_txid xid8, out last_id bigint, out count integer
-)
+  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_by bigint[], p_now timestamptz
+) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_lease record;
-  v_ids bigint[]; v_by bigint[];
 begin
-  count := 0;
-  if coalesce(current_setting('trunq.replaced', true), '') = '' then
-    return;
-  end if;
-  select array_agg(split_part(r.pair, ':', 1)::bigint), array_agg(split_part(r.pair, ':', 2)::bigint) into v_ids, v_by
-  from string_to_table(current_setting('trunq.replaced'), ',') r(pair);
-  perform set_config('trunq.replaced', '', true);
-  select l.segment, l.last_txid, l.last_id, l.tokens, l.awaited into v_lease
+  select l.segment, l.tokens, l.awaited into v_lease
   from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
   if v_lease.awaited is not null then
     perform trunq._reply(0 /*queue_id*/, p_subscription_id, array_agg(u.id), 'replaced', array_agg(format('replaced by message %s', u.by)), p_now)
-    from unnest(v_ids, v_by) u(id, by) where u.id = any (v_lease.awaited) having count(*) > 0;
+    from unnest(p_ids, p_by) u(id, by) where u.id = any (v_lease.awaited) having count(*) > 0;
   end if;
   insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, errors)
-  select p_lease_id, coalesce(max(r.number) + 1, 0), v_lease.segment, p_subscription_id, 'p', cardinality(v_ids), v_ids, p_now,
-    array(select format('replaced by message %s', b) from unnest(v_by) b)
+  select p_lease_id, coalesce(max(r.number) + 1, 0), v_lease.segment, p_subscription_id, 'p', cardinality(p_ids), p_ids, p_now,
+    array(select format('replaced by message %s', b) from unnest(p_by) b)
   from trunq_data._specimen_receipt r where r.lease_id = p_lease_id and r.segment = v_lease.segment and r.subscription_id = p_subscription_id;
-  insert into trunq_data._uniquespecimen_freed (id) select unnest(v_ids);
+  insert into trunq_data._uniquespecimen_freed (id) select unnest(p_ids);
   if v_lease.tokens is not null then
-    update trunq_data._specimen_lease l set tokens = l.tokens + cardinality(v_ids)
+    update trunq_data._specimen_lease l set tokens = l.tokens + cardinality(p_ids)
     where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
   end if;
-  last_txid := v_lease.last_txid; last_id := v_lease.last_id; count := cardinality(v_ids);
 end $$;
-comment on function trunq_queue._uniquespecimen_pass_over(integer, bigint, timestamptz) is
-  'Answers messages of a lease that were replaced (trunq._note_replaced), in its own transaction: nobody handles them.
-Returns: its position, and how many they were.';
+comment on function trunq_queue._uniquespecimen_pass_over is
+  'Answers messages of a lease that others (p_by) stand for, in its own transaction: nobody handles them.';
 
 create or replace function trunq_queue._uniquespecimen_take_dead_keys(p_dead_ids bigint[]) returns bigint[]
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -182,7 +172,7 @@ begin
   end loop;
   return v_ids;
 end $$;
-comment on function trunq_queue._uniquespecimen_take_dead_keys(bigint[]) is
+comment on function trunq_queue._uniquespecimen_take_dead_keys is
   'Takes the unique keys of dead messages that are about to be requeued.
 Returns: those that may be: a key that another message holds leaves them dead.';
 
@@ -235,6 +225,6 @@ begin
   select count(*) into v_all from gone;
   return v_count + v_all;
 end $$;
-comment on function trunq_queue._uniquespecimen_forget_keys(bigint, integer, boolean) is
+comment on function trunq_queue._uniquespecimen_forget_keys is
   'Forgets free keys of p_blocks pages from p_from on; p_is_checked: and frees those whose messages nobody is to handle. It waits for nobody.
 Returns: how many turns it forgot.';

@@ -20,12 +20,15 @@ create or replace function trunq_queue._uniquespecimen_publish_unique(
 )
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
+  c_has_tenants constant boolean := false /*has_tenants*/;
   v record;
   v_until "char"; v_free_at timestamptz; v_due_at timestamptz; v_replace boolean;
   v_turn bigint; v_holder bigint;
 begin
-/*tenant   perform trunq._check_tenant('_uniquespecimen', array[p_key]);
-*/  -- One condition for all that is unusual.
+  if c_has_tenants then
+    perform trunq._check_tenant('_uniquespecimen', array[p_key]);
+  end if;
+  -- One condition for all that is unusual.
   if num_nonnulls(p_delay, p_due_at, p_options, p_max_age, p_unique_for, p_on_conflict) > 0 or p_unique_key is null or p_unique_key = ''
       or p_priority is distinct from 0 or p_unique_until is distinct from 'done'
       or greatest(octet_length(p_kind), octet_length(p_key), octet_length(p_unique_key)) > 1000 /*limit label_bytes*/
@@ -56,8 +59,8 @@ begin
   insert into trunq_log._uniquespecimen (id, priority, kind, key, payload, headers, body, options, due_at, unique_key, unique_turn, unique_until)
   values (id, p_priority, p_kind, p_key, p_payload, p_headers, p_body, p_options, v_due_at, p_unique_key, coalesce(v_turn, 1), coalesce(v_until, 'd'));
 end $$;
-revoke execute on function trunq_queue._uniquespecimen_publish_unique(jsonb, text, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval, text, interval, text) from public;
-comment on function trunq_queue._uniquespecimen_publish_unique(jsonb, text, text, text, jsonb, bytea, smallint, interval, timestamptz, jsonb, interval, text, interval, text) is
+revoke execute on function trunq_queue._uniquespecimen_publish_unique from public;
+comment on function trunq_queue._uniquespecimen_publish_unique is
   'Publishes one message in the caller''s transaction, if no other holds its unique key, or in the place of that one.
 Returns: its id and true; else the id of the message that holds the key, and false.
 Raises: TQ005, TQ006; TQ015 where p_on_conflict is raise.
@@ -71,6 +74,7 @@ create or replace function trunq_queue._uniquespecimen_unique_many(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
+  c_has_tenants constant boolean := false /*has_tenants*/;
   v_count constant integer := greatest(coalesce(cardinality(p_payloads), 0), coalesce(cardinality(p_bodies), 0));
   v record;
   v_kind text; v_key text; v_payload jsonb; v_body bytea; v_headers jsonb; v_priority smallint := 0;
@@ -81,8 +85,10 @@ begin
   if v_count = 0 then
     return;
   end if;
-/*tenant   perform trunq._check_tenant('_uniquespecimen', coalesce(p_keys, array[null]));
-*/  perform trunq._check_arrays('_uniquespecimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
+  if c_has_tenants then
+    perform trunq._check_tenant('_uniquespecimen', coalesce(p_keys, array[null]));
+  end if;
+  perform trunq._check_arrays('_uniquespecimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   perform trunq._check_more_arrays('_uniquespecimen', v_count, p_unique_keys, p_priorities);
   -- An array of one stands for all.
   if v_count > 1 then
@@ -145,6 +151,6 @@ begin
     u(id, payload, kind, key, headers, body, priority, k, turn, is_new)
   where u.is_new;
 end $$;
-revoke execute on function trunq_queue._uniquespecimen_unique_many(jsonb[], text[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[], text, interval, text) from public;
-comment on function trunq_queue._uniquespecimen_unique_many(jsonb[], text[], text[], text[], jsonb[], bytea[], interval, timestamptz, jsonb, interval, smallint[], text, interval, text) is
+revoke execute on function trunq_queue._uniquespecimen_unique_many from public;
+comment on function trunq_queue._uniquespecimen_unique_many is
   'What publish_many_unique does.';

@@ -25,7 +25,7 @@ begin
     from trunq._open_batches(v_queue, p_subscription_id) o
     left join pgq._batch b on b.subscription_id = p_subscription_id and b.lease_id = o.lease_id and o.worker is not null;
 end $$;
-comment on function pgq._open(integer, integer) is 'The open batches of a subscription with their numbers; batch_id null: one that no consumer of PgQ has.';
+comment on function pgq._open is 'The open batches of a subscription with their numbers; batch_id null: one that no consumer of PgQ has.';
 
 create or replace function pgq._find_batch(
   p_batch_id bigint, out queue_id integer, out queue text, out subscription_id integer, out subscription text, out sub_consumer integer,
@@ -43,7 +43,7 @@ begin
       using subscription_id, v_lease_id;
   end if;
 end $$;
-comment on function pgq._find_batch(bigint) is 'An open batch by its number; lease_id null: it is not open, queue null: there is none.';
+comment on function pgq._find_batch is 'An open batch by its number; lease_id null: it is not open, queue null: there is none.';
 
 create or replace function pgq._lock_batch(p_batch_id bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -57,7 +57,7 @@ begin
     perform trunq._lock_subscription(v.subscription_id, v.queue, v.subscription);
   end if;
 end $$;
-comment on function pgq._lock_batch(bigint) is 'Takes the lock of the subscription that a batch belongs to. What the caller then reads must be read by a later statement.';
+comment on function pgq._lock_batch is 'Takes the lock of the subscription that a batch belongs to. What the caller then reads must be read by a later statement.';
 
 create or replace function pgq._hand_out(
   p_sub pgq._subscription, p_min_lag interval, p_min_count integer, p_min_interval interval, out batch_id bigint, out from_tick_id bigint, out to_tick_id bigint
@@ -67,7 +67,7 @@ begin
   execute format('select h.* from pgq.%I($1, $2, $3, $4) h', '_on_' || (trunq._find_queue(p_sub.sub_queue)).name || '_hand_out')
     into batch_id, from_tick_id, to_tick_id using p_sub, p_min_lag, p_min_count, p_min_interval;
 end $$;
-comment on function pgq._hand_out(pgq._subscription, interval, integer, interval) is
+comment on function pgq._hand_out is
   'Opens the next batch of a subscription for one of its consumers, who has none; batch_id null: there is nothing to be had. The caller holds the subscription''s lock.';
 
 create or replace function pgq.next_batch_custom(
@@ -140,7 +140,7 @@ begin
     raise exception 'batch not found';
   end if;
 end $$;
-comment on function pgq._require_batch(bigint) is 'Refuses a batch that is not open.';
+comment on function pgq._require_batch is 'Refuses a batch that is not open.';
 
 create or replace function pgq.batch_event_sql(x_batch_id bigint) returns text
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -217,7 +217,7 @@ begin
   execute format('select pgq.%I($1, $2, $3)', '_on_' || v.queue || '_finish') into v_is_finished using v.subscription, v.subscription_id, v.lease_id;
   return v_is_finished;
 end $$;
-comment on function pgq._finish(bigint) is 'Finishes a batch by its number, whoever has it: PgQ''s callers have no token. Returns: false when it is not open.';
+comment on function pgq._finish is 'Finishes a batch by its number, whoever has it: PgQ''s callers have no token. Returns: false when it is not open.';
 
 create or replace function pgq.finish_batch(x_batch_id bigint) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -101,7 +101,7 @@ begin
   end loop;
   return v_id;
 end $$;
-comment on function pgq._consumer(text) is 'The number of a consumer''s name, which it makes where it is missing. Locks its row.';
+comment on function pgq._consumer is 'The number of a consumer''s name, which it makes where it is missing. Locks its row.';
 
 create or replace function pgq._find(p_queue text, p_consumer text) returns pgq._subscription
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -112,7 +112,7 @@ begin
   where f.queue_name = p_queue and c.co_name = p_consumer;
   return v_sub;
 end $$;
-comment on function pgq._find(text, text) is 'The registration of a consumer; null: there is none.';
+comment on function pgq._find is 'The registration of a consumer; null: there is none.';
 
 create or replace function pgq._stand(p_queue_id integer, p_subscription_id integer, out tick_id bigint, out seen_at timestamptz)
 -- With the owner's rights: everybody may look at pgq.subscription. Of PgQ's queues alone.
@@ -135,7 +135,7 @@ begin
     select s.start_tick_id, s.created_at into tick_id, seen_at from trunq.subscription s where s.subscription_id = p_subscription_id;
   end if;
 end $$;
-comment on function pgq._stand(integer, integer) is 'The end of the last batch that was handed out of a subscription, or its start, and when.';
+comment on function pgq._stand is 'The end of the last batch that was handed out of a subscription, or its start, and when.';
 
 create or replace function pgq._update_subscription() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -150,4 +150,4 @@ begin
     (trunq._find_queue(old.sub_queue)).lease_table) using new.sub_active, old.sub_id, old.sub_batch;
   return new;
 end $$;
-comment on function pgq._update_subscription() is 'An update of the view pgq.subscription: when a consumer was last seen, by which its group knows that it is dead.';
+comment on function pgq._update_subscription is 'An update of the view pgq.subscription: when a consumer was last seen, by which its group knows that it is dead.';

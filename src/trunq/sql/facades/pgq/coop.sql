@@ -75,7 +75,7 @@ begin
   returning b.batch_id into v_batch_id;
   return v_batch_id;
 end $$;
-comment on function pgq_coop._take_over(pgq._subscription, pgq._subscription) is
+comment on function pgq_coop._take_over is
   'Ends a member, and opens the window that it had for another, under the same number. Returns: that number; null: it had none. The caller holds the subscription''s lock.';
 
 create or replace function pgq_coop._register_and_lock(i_queue_name text, i_consumer_name text, i_subconsumer_name text, out main pgq._subscription, out member pgq._subscription)
@@ -92,7 +92,7 @@ begin
   main := pgq._find(i_queue_name, i_consumer_name);
   member := pgq._find(i_queue_name, i_consumer_name || '.' || i_subconsumer_name);
 end $$;
-comment on function pgq_coop._register_and_lock(text, text, text) is 'The registrations of a consumer and of a member, made where they are missing, under the subscription''s lock.';
+comment on function pgq_coop._register_and_lock is 'The registrations of a consumer and of a member, made where they are missing, under the subscription''s lock.';
 
 create or replace function pgq_coop.next_batch_custom(
   i_queue_name text, i_consumer_name text, i_subconsumer_name text, i_min_lag interval, i_min_count integer, i_min_interval interval, i_dead_interval interval

@@ -44,7 +44,7 @@ begin
     end
   $q$, pgq._halve(v_names, v_branches, 1, cardinality(v_names))));
 end $$;
-comment on function pgq._define_insert() is 'Makes insert_event_raw anew. The caller holds the lock of names.';
+comment on function pgq._define_insert is 'Makes insert_event_raw anew. The caller holds the lock of names.';
 
 create or replace function pgq._halve(p_names text[], p_branches text[], p_from integer, p_to integer) returns text
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -57,7 +57,7 @@ begin
   return format(E'if queue_name collate "C" <= %L then\n      %s\n      else\n      %s\n      end if;', p_names[v_middle],
     pgq._halve(p_names, p_branches, p_from, v_middle), pgq._halve(p_names, p_branches, v_middle + 1, p_to));
 end $$;
-comment on function pgq._halve(text[], text[], integer, integer) is 'Branches by name, which are in order, so that each is found in a few comparisons.';
+comment on function pgq._halve is 'Branches by name, which are in order, so that each is found in a few comparisons.';
 
 create or replace function pgq.insert_event(queue_name text, ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint

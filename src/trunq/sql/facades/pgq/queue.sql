@@ -38,7 +38,7 @@ begin
   perform pgq._add_queue(p_queue, p_queue, v_queue.retention);
   return true;
 end $$;
-comment on function pgq.adopt_queue(text) is
+comment on function pgq.adopt_queue is
   'Gives a queue that trunq.create_queue made PgQ''s names, so that PgQ''s producers and consumers meet its own. For the owner of trunq. PgQ has no such function.
 Returns: false when it had them.
 Raises: TQ001.
@@ -70,7 +70,7 @@ begin
   perform pgq._define_insert();
   perform pgq.grant_perms(p_name);
 end $$;
-comment on function pgq._add_queue(text, text, interval) is 'Gives a queue PgQ''s names: its sequences, the views of its log, and its place in insert_event_raw.';
+comment on function pgq._add_queue is 'Gives a queue PgQ''s names: its sequences, the views of its log, and its place in insert_event_raw.';
 
 create or replace function pgq._define_queue(p_queue_id integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set check_function_bodies = off as $$
@@ -131,7 +131,7 @@ begin
     execute format('create or replace trigger instead instead of insert on %s for each row execute function pgq._instead_%s()', v_view, p_queue_id);
   end loop;
 end $$;
-comment on function pgq._define_queue(integer) is 'Makes a queue''s functions, like the specimen''s, and the views of its log: event_N and its three parts, into which programs also insert and copy.';
+comment on function pgq._define_queue is 'Makes a queue''s functions, like the specimen''s, and the views of its log: event_N and its three parts, into which programs also insert and copy.';
 
 create or replace function pgq._restore_queues() returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -142,14 +142,14 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   where q.id_sequence = format('pgq.event_%s_id_seq', q.queue_id) and n.name is not null
   on conflict do nothing
 $$;
-comment on function pgq._restore_queues() is 'Into a copy of the schema alone: the queues with PgQ''s names, which their views tell.';
+comment on function pgq._restore_queues is 'Into a copy of the schema alone: the queues with PgQ''s names, which their views tell.';
 
 create or replace function pgq._headers(p_prefix text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select replace($q$case when num_nonnulls(#ev_extra2, #ev_extra3, #ev_extra4) > 0
     then jsonb_strip_nulls(jsonb_build_object('extra2', #ev_extra2, 'extra3', #ev_extra3, 'extra4', #ev_extra4)) end$q$, '#', p_prefix)
 $$;
-comment on function pgq._headers(text) is 'The expression for the headers of an event.';
+comment on function pgq._headers is 'The expression for the headers of an event.';
 
 create or replace function pgq.drop_queue(x_queue_name text, x_force boolean) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -207,11 +207,11 @@ begin
   delete from pgq._queue f where f.queue_id = p_queue_id;
   perform pgq._define_insert();
 end $$;
-comment on function pgq._forget_queue(integer) is 'Drops what is PgQ''s of a queue, when trunq drops it.';
+comment on function pgq._forget_queue is 'Drops what is PgQ''s of a queue, when trunq drops it.';
 
 create or replace function pgq._lock_names() returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$ select pg_advisory_xact_lock(trunq._lock_class('facade'), 0) $$;
-comment on function pgq._lock_names() is 'One at a time changes which queues PgQ''s calls know: two would make insert_event_raw anew at once.';
+comment on function pgq._lock_names is 'One at a time changes which queues PgQ''s calls know: two would make insert_event_raw anew at once.';
 
 create or replace function pgq.set_queue_config(x_queue_name text, x_param_name text, x_param_value text) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -265,7 +265,7 @@ begin
   end if;
   return new;
 end $$;
-comment on function pgq._update_queue() is 'An update of the view pgq.queue: each setting where it is kept.';
+comment on function pgq._update_queue is 'An update of the view pgq.queue: each setting where it is kept.';
 
 create or replace function pgq.grant_perms(x_queue_name text) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -299,7 +299,7 @@ end $$;
 
 create or replace function pgq.tune_storage(i_queue_name text) returns integer
 language sql strict set search_path = pg_catalog, pg_temp as $$ select count(*)::integer from pgq._queue f where f.queue_name = i_queue_name $$;
-comment on function pgq.tune_storage(text) is 'Nothing to tune: segments are made so. Returns: 1, or 0 when there is no such queue.';
+comment on function pgq.tune_storage is 'Nothing to tune: segments are made so. Returns: 1, or 0 when there is no such queue.';
 
 create or replace function pgq.upgrade_schema() returns integer
 language sql set search_path = pg_catalog, pg_temp as $$ select 0 $$;

@@ -29,7 +29,7 @@ begin
     perform pgq._look_back(v.queue_id, p_at);
   end if;
 end $$;
-comment on function pgq._retry(bigint, bigint[], timestamptz) is
+comment on function pgq._retry is
   'Hands events of a batch, or all of them, out again to its consumer at a time. found_events null: the batch is not open; queued: those that did not wait already.';
 
 create or replace function pgq._look_back(p_queue_id integer, p_at timestamptz) returns void
@@ -37,7 +37,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   -- What is due before the mark of promote would wait for its next full look.
   update trunq.mark m set at = p_at, last_id = 0 where m.queue_id = p_queue_id and m.subscription_id = 0 and m.duty = 'promote' and m.at >= p_at
 $$;
-comment on function pgq._look_back(integer, timestamptz) is 'Lets the next promotion of a queue begin at a time.';
+comment on function pgq._look_back is 'Lets the next promotion of a queue begin at a time.';
 
 create or replace function pgq.event_retry(x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -22,7 +22,7 @@ begin
       v_newest.finished and v_newest.open_leases is null, v_newest.to_tick_id) h;
   end if;
 end $$;
-comment on function pgq._on__specimen_next(pgq._subscription, interval, integer, interval) is
+comment on function pgq._on__specimen_next is
   'The batch that a consumer has open, or the next; batch_id null: there is none. The caller holds the subscription''s lock.';
 
 create or replace function pgq._on__specimen_hand_out(
@@ -93,7 +93,7 @@ begin
     returning b.batch_id into batch_id;
   end if;
 end $$;
-comment on function pgq._on__specimen_hand_out(pgq._subscription, interval, integer, interval, boolean, bigint) is 'pgq._hand_out of one queue.';
+comment on function pgq._on__specimen_hand_out is 'pgq._hand_out of one queue.';
 
 create or replace function pgq._on__specimen_find(
   p_subscription_id integer, p_lease_id bigint, out lease_id bigint, out token bigint, out from_tick_id bigint, out to_tick_id bigint,
@@ -112,7 +112,7 @@ begin
     from trunq_queue._specimen_open_batches(p_subscription_id) o where o.lease_id = p_lease_id and o.worker is not null;
   end if;
 end $$;
-comment on function pgq._on__specimen_find(integer, bigint) is 'An open batch by its lease; lease_id null: it is not open.';
+comment on function pgq._on__specimen_find is 'An open batch by its lease; lease_id null: it is not open.';
 
 create or replace function pgq._on__specimen_read(p_subscription_id integer, p_lease_id bigint)
 returns table (
@@ -155,7 +155,7 @@ begin
   exception when sqlstate 'TQ900' then
   end;
 end $$;
-comment on function pgq._on__specimen_read(integer, bigint) is 'The events of an open batch, in the order of ev_id.';
+comment on function pgq._on__specimen_read is 'The events of an open batch, in the order of ev_id.';
 
 create or replace function pgq._on__specimen_finish(p_subscription text, p_subscription_id integer, p_lease_id bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -168,4 +168,4 @@ begin
   perform trunq_queue._specimen_finish_batch(p_subscription, p_lease_id, v_token);
   return true;
 end $$;
-comment on function pgq._on__specimen_finish(text, integer, bigint) is 'Finishes an open batch. Returns: false when it is not open. The caller holds the subscription''s lock.';
+comment on function pgq._on__specimen_finish is 'Finishes an open batch. Returns: false when it is not open. The caller holds the subscription''s lock.';

@@ -89,7 +89,7 @@ begin
   end if;
   return null;
 end $$;
-comment on function pgq._follow_tick() is 'Moves the sequence of a queue''s ticks, which programs look at, to each that is cut.';
+comment on function pgq._follow_tick is 'Moves the sequence of a queue''s ticks, which programs look at, to each that is cut.';
 
 create or replace function pgq.ticker() returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

@@ -16,7 +16,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   raise exception using errcode = 'internal_error', message = p_message;
 end $$;
-comment on function pgq._raise(text) is 'Raises what PgQ''s functions in C raise: they give no class of errors.';
+comment on function pgq._raise is 'Raises what PgQ''s functions in C raise: they give no class of errors.';
 
 create or replace function pgq._read_options(p_arguments text[], p_op text) returns jsonb
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -44,20 +44,20 @@ begin
   end loop;
   return v_options;
 end $$;
-comment on function pgq._read_options(text[], text) is 'What the arguments of a trigger say, the queue (number 0) apart.';
+comment on function pgq._read_options is 'What the arguments of a trigger say, the queue (number 0) apart.';
 
 -- A name may have a blank in it, and be found all the same: PgQ looks for the text of it between commas and blanks.
 create or replace function pgq._is_listed(p_list text, p_name text) returns boolean
 language sql immutable
 return strpos(p_list, p_name) > 0 and strpos(',' || translate(p_list, E' \t\n\v\f\r', ',,,,,,') || ',', ',' || translate(p_name, E' \t\n\v\f\r', ',,,,,,') || ',') > 0;
-comment on function pgq._is_listed(text, text) is 'Whether a list of columns, separated by commas or blanks, names one.';
+comment on function pgq._is_listed is 'Whether a list of columns, separated by commas or blanks, names one.';
 
 create or replace function pgq._key_columns(p_relation oid) returns text[]
 language sql stable
 return array(
     select a.attname::text from pg_index i join pg_attribute a on a.attrelid = i.indexrelid
     where i.indrelid = p_relation and i.indisprimary order by a.attnum);
-comment on function pgq._key_columns(oid) is 'Columns of a table''s primary key, in its order; none when there is no key.';
+comment on function pgq._key_columns is 'Columns of a table''s primary key, in its order; none when there is no key.';
 
 create or replace function pgq._event_type(p_format text, p_op text, p_schema text, p_table text, p_key text[]) returns text
 language sql immutable
@@ -66,7 +66,7 @@ return case p_format
       case when p_key = '{}' then '[""]' else to_json(coalesce(p_key, '{}'))::text end)
     else case p_op when 'TRUNCATE' then 'R' else left(p_op, 1) end
       || case when p_format = 'logu' and p_op <> 'TRUNCATE' then ':' || coalesce(array_to_string(p_key, ','), '') else '' end end;
-comment on function pgq._event_type(text, text, text, text, text[]) is 'What a trigger writes to ev_type. p_key: null when there is none.';
+comment on function pgq._event_type is 'What a trigger writes to ev_type. p_key: null when there is none.';
 
 create or replace function pgq._urlencode(p_text text) returns text
 language sql immutable strict
@@ -76,7 +76,7 @@ return case when p_text ~ '^[-_.a-zA-Z0-9]*$' collate "C" then p_text else (
       when c ~ '^[-_.a-zA-Z0-9]$' collate "C" then c
       else regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '..', '%\&', 'g') end, '' order by n)
     from string_to_table(p_text, null) with ordinality u(c, n)) end;
-comment on function pgq._urlencode(text) is 'As in an address: letters, digits and -_. as they are, a blank as +, all else as % and two digits.';
+comment on function pgq._urlencode is 'As in an address: letters, digits and -_. as they are, a blank as +, all else as % and two digits.';
 
 -- A field is empty for null, or in quotes, in which quotes and backslashes stand twice, or as it is.
 create or replace function pgq._split_row(p_row text) returns text[]
@@ -84,7 +84,7 @@ language sql immutable
 return array(
     select case when m[1] is not null then replace(replace(m[1], '""', '"'), '\\', '\') else nullif(m[2], '') end
     from regexp_matches(substr(p_row, 2, length(p_row) - 2) || ',', '(?:"((?:[^"]|"")*)"|([^,"]*)),', 'g') with ordinality r(m, n) order by n);
-comment on function pgq._split_row(text) is
+comment on function pgq._split_row is
   'The columns of a row, of which Postgres gives the text: each as its type''s output function writes it, which a cast to text does not for booleans, char(n) and inet.';
 
 create or replace function pgq._json_values(p_values text[], p_types oid[], p_names text[], p_is_field boolean[], p_row json) returns text[]
@@ -97,7 +97,7 @@ return array(
       when u.type in ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype) then (p_row -> u.name)::text
       else to_json(u.value)::text end
     from unnest(p_values, p_types, p_names, p_is_field) with ordinality u(value, type, name, is_field, n) order by u.n);
-comment on function pgq._json_values(text[], oid[], text[], boolean[], json) is
+comment on function pgq._json_values is
   'The columns of a row in JSON, from their texts: times as JSON has them (p_row, which tells nothing else), all but numbers and booleans as strings.';
 
 create or replace function pgq._times(p_names text[], p_types oid[], p_row anyelement) returns json
@@ -115,7 +115,7 @@ begin
   execute format('select row_to_json(t) from (select %s) t', v_columns) into v_times using p_row;
   return v_times;
 end $$;
-comment on function pgq._times(text[], oid[], anyelement) is 'The times of a row as JSON has them; other members tell nothing.';
+comment on function pgq._times is 'The times of a row as JSON has them; other members tell nothing.';
 
 create or replace function pgq._compares_by_operator(p_type oid) returns boolean
 language sql stable
@@ -123,7 +123,7 @@ return exists (
   select from pg_type t join pg_opclass c on c.opcintype in (t.oid, t.typbasetype, case t.typtype when 'r' then 'anyrange'::regtype end) and c.opcdefault
   join pg_am m on m.oid = c.opcmethod
   where t.oid = p_type and t.typtype in ('b', 'd', 'r') and t.typcategory <> 'A' and m.amname in ('btree', 'hash'));
-comment on function pgq._compares_by_operator(oid) is
+comment on function pgq._compares_by_operator is
   'Can two values of the type be equal that are written differently (1.5 and 1.50, a day and 24 hours)? Arrays and rows PgQ compares as text.';
 
 create or replace function pgq._refuse_change(p_options jsonb, p_op text, p_when text, p_schema text, p_table text, p_queue text) returns void
@@ -135,7 +135,7 @@ begin
     perform pgq._raise(format('Table ''%s.%s'' to queue ''%s'': change not allowed (%s)', p_schema, p_table, p_queue, p_op));
   end if;
 end $$;
-comment on function pgq._refuse_change(jsonb, text, text, text, text, text) is 'Raises under the option deny, and for SKIP where there is nothing left to be skipped.';
+comment on function pgq._refuse_change is 'Raises under the option deny, and for SKIP where there is nothing left to be skipped.';
 
 create or replace function pgq._truncate_event(p_format text, p_op text, p_when text, p_relation oid, p_schema text, p_table text, p_arguments text[]) returns text[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -155,7 +155,7 @@ begin
   return array[pgq._event_type(p_format, p_op, p_schema, p_table, nullif(pgq._key_columns(p_relation), '{}')),
     case p_format when 'json' then '{}' else '' end, p_schema || '.' || p_table, null, null, null];
 end $$;
-comment on function pgq._truncate_event(text, text, text, oid, text, text, text[]) is 'The fields of the event of a TRUNCATE, from ev_type on.';
+comment on function pgq._truncate_event is 'The fields of the event of a TRUNCATE, from ev_type on.';
 
 create or replace function pgq._evaluate(p_expressions jsonb, p_names text[], p_is_kept boolean[], p_path text, p_before anyelement, p_row anyelement) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -185,7 +185,7 @@ begin
   end loop;
   return v_values;
 end $$;
-comment on function pgq._evaluate(jsonb, text[], boolean[], text, anyelement, anyelement) is
+comment on function pgq._evaluate is
   'What SQL expressions give for a row, as text, in a search_path. p_is_kept: columns that have the value of the row before.';
 
 create or replace function pgq._format_row(p_format text, p_op text, p_names text[], p_values text[], p_is_key boolean[], p_is_data boolean[], p_changed boolean[])
@@ -227,7 +227,7 @@ begin
   return format('%s where %s', case when true = any (p_changed) then array_to_string(v_parts, ',') else v_wheres[1] end,
     array_to_string(v_wheres, ' and '));
 end $$;
-comment on function pgq._format_row(text, text, text[], text[], boolean[], boolean[], boolean[]) is
+comment on function pgq._format_row is
   'What a trigger writes to ev_data. p_is_data: columns that are neither ignored nor fields of the event; p_changed: of them, those that an UPDATE changes.';
 
 create or replace function pgq._differ(p_columns text[], p_before anyelement, p_after anyelement) returns text[]
@@ -241,7 +241,7 @@ begin
   into v_differ using p_before, p_after;
   return v_differ;
 end $$;
-comment on function pgq._differ(text[], anyelement, anyelement) is 'Of some columns those that are not equal in two rows.';
+comment on function pgq._differ is 'Of some columns those that are not equal in two rows.';
 
 create or replace function pgq._row_event(
   p_format text, p_op text, p_when text, p_relation oid, p_schema text, p_table text, p_arguments text[], p_path text, p_old_text text, p_new_text text,
@@ -372,7 +372,7 @@ begin
     end if;
   end if;
 end $$;
-comment on function pgq._row_event(text, text, text, oid, text, text, text[], text, text, text, anyelement, anyelement) is
+comment on function pgq._row_event is
   'The fields of the event of a row that is inserted (p_row), updated (p_before, p_row) or deleted (p_row), from ev_type on; null: there is none. skip: the change itself is not to be made. p_path: the search_path of whoever changes the table.';
 
 do $install$
