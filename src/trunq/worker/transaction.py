@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from functools import partial
 from itertools import starmap
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -42,12 +42,13 @@ from trunq.connection.silence import lend, lent
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
 from trunq.record import Fate
-from trunq.worker.group import Group
+from trunq.worker.group import Group, with_commit
 from trunq.worker.registry import Handler
 from trunq.worker.session import (
     EVERY,
     WATCH,
     AsyncSession,
+    Refused,
     Session,
     configure,
     configure_sync,
@@ -144,6 +145,9 @@ class Transactions:
                 groups = work.answers(result, monotonic() - started)
                 execute = await transaction.settle()
                 fates: list[Fate] = []
+                if transaction.commit_with is not None and (ack := with_commit(groups)) is not None:
+                    transaction.commit_with(ack)
+                    groups = []
                 for group in groups:
                     with _refusal(handler):
                         _require_fresh(await execute(group.call), work, group)
@@ -151,6 +155,9 @@ class Transactions:
                         fates += starmap(Fate, await execute(group.question))
         except _RollBack:
             return result
+        except Refused as refused:
+            with _refusal(handler):
+                raise refused.error from None
         return Committed(result, fates)
 
     def _run_once_sync(self, handler: Handler, work: Work, arguments: dict[str, Any]) -> Any:
@@ -164,6 +171,9 @@ class Transactions:
                 groups = work.answers(result, monotonic() - started)
                 execute = transaction.settle()
                 fates: list[Fate] = []
+                if transaction.commit_with is not None and (ack := with_commit(groups)) is not None:
+                    transaction.commit_with(ack)
+                    groups = []
                 for group in groups:
                     with _refusal(handler):
                         _require_fresh(execute(group.call), work, group)
@@ -171,6 +181,9 @@ class Transactions:
                         fates += starmap(Fate, execute(group.question))
         except _RollBack:
             return result
+        except Refused as refused:
+            with _refusal(handler):
+                raise refused.error from None
         return Committed(result, fates)
 
     @asynccontextmanager
@@ -181,7 +194,7 @@ class Transactions:
                 connection = await stack.enter_async_context(self._connection(work))
                 await stack.enter_async_context(connection.transaction())
                 with lent(connection):
-                    yield AsyncTransaction(connection, partial(_settled, connection))
+                    yield AsyncTransaction(connection, partial(_settled, connection), connection.commit_with)
                 return
             while True:
                 try:
@@ -200,7 +213,7 @@ class Transactions:
                 connection = stack.enter_context(self._sync_connection(work))
                 stack.enter_context(connection.transaction())
                 with lent(connection):
-                    yield Transaction(connection, partial(_settled_sync, connection))
+                    yield Transaction(connection, partial(_settled_sync, connection), connection.commit_with)
                 return
             while True:
                 try:
@@ -212,12 +225,12 @@ class Transactions:
             yield transaction
 
     @asynccontextmanager
-    async def _connection(self, work: Work) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def _connection(self, work: Work) -> AsyncIterator[AsyncSession]:
         pool = await self._open()
         connection = None
         while connection is None:
             try:
-                connection = await pool.getconn(timeout=_PATIENCE)
+                connection = cast(AsyncSession, await pool.getconn(timeout=_PATIENCE))
             except PoolTimeout:
                 # The database is away. The message has not failed: it has not begun.
                 _require_held(work)
@@ -230,12 +243,12 @@ class Transactions:
             await pool.putconn(connection)
 
     @contextmanager
-    def _sync_connection(self, work: Work) -> Iterator[psycopg.Connection[Any]]:
+    def _sync_connection(self, work: Work) -> Iterator[Session]:
         pool = self._open_sync()
         connection = None
         while connection is None:
             try:
-                connection = pool.getconn(timeout=_PATIENCE)
+                connection = cast(Session, pool.getconn(timeout=_PATIENCE))
             except PoolTimeout:
                 _require_held(work)
         renew(connection)
