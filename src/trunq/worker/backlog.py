@@ -157,7 +157,8 @@ def _taken(waiting: deque[Entry], lease: Lease | None, ids: Container[int] | Non
     taken: list[Entry] = []
     kept: list[Entry] = []
     for entry in waiting:
-        is_meant = (lease is None or entry.lease is lease) and (ids is None or entry.message.id in ids)
+        held, message = entry
+        is_meant = (lease is None or held is lease) and (ids is None or message.id in ids)
         (taken if is_meant else kept).append(entry)
     if taken:
         waiting.clear()

@@ -28,7 +28,7 @@ from trunq.worker.limit import Limit
 from trunq.worker.outcome import Note, Subject
 from trunq.worker.registry import Handler
 from trunq.worker.result import describe, encode, raised_answer
-from trunq.worker.work import Entry
+from trunq.worker.work import Entry, time_out
 
 _SOON_ENOUGH: Final = 3
 """After this part of their lease (a divisor), messages start however few they are: before they would be given
@@ -54,7 +54,7 @@ class Batch:
     @property
     def subject(self) -> Subject:
         """The first message, which stands for all where one line tells of them."""
-        return self.entries[0].subject
+        return Subject.of(self.entries[0][1])
 
     @property
     def is_lost(self) -> bool:
@@ -68,12 +68,8 @@ class Batch:
 
     def time_out(self, handler: Handler) -> float | None:
         """The shortest."""
-        given = (entry.time_out(handler) for entry in self.entries)
+        given = (time_out(entry, handler) for entry in self.entries)
         return min((each for each in given if each is not None), default=None)
-
-    def lease_of(self, message: Message) -> Lease | None:
-        """The lease of a message that is in here."""
-        return next((lease for lease, each in self.entries if each is message), None)
 
     def reference_of(self, message: Message) -> str:
         """The reference of a message's error: one, however often the transaction is tried."""
@@ -150,13 +146,14 @@ class Gathering:
 
     def add(self, entry: Entry, now: float) -> Batch | None:
         """Have one more. Returns the batch when it is to start now, its place taken."""
+        lease, message = entry
         if self.handler.policy is not None:
-            self.handler.policy.tell(entry.message)
+            self.handler.policy.tell(message)
         if self._is_due or _is_alone(entry):
             self.waiting.appendleft(entry)
         else:
             self.waiting.append(entry)
-        self._be_due(entry.lease, now)
+        self._be_due(lease, now)
         if not self._may_start:
             return None
         if self._limit is not None:
@@ -181,9 +178,9 @@ class Gathering:
             is_alone = _is_alone(self.waiting[0])
             if is_alone and taken:
                 break
-            entry = self.waiting.popleft()
-            if now >= entry.lease.ends:
-                entry.lease.parked.append(entry.message)
+            lease, message = entry = self.waiting.popleft()
+            if now >= lease.ends:
+                lease.parked.append(message)
                 continue
             taken.append(entry)
             if is_alone:
@@ -193,7 +190,7 @@ class Gathering:
             self._timer.cancel()
             self._timer = None
         if self.waiting:
-            self._be_due(self.waiting[0].lease, now)
+            self._be_due(self.waiting[0][0], now)
             self.rouse()
         return taken
 

@@ -24,7 +24,6 @@ from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
 from trunq.worker.lease import Lease, Source, Statistics
 from trunq.worker.registry import Registry
-from trunq.worker.work import Entry
 
 log = logging.getLogger("trunq.worker")
 
@@ -308,7 +307,7 @@ class Fetcher:
         )  # fmt: skip
         self._outbox.open[held.token] = held
         self._statistics.leased += len(messages)
-        self._backlog.add([Entry(held, message) for message in messages])
+        self._backlog.add([(held, message) for message in messages])
         self._passing.found(len(messages))
         return len(messages)
 

@@ -13,7 +13,6 @@ from trunq.worker.backlog import Backlog
 from trunq.worker.fetch import Ahead
 from trunq.worker.lease import Lease, Source, Statistics
 from trunq.worker.slot import Slot
-from trunq.worker.work import Entry
 
 _BEATS: Final = 8
 """Looks at the leases in one lease time: an extension is asked for between a third and 11/24 of it."""
@@ -77,7 +76,7 @@ class Heartbeat:
         """Somebody cancelled messages of a queue that run (None: many): ask about those that are here."""
         entries = [entry for each in self._running for entry in each.entries]
         entries += self._backlog.not_started
-        entries += [Entry(lease, message) for lease in outbox.open.values() for message in lease.parked]
+        entries += [(lease, message) for lease in outbox.open.values() for message in lease.parked]
         leases = {
             lease for lease, message in entries if lease.queue == queue and (ids is None or message.id in ids)
         }
@@ -107,7 +106,7 @@ class Heartbeat:
         self._changed.set()
         if lease.parked and not self._backlog.is_closed:
             parked, lease.parked = lease.parked, []
-            self._backlog.add([Entry(lease, message) for message in parked])
+            self._backlog.add([(lease, message) for message in parked])
 
     def lost(self, lease: Lease) -> None:
         """A lease is lost: forget what waits of it, tell the handlers of what runs."""

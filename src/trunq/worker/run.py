@@ -146,7 +146,7 @@ class Run:
     def _give_up(self) -> None:
         """Wait for handlers no longer: what is left of the grace is for their answers."""
         for slot in self._slots:
-            if slot.running.work is not None:
+            if slot.running.entries:
                 slot.give_up(
                     TimeoutError(f"its worker was stopped, and had {self._options.grace:g} s to end")
                 )
@@ -266,7 +266,7 @@ class Run:
         await self._parts.beside(self._grace.bound(work, self._say_over))
 
     def _say_over(self) -> None:
-        running = sum(slot.running.work is not None for slot in self._slots)
+        running = sum(bool(slot.running.entries) for slot in self._slots)
         log.error("the grace is over: %s messages run, %s answers are lost", running, self._outbox.unsent)
 
     async def _close(self) -> None:

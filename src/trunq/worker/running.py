@@ -14,14 +14,17 @@ from trunq.thread import wait_for
 from trunq.worker.answer import Outbox
 from trunq.worker.lease import Lease
 from trunq.worker.report import Reports
-from trunq.worker.work import Entry, Work
+from trunq.worker.work import Entry
 
 
 class Running:
     """The work of a slot, from the start of its handler to the end: what a message knows as its runner."""
 
     def __init__(self, outbox: Outbox) -> None:
-        self.work: Work | None = None
+        self.entries: Sequence[Entry] = ()
+        """Each message that runs, with its lease."""
+        self.is_joint = False
+        """Whether the answers to all of them are given in one transaction."""
         self.stops_at: float | None = None
         """When a time-out stops its handler."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -29,9 +32,14 @@ class Running:
         self._reports = Reports(self._lease_of, outbox.tell)
 
     @property
-    def entries(self) -> Sequence[Entry]:
-        """Each message that runs, with its lease."""
-        return () if self.work is None else self.work.entries
+    def is_lost(self) -> bool:
+        """Whether no answer can count any more."""
+        lost = [lease.is_lost for lease, _ in self.entries]
+        return any(lost) if self.is_joint else bool(lost) and all(lost)
+
+    def end(self) -> None:
+        """Nothing runs any more."""
+        self.entries, self.is_joint, self.stops_at = (), False, None
 
     def time_left(self, message: Message) -> float | None:
         """Seconds until the handler of a message is stopped; None: it may go on, or runs no more."""
@@ -58,4 +66,4 @@ class Running:
         wait_for(self.loop, self.set_progress(message, progress), "message.set_progress()")
 
     def _lease_of(self, message: Message) -> Lease | None:
-        return None if self.work is None else self.work.lease_of(message)
+        return next((lease for lease, each in self.entries if each is message), None)

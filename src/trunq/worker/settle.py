@@ -62,7 +62,7 @@ class Settlement:
             self._outbox.forget(lease)
             return
         if isinstance(error, NoRoom):
-            self._try_later([Entry(lease, message)], error)
+            self._try_later([(lease, message)], error)
             return
         policy = self._registry.policy(message.kind)
         if message.is_cancelled and not isinstance(error, Reject):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Any, Final
 
+from trunq.message import Message
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.batch import Batch
@@ -24,7 +25,7 @@ from trunq.worker.registry import Handler, Registry
 from trunq.worker.running import Running
 from trunq.worker.settle import CALLED_OFF, Settlement
 from trunq.worker.transaction import Transactions
-from trunq.worker.work import Entry
+from trunq.worker.work import Entry, Single
 
 log = logging.getLogger("trunq.worker")
 
@@ -92,7 +93,7 @@ class Slot:
             ):
                 await self._set_aside(handler, entry, started)
                 continue
-            running.work, message._runner = entry, running
+            running.entries, message._runner = (entry,), running
             backlog.busy += 1
             try:
                 if (
@@ -104,7 +105,7 @@ class Slot:
                 ):
                     result = await handler.function(message)
                 else:
-                    result = await self._handle(handler, entry)
+                    result = await self._handle(handler, lease, message)
                 ended = monotonic()
                 if result is None and not is_verbose:
                     outbox.ack(lease, message.id, ended - started)
@@ -115,7 +116,7 @@ class Slot:
                 settlement.fail(lease, message, ended - started, self._failure(error))
             finally:
                 backlog.busy -= 1
-                running.work = running.stops_at = None
+                running.entries, running.stops_at = (), None
             if ended - turn > TURN or task.cancelling():
                 self._recover(task)
                 await asyncio.sleep(0)
@@ -125,7 +126,7 @@ class Slot:
         """A lease of what runs here is lost: an async handler is cancelled, a sync one sees its event. A
         batch runs on while an answer of it counts.
         """
-        if (work := self.running.work) is None or not work.is_lost:
+        if not self.running.is_lost:
             return
         if self._beside.is_busy:
             self._beside.lose()
@@ -158,7 +159,7 @@ class Slot:
         """Wait no longer for what runs here: it has failed with `error`."""
         if self._beside.is_busy:
             self._beside.give_up(error)
-        elif self.running.work is not None:
+        elif self.running.entries:
             self._cancel(error)
 
     def abort(self) -> None:
@@ -218,7 +219,7 @@ class Slot:
     async def _run_batch(self, handler: Handler, batch: Batch) -> None:
         """Run a batch, which has the place of its handler that it needs."""
         backlog, running, started = self._backlog, self.running, monotonic()
-        running.work = batch
+        running.entries, running.is_joint = batch.entries, handler.has_transaction
         for _, message in batch.entries:
             message._runner = running
         backlog.busy += 1
@@ -229,22 +230,22 @@ class Slot:
             self._settlement.fail_each(batch, monotonic() - started, self._failure(error))
         finally:
             backlog.busy -= 1
-            running.work = running.stops_at = None
+            running.end()
             if handler.concurrency is not None:
                 backlog.leave(handler, monotonic() - started)
         assert self._task is not None
         self._recover(self._task)
         await asyncio.sleep(0)
 
-    async def _handle(self, handler: Handler | None, entry: Entry) -> Any:
+    async def _handle(self, handler: Handler | None, lease: Lease, message: Message) -> Any:
         """Call a handler that needs more than to be awaited, which has the place it was given."""
         if handler is None:
-            return self._no_handler(self._unknown(entry.message.kind))
+            return self._no_handler(self._unknown(message.kind))
         started = monotonic()
         try:
             if handler.policy is not None:
-                handler.policy.tell(entry.message)
-            return await self._caller.call(handler, entry)
+                handler.policy.tell(message)
+            return await self._caller.call(handler, Single(lease, message))
         finally:
             if handler.concurrency is not None:
                 self._backlog.leave(handler, monotonic() - started)

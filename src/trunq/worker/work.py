@@ -26,6 +26,10 @@ class Committed(NamedTuple):
     """What becomes of those that were no acks."""
 
 
+Entry = tuple[Lease, Message]
+"""A message and its lease. A bare tuple: there are many."""
+
+
 class Work(Protocol):
     """What a handler is called for once."""
 
@@ -52,9 +56,6 @@ class Work(Protocol):
     def time_out(self, handler: Handler) -> float | None:
         """Seconds that the handler may take."""
 
-    def lease_of(self, message: Message) -> Lease | None:
-        """The lease of a message that is in here."""
-
     def answers(self, result: Any, took: float) -> list[Group]:
         """All answers, for the transaction of the handler. Raises TypeError for what JSON cannot hold."""
 
@@ -62,8 +63,8 @@ class Work(Protocol):
         """What is wrong when one of its messages had an answer already."""
 
 
-class Entry(NamedTuple):
-    """One message under its lease."""
+class Single(NamedTuple):
+    """One message."""
 
     lease: Lease
     message: Message
@@ -94,12 +95,8 @@ class Entry(NamedTuple):
         return self.lease.lease_time
 
     def time_out(self, handler: Handler) -> float | None:
-        """The message's own, or the handler's, or the subscription's."""
-        return self.message.time_out or handler.time_out or self.lease.time_out
-
-    def lease_of(self, message: Message) -> Lease | None:
-        """The lease, if this is its message."""
-        return self.lease if message is self.message else None
+        """Its own."""
+        return time_out(self, handler)
 
     def answers(self, result: Any, took: float) -> list[Group]:
         """The ack."""
@@ -108,3 +105,9 @@ class Entry(NamedTuple):
     def answered_before(self) -> Exception:
         """It is no longer ours."""
         return AckRefused("the message was answered before")
+
+
+def time_out(entry: Entry, handler: Handler) -> float | None:
+    """Seconds that a handler may take: as the message says, or the handler, or the subscription."""
+    lease, message = entry
+    return message.time_out or handler.time_out or lease.time_out
