@@ -1,9 +1,11 @@
 """Handlers in a transaction: what they write and the ack commit together, or not at all.
 
 The ack is the last statement: it takes the lease's lock, which is held until the commit, and refuses when the
-lease has ended (then all is rolled back). Only an ack commits. A handler that raises, or answers Retry or
-Reject, is rolled back, and its answer goes the ordinary way, outside: the book-keeping of a failure must
-survive the rollback.
+lease has ended (then all is rolled back). In a transaction of ours an ack without a result goes to the server
+together with the commit; one with a result, a batch and other libraries take a round trip more.
+
+Only an ack commits. A handler that raises, or answers Retry or Reject, is rolled back, and its answer goes
+the ordinary way, outside: the book-keeping of a failure must survive the rollback.
 
 The transaction is READ COMMITTED, whatever the database's default. A handler that wants another level says so
 in its first statement: `set transaction isolation level serializable`.
