@@ -35,7 +35,7 @@ LOOK = """select
 CLEAN = (0, 0, None, "0", True, "", 0)
 
 
-@pytest.mark.parametrize("outcome", ["done", "retried", "failed at the commit"])
+@pytest.mark.parametrize("outcome", ["done", "retried", "failed at the commit", "answered before"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_what_a_handler_leaves_in_its_session_the_next_does_not_find(
     queue: Queue, outcome: str, colour: str
@@ -52,7 +52,15 @@ async def test_what_a_handler_leaves_in_its_session_the_next_does_not_find(
     ]
     answer = Retry(after=0) if outcome == "retried" else None
 
+    def answer_before(message: Message) -> None:
+        if outcome == "answered before":
+            queue.connection.execute(
+                "select trunq.ack('q', 'default', %s, %s, array[%s::bigint])",
+                (message.lease_id, message.token, message.id),
+            )
+
     async def leave(message: Message, connection: psycopg.AsyncConnection[Any]) -> Any:
+        answer_before(message)
         for statement in statements:
             await connection.execute(statement.encode())
         connection.row_factory = dict_row
@@ -62,6 +70,7 @@ async def test_what_a_handler_leaves_in_its_session_the_next_does_not_find(
         found.append(await (await connection.execute(LOOK)).fetchone())
 
     def leave_sync(message: Message, connection: psycopg.Connection[Any]) -> Any:
+        answer_before(message)
         for statement in statements:
             connection.execute(statement.encode())
         connection.row_factory = dict_row

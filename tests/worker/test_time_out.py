@@ -143,7 +143,7 @@ async def test_a_time_out_error_of_the_handler_s_own_is_an_ordinary_failure(queu
 async def test_a_thread_that_does_not_listen_is_left_and_the_slot_goes_on(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunq.worker.slot._PATIENCE", SHORT)
+    monkeypatch.setattr("trunq.worker.caller._PATIENCE", SHORT)
     queue.policy(max_attempts=1)
     worker, go = queue.worker(concurrency=1), threading.Event()
 
@@ -178,7 +178,7 @@ async def test_what_a_transactional_handler_wrote_is_rolled_back(queue: Queue) -
 
 
 async def test_the_heartbeat_does_not_extend_past_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunq.worker.heartbeat.FOR_ANSWER", 0.0)
+    monkeypatch.setattr("trunq.worker.heartbeat._FOR_ANSWER", 0.0)
     queue.policy(max_attempts=1, lease_time="0.6 s")
     worker, go = queue.worker(), threading.Event()
     began: list[datetime] = []

@@ -166,9 +166,10 @@ async def test_a_failure_is_rolled_back_and_its_bookkeeping_survives(
     }
 
 
+@pytest.mark.parametrize("result", [None, "a result"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_a_handler_whose_lease_was_given_to_another_is_rolled_back(
-    queue: Queue, effects: Callable[[], list[int]], colour: str
+    queue: Queue, effects: Callable[[], list[int]], colour: str, result: str | None
 ) -> None:
     """The ack in the transaction is the fence: without it both would write."""
     ids = queue.publish()
@@ -187,15 +188,17 @@ async def test_a_handler_whose_lease_was_given_to_another_is_rolled_back(
     if colour == "async":
 
         @worker.handler("work")
-        async def handle(message: Message, connection: Any) -> None:
+        async def handle(message: Message, connection: Any) -> str | None:
             await connection.execute("insert into effect values (%s)", (message.id,))
             take_away(message)
+            return result
     else:
 
         @worker.handler("work")
-        def handle_sync(message: Message, connection: Any) -> None:
+        def handle_sync(message: Message, connection: Any) -> str | None:
             write(connection, message)
             take_away(message)
+            return result
 
     await drain(worker)
     assert attempts == [1, 2]
@@ -203,9 +206,10 @@ async def test_a_handler_whose_lease_was_given_to_another_is_rolled_back(
     assert (worker.statistics.handled, worker.statistics.lost) == (1, 1)
 
 
+@pytest.mark.parametrize("result", [None, "a result"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_writes_are_rolled_back_when_the_message_was_answered_meanwhile(
-    queue: Queue, effects: Callable[[], list[int]], colour: str
+    queue: Queue, effects: Callable[[], list[int]], colour: str, result: str | None
 ) -> None:
     """By somebody who knows its lease and token: what that answer began must not be done twice."""
     (id,) = queue.publish()
@@ -220,15 +224,17 @@ async def test_writes_are_rolled_back_when_the_message_was_answered_meanwhile(
     if colour == "async":
 
         @worker.handler("work")
-        async def handle(message: Message, connection: Any) -> None:
+        async def handle(message: Message, connection: Any) -> str | None:
             await connection.execute("insert into effect values (%s)", (message.id,))
             answer(message)
+            return result
     else:
 
         @worker.handler("work")
-        def handle_sync(message: Message, connection: Any) -> None:
+        def handle_sync(message: Message, connection: Any) -> str | None:
             write(connection, message)
             answer(message)
+            return result
 
     await drain(worker)
     assert effects() == []
@@ -269,6 +275,59 @@ async def test_a_connection_cut_in_the_handler_costs_an_attempt_and_no_effect_is
     await drain(worker)
     assert effects() == ids
     assert queue.message(ids[0]).attempt == 2
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_connection_cut_at_the_commit_costs_an_attempt_and_no_effect_is_doubled(
+    queue: Queue, effects: Callable[[], list[int]], colour: str
+) -> None:
+    """Behind the ack, which came by the same message to the server."""
+    queue.connection.execute(
+        "create function cut() returns trigger language plpgsql as $$ begin"
+        " if nextval('public.cuts') = 1 then perform pg_terminate_backend(pg_backend_pid()); end if;"
+        " return null; end $$"
+    )
+    queue.connection.execute("create sequence cuts")
+    queue.connection.execute(
+        "create constraint trigger cut after insert on effect deferrable initially deferred"
+        " for each row execute function cut()"
+    )
+    ids = queue.publish()
+    worker = queue.worker()
+
+    async def handle(message: Message, connection: Any) -> None:
+        await connection.execute("insert into effect values (%s)", (message.id,))
+
+    def handle_sync(message: Message, connection: Any) -> None:
+        write(connection, message)
+
+    worker.handler("work")(handle if colour == "async" else handle_sync)
+    await drain(worker)
+    assert effects() == ids
+    assert queue.message(ids[0]).attempt == 2
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_an_ack_goes_to_the_server_together_with_the_commit(queue: Queue, colour: str) -> None:
+    """A round trip less, and the lease is locked for less than one."""
+    worker = queue.worker()
+    sessions: list[int] = []
+
+    async def handle(message: Message, connection: Any) -> None:
+        sessions.append(connection.info.backend_pid)
+
+    def handle_sync(message: Message, connection: Any) -> None:
+        sessions.append(connection.info.backend_pid)
+
+    worker.handler("work")(handle if colour == "async" else handle_sync)
+    async with running(worker):
+        queue.publish()
+        await async_wait_until(queue.is_done)
+        ((said,),) = queue.connection.execute(
+            "select query from pg_stat_activity where pid = %s", sessions
+        ).fetchall()
+    assert said.startswith("select trunq._require_answered(trunq_queue.q_ack(")
+    assert "; COMMIT; " in said
 
 
 async def test_connections_cut_between_messages_cost_nothing(

@@ -17,11 +17,13 @@ class Transaction:
     """An open transaction.
 
     `given` is what the handler gets. `settle` sends what the library holds back, and refuses a transaction
-    that ended; it returns what executes the ack.
+    that ended; it returns what executes the ack. `commit_with`, where there is one, has a statement executed
+    in the round trip of the commit, which is not executed when the statement fails.
     """
 
     given: Any
     settle: Callable[[], Callable[[Call], Rows]]
+    commit_with: Callable[[bytes], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class AsyncTransaction:
 
     given: Any
     settle: Callable[[], Awaitable[Callable[[Call], Awaitable[Rows]]]]
+    commit_with: Callable[[bytes], None] | None = None
 
 
 class Library(ABC):

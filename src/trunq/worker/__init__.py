@@ -20,16 +20,19 @@ commit together, or neither.
     batch      messages gathered for those
     limit      how many of a handler run at a time, and what waits for that
     policy     how often and how soon a handler's messages are tried again
-    slot       runs handlers (thread, transaction: those that are not plain coroutines)
-    deadline   what becomes of a handler that runs too long
-    report     what handlers say of their progress
-    settle     what becomes of the messages of a batch
+    work       one message or a batch, as a handler is called for it
+    slot       runs handlers, one after the other
+    running    what runs in a slot, and what its handler may ask (report: what it says of its progress)
+    caller     calls handlers that are not plain coroutines (beside: in a thread; transaction; deadline)
     process    runs them in processes that can be killed (child: what goes on there)
+    settle     what becomes of a message by what its handler returned or raised
     outcome    what the log says of those that did not succeed
     pulse      what it says of the work as a whole
     answer     sends answers in groups
     heartbeat  extends the leases of what still runs
     run        the order of life of all these
+    parts      what goes on beside each other in it (grace: how long it may take to end)
+    presence   what the database knows of the worker (remaining: what is left for it to do)
     now        a message handled without all these, for tests
 """
 
@@ -57,10 +60,11 @@ from trunq.worker.batched import Batching
 from trunq.worker.incoming import Incoming, OnInvalid
 from trunq.worker.lease import Statistics
 from trunq.worker.now import Now
+from trunq.worker.options import Options, UnknownKinds
 from trunq.worker.policy import policy, require_names, require_whole
 from trunq.worker.process import Processes
 from trunq.worker.registry import DEFAULT_KIND, Function, Handler, Registry
-from trunq.worker.run import Options, Run, UnknownKinds
+from trunq.worker.run import Run
 
 __all__ = ["Statistics", "UnknownKinds", "Worker"]
 

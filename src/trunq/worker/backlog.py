@@ -10,8 +10,9 @@ from collections.abc import Container, Iterable
 from trunq.worker.batch import Gathering
 from trunq.worker.batched import Batching
 from trunq.worker.lease import Lease
-from trunq.worker.limit import Entry, Limit
+from trunq.worker.limit import Limit
 from trunq.worker.registry import Handler
+from trunq.worker.work import Entry
 
 
 class Backlog:
@@ -156,7 +157,8 @@ def _taken(waiting: deque[Entry], lease: Lease | None, ids: Container[int] | Non
     taken: list[Entry] = []
     kept: list[Entry] = []
     for entry in waiting:
-        is_meant = (lease is None or entry[0] is lease) and (ids is None or entry[1].id in ids)
+        held, message = entry
+        is_meant = (lease is None or held is lease) and (ids is None or message.id in ids)
         (taken if is_meant else kept).append(entry)
     if taken:
         waiting.clear()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from time import monotonic
 from typing import Any, Final
@@ -24,10 +24,11 @@ from trunq.wire.reference import new_reference
 from trunq.worker.batched import Batching
 from trunq.worker.group import Group, answered, referred, seconds
 from trunq.worker.lease import Acked, Lease, Rejected, Retried
-from trunq.worker.limit import Entry, Limit
+from trunq.worker.limit import Limit
 from trunq.worker.outcome import Note, Subject
 from trunq.worker.registry import Handler
 from trunq.worker.result import describe, encode, raised_answer
+from trunq.worker.work import Entry, time_out
 
 _SOON_ENOUGH: Final = 3
 """After this part of their lease (a divisor), messages start however few they are: before they would be given
@@ -37,17 +38,23 @@ _UNSAID: Final = Note(Subject("", 0), "", (), "", is_first=False)
 
 
 class Batch:
-    """Messages that run together: what a slot asks of their leases, and of them."""
+    """Messages that run together."""
 
     def __init__(self, handler: Handler, entries: Sequence[Entry]) -> None:
-        self.entries = list(entries)
-        self.messages = [message for _, message in entries]
+        self.entries = entries
         self._handler = handler
         self._leases = sorted({lease for lease, _ in entries}, key=attrgetter("lease_id"))
         self._references: dict[int, str] = {}
 
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self.messages)
+    @property
+    def given(self) -> list[Message]:
+        """The messages."""
+        return [message for _, message in self.entries]
+
+    @property
+    def subject(self) -> Subject:
+        """The first message, which stands for all where one line tells of them."""
+        return Subject.of(self.entries[0][1])
 
     @property
     def is_lost(self) -> bool:
@@ -55,72 +62,27 @@ class Batch:
         return (any if self._handler.has_transaction else all)(lease.is_lost for lease in self._leases)
 
     @property
-    def is_cancelled(self) -> bool:
-        """Whether somebody cancelled all of them."""
-        return all(message.is_cancelled for message in self.messages)
-
-    @property
-    def lease_id(self) -> int:
-        """One of its leases."""
-        return self._leases[0].lease_id
-
-    @property
     def lease_time(self) -> float:
         """The shortest."""
         return min(lease.lease_time for lease in self._leases)
 
-    @property
-    def time_out(self) -> float | None:
-        """The shortest: a message's own, or the handler's, or the subscription's."""
-        given = (
-            message.time_out or self._handler.time_out or lease.time_out for lease, message in self.entries
-        )
+    def time_out(self, handler: Handler) -> float | None:
+        """The shortest."""
+        given = (time_out(entry, handler) for entry in self.entries)
         return min((each for each in given if each is not None), default=None)
-
-    @property
-    def id(self) -> int:
-        """The first message, which stands for all where one line tells of them."""
-        return self.messages[0].id
-
-    @property
-    def queue(self) -> str:
-        """Theirs: they are of one queue."""
-        return self.messages[0].queue
-
-    @property
-    def kind(self) -> str | None:
-        """The first one's; a handler of several kinds gets them mixed."""
-        return self.messages[0].kind
-
-    @property
-    def attempt(self) -> int:
-        """The first one's."""
-        return self.messages[0].attempt
-
-    @property
-    def max_attempts(self) -> int:
-        """The first one's."""
-        return self.messages[0].max_attempts
-
-    def lease_of(self, message: Message) -> Lease | None:
-        """The lease of a message that is in here."""
-        return next((lease for lease, each in self.entries if each is message), None)
 
     def reference_of(self, message: Message) -> str:
         """The reference of a message's error: one, however often the transaction is tried."""
         return self._references.setdefault(message.id, new_reference())
 
-    def answers(self, outcomes: Sequence[Any], took: float) -> list[Group]:
-        """All answers, for the transaction of the handler: in the order in which leases must be locked.
-
-        Raises TypeError for a result that JSON cannot hold.
-        """
+    def answers(self, result: Any, took: float) -> list[Group]:
+        """All answers, in the order in which leases must be locked; the result is a list of outcomes."""
         groups = []
         for lease in self._leases:
             acked: list[Acked] = []
             retried: list[Retried] = []
             rejected: list[Rejected] = []
-            for (own, message), outcome in zip(self.entries, outcomes, strict=True):
+            for (own, message), outcome in zip(self.entries, result, strict=True):
                 if own is not lease:
                     continue
                 answer = failed(outcome)
@@ -137,6 +99,10 @@ class Batch:
                     acked.append((message.id, took, encode(answer)))
             groups += answered(lease, acked, retried, rejected)
         return groups
+
+    def answered_before(self) -> Exception:
+        """A failure, or those that were not answered would come again for ever."""
+        return RuntimeError("a message of the batch was answered before its handler ended")
 
 
 def failed(outcome: Any) -> Any:
@@ -180,13 +146,14 @@ class Gathering:
 
     def add(self, entry: Entry, now: float) -> Batch | None:
         """Have one more. Returns the batch when it is to start now, its place taken."""
+        lease, message = entry
         if self.handler.policy is not None:
-            self.handler.policy.tell(entry[1])
+            self.handler.policy.tell(message)
         if self._is_due or _is_alone(entry):
             self.waiting.appendleft(entry)
         else:
             self.waiting.append(entry)
-        self._be_due(entry[0], now)
+        self._be_due(lease, now)
         if not self._may_start:
             return None
         if self._limit is not None:
@@ -211,11 +178,11 @@ class Gathering:
             is_alone = _is_alone(self.waiting[0])
             if is_alone and taken:
                 break
-            lease, message = self.waiting.popleft()
+            lease, message = entry = self.waiting.popleft()
             if now >= lease.ends:
                 lease.parked.append(message)
                 continue
-            taken.append((lease, message))
+            taken.append(entry)
             if is_alone:
                 break
         self._is_due = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunq.message import Reject
 from trunq.worker.result import describe
-from trunq.worker.transaction import AckRefused
+from trunq.worker.work import AckRefused
 
 
 class TimedOut(TimeoutError):

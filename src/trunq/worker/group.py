@@ -84,6 +84,22 @@ def ack_of_one(lease: Lease, id: int, took: float, result: bytes | None) -> Grou
     return _ack(lease, [(id, took, result)])
 
 
+def with_commit(groups: list[Group]) -> bytes | None:
+    """The statement of a single ack without a result, which fails where nothing may be committed; None for
+    all else.
+
+    It has its parameters in it: numbers, and the name of a subscription, which was checked.
+    """
+    group = groups[0]
+    if len(groups) > 1 or len(group.answers) > 1 or group.question is not None or group.call.has_arrays:
+        return None
+    call = group.call
+    given = ", ".join(
+        f"p_{name} => '{value}'" for name, value in zip(call.arguments, call.values, strict=True)
+    )
+    return f"select trunq._require_answered({call.name}({given}))".encode()
+
+
 def groups_of(lease: Lease) -> list[Group]:
     """The groups that carry all answers of a lease that are not sent; it has none then."""
     groups = answered(lease, lease.acked, lease.retried, lease.rejected)

@@ -12,12 +12,14 @@ from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.fetch import Ahead
 from trunq.worker.lease import Lease, Source, Statistics
-from trunq.worker.slot import FOR_ANSWER, Slot
+from trunq.worker.slot import Slot
 
 _BEATS: Final = 8
 """Looks at the leases in one lease time: an extension is asked for between a third and 11/24 of it."""
 _SHORTEST: Final = 0.02
 _LONGEST: Final = 5.0
+_FOR_ANSWER: Final = 10.0
+"""Seconds after the time-out of a handler in which its lease still holds, for its answer."""
 
 
 class Heartbeat:
@@ -33,6 +35,7 @@ class Heartbeat:
     ) -> None:
         self._sources = sources
         self._slots = list(slots)
+        self._running = [slot.running for slot in self._slots]
         self._backlog = backlog
         self._ahead = ahead
         self._statistics = statistics
@@ -63,15 +66,15 @@ class Heartbeat:
     def _room(self, lease: Lease, now: float) -> float:
         """How long it may last from now: no longer than its last handler may run, whose answer needs a
         moment."""
-        stops = [slot.stops_at for slot in self._slots for held, _ in slot.entries if held is lease]
+        stops = [each.stops_at for each in self._running for held, _ in each.entries if held is lease]
         last = max((at for at in stops if at is not None), default=None)
         if last is None or None in stops or len(stops) < lease.active:
             return lease.lease_time
-        return min(lease.lease_time, last + FOR_ANSWER - now)
+        return min(lease.lease_time, last + _FOR_ANSWER - now)
 
     def ask(self, outbox: Outbox, queue: str, ids: Collection[int] | None) -> None:
         """Somebody cancelled messages of a queue that run (None: many): ask about those that are here."""
-        entries = [entry for slot in self._slots for entry in slot.entries]
+        entries = [entry for each in self._running for entry in each.entries]
         entries += self._backlog.not_started
         entries += [(lease, message) for lease in outbox.open.values() for message in lease.parked]
         leases = {
@@ -109,5 +112,5 @@ class Heartbeat:
         """A lease is lost: forget what waits of it, tell the handlers of what runs."""
         self._statistics.lost += len(self._backlog.withdraw(lease))
         for slot in self._slots:
-            if any(held is lease for held, _ in slot.entries):
+            if any(held is lease for held, _ in slot.running.entries):
                 slot.lose()

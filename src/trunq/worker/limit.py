@@ -14,10 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from trunq.message import Message
-from trunq.worker.lease import Lease
-
-Entry = tuple[Lease, Message]
+from trunq.worker.work import Entry
 
 HOLD: Final = 2.0
 """Seconds of work that wait here."""

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from trunq.display import interval
 from trunq.message import Message
@@ -33,30 +33,6 @@ CANCELLED: Final = "is cancelled"
 Way = tuple[Any, ...]
 
 
-class Told(Protocol):
-    """What the log tells of a message."""
-
-    @property
-    def queue(self) -> str:
-        """Where it is."""
-
-    @property
-    def id(self) -> int:
-        """Which it is."""
-
-    @property
-    def kind(self) -> str | None:
-        """What it is for."""
-
-    @property
-    def attempt(self) -> int:
-        """Which run it is."""
-
-    @property
-    def max_attempts(self) -> int:
-        """How many there are."""
-
-
 class Subject(NamedTuple):
     """The message that a line is about; `attempt` 0: not known."""
 
@@ -67,7 +43,7 @@ class Subject(NamedTuple):
     max_attempts: int | None = 0
 
     @classmethod
-    def of(cls, message: Told) -> Subject:
+    def of(cls, message: Message) -> Subject:
         """Without the payload: answers may wait for the database."""
         return cls(message.queue, message.id, message.kind, message.attempt, message.max_attempts)
 

@@ -1,9 +1,11 @@
 """Handlers in a transaction: what they write and the ack commit together, or not at all.
 
 The ack is the last statement: it takes the lease's lock, which is held until the commit, and refuses when the
-lease has ended (then all is rolled back). Only an ack commits. A handler that raises, or answers Retry or
-Reject, is rolled back, and its answer goes the ordinary way, outside: the book-keeping of a failure must
-survive the rollback.
+lease has ended (then all is rolled back). In a transaction of ours an ack without a result goes to the server
+together with the commit; one with a result, a batch and other libraries take a round trip more.
+
+Only an ack commits. A handler that raises, or answers Retry or Reject, is rolled back, and its answer goes
+the ordinary way, outside: the book-keeping of a failure must survive the rollback.
 
 The transaction is READ COMMITTED, whatever the database's default. A handler that wants another level says so
 in its first statement: `set transaction isolation level serializable`.
@@ -17,10 +19,10 @@ import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
+from itertools import starmap
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -42,21 +44,20 @@ from trunq.connection.silence import lend, lent
 from trunq.errors import LeaseLost, translate
 from trunq.message import Message, Reject, Retry
 from trunq.record import Fate
-from trunq.worker.batch import Batch
-from trunq.worker.group import Group, ack_of_one
-from trunq.worker.lease import Lease
+from trunq.worker.group import Group, with_commit
 from trunq.worker.registry import Handler
-from trunq.worker.result import encode
 from trunq.worker.session import (
     EVERY,
     WATCH,
     AsyncSession,
+    Refused,
     Session,
     configure,
     configure_sync,
     has_pipeline,
     renew,
 )
+from trunq.worker.work import AckRefused, Committed, Work
 
 log = logging.getLogger("trunq.worker")
 
@@ -75,33 +76,13 @@ _AWAY: Final = 1.0
 _LONGEST_PAUSE: Final = 0.5
 
 
-Held = Lease | Batch
-Handled = Message | Batch
-
-
 class _RollBack(Exception):
     """The handler's answer is no ack: its transaction is rolled back."""
-
-
-class AckRefused(Exception):
-    """The ack in a handler's transaction was refused: the message is no longer ours; all is rolled back."""
 
 
 class NoRoom(Exception):
     """The database had no room for the ack in a handler's transaction: all is rolled back, and it is nobody's
     fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The handler's transaction committed, the ack with it; of a batch, all outcomes."""
-
-    outcomes: list[Any] | None = None
-    fates: list[Fate] = field(default_factory=list)
-    """What becomes of those that were no acks."""
-
-
-COMMITTED: Final = Committed()
 
 
 class Transactions:
@@ -123,30 +104,30 @@ class Transactions:
         options = f"{own or ''} -c {WATCH}={EVERY}".strip()
         self._conninfo = make_conninfo(self._conninfo, options=options)
 
-    async def run(self, handler: Handler, lease: Held, message: Handled) -> Any:
-        """Call an async handler in a transaction. Returns COMMITTED, or its answer after a rollback."""
-        contents = _contents(message)
+    async def run(self, handler: Handler, work: Work) -> Any:
+        """Call an async handler in a transaction. Returns a Committed, or its answer after a rollback."""
+        contents = _contents(work)
         for tried in range(_TRIES):
             try:
-                return await self._run_once(handler, lease, message)
+                return await self._run_once(handler, work)
             except Exception as error:
                 if _sqlstate(handler, error) not in _MET:
                     raise
                 _put_back(contents)
-                await asyncio.sleep(_pause(error, tried, lease, message))
+                await asyncio.sleep(_pause(error, tried, work))
         raise AssertionError("the last try returns or raises")
 
-    def run_sync(self, handler: Handler, lease: Held, message: Handled, arguments: dict[str, Any]) -> Any:
+    def run_sync(self, handler: Handler, work: Work, arguments: dict[str, Any]) -> Any:
         """The same for a sync handler, in the thread it runs in."""
-        contents = _contents(message)
+        contents = _contents(work)
         for tried in range(_TRIES):
             try:
-                return self._run_once_sync(handler, lease, message, arguments)
+                return self._run_once_sync(handler, work, arguments)
             except Exception as error:
                 if _sqlstate(handler, error) not in _MET:
                     raise
                 _put_back(contents)
-                sleep(_pause(error, tried, lease, message))
+                sleep(_pause(error, tried, work))
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
@@ -156,95 +137,105 @@ class Transactions:
         if self._sync_pool is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._sync_pool.close, 1)
 
-    async def _run_once(self, handler: Handler, lease: Held, message: Handled) -> Any:
+    async def _run_once(self, handler: Handler, work: Work) -> Any:
         started, result = monotonic(), None
         try:
-            async with self._begun(handler, lease) as transaction:
-                result = await handler.function(message, **handler.arguments(transaction.given))
+            async with self._begun(handler, work) as transaction:
+                result = await handler.function(work.given, **handler.arguments(transaction.given))
                 if isinstance(result, Retry | Reject):
                     raise _RollBack
-                groups = _answers(lease, message, result, monotonic() - started)
+                groups = work.answers(result, monotonic() - started)
                 execute = await transaction.settle()
-                rows: list[Rows] = []
+                fates: list[Fate] = []
+                if transaction.commit_with is not None and (ack := with_commit(groups)) is not None:
+                    transaction.commit_with(ack)
+                    groups = []
                 for group in groups:
                     with _refusal(handler):
-                        _require_fresh(await execute(group.call), lease, group)
+                        _require_fresh(await execute(group.call), work, group)
                     if group.question is not None:
-                        rows.append(await execute(group.question))
+                        fates += starmap(Fate, await execute(group.question))
         except _RollBack:
             return result
-        return _committed(lease, result, rows)
+        except Refused as refused:
+            with _refusal(handler):
+                raise refused.error from None
+        return Committed(result, fates)
 
-    def _run_once_sync(
-        self, handler: Handler, lease: Held, message: Handled, arguments: dict[str, Any]
-    ) -> Any:
+    def _run_once_sync(self, handler: Handler, work: Work, arguments: dict[str, Any]) -> Any:
         started, result = monotonic(), None
         try:
-            with self._begun_sync(handler, lease) as transaction:
+            with self._begun_sync(handler, work) as transaction:
                 given = {**handler.arguments(transaction.given), **arguments}
-                result = handler.function(message, **given)
+                result = handler.function(work.given, **given)
                 if isinstance(result, Retry | Reject):
                     raise _RollBack
-                groups = _answers(lease, message, result, monotonic() - started)
+                groups = work.answers(result, monotonic() - started)
                 execute = transaction.settle()
-                rows: list[Rows] = []
+                fates: list[Fate] = []
+                if transaction.commit_with is not None and (ack := with_commit(groups)) is not None:
+                    transaction.commit_with(ack)
+                    groups = []
                 for group in groups:
                     with _refusal(handler):
-                        _require_fresh(execute(group.call), lease, group)
+                        _require_fresh(execute(group.call), work, group)
                     if group.question is not None:
-                        rows.append(execute(group.question))
+                        fates += starmap(Fate, execute(group.question))
         except _RollBack:
             return result
-        return _committed(lease, result, rows)
+        except Refused as refused:
+            with _refusal(handler):
+                raise refused.error from None
+        return Committed(result, fates)
 
     @asynccontextmanager
-    async def _begun(self, handler: Handler, lease: Held) -> AsyncIterator[AsyncTransaction]:
+    async def _begun(self, handler: Handler, work: Work) -> AsyncIterator[AsyncTransaction]:
         """A transaction for an async handler: one of its library, or one of ours."""
         async with AsyncExitStack() as stack:
             if (library := handler.library) is None:
-                connection = await stack.enter_async_context(self._connection(lease))
+                connection = await stack.enter_async_context(self._connection(work))
                 await stack.enter_async_context(connection.transaction())
                 with lent(connection):
-                    yield AsyncTransaction(connection, partial(_settled, connection))
+                    yield AsyncTransaction(connection, partial(_settled, connection), connection.commit_with)
                 return
             while True:
                 try:
                     transaction = await stack.enter_async_context(library.async_transaction())
                     break
                 except Exception as error:
-                    _require_patience(library, lease, error)
+                    _require_patience(library, work, error)
                     await asyncio.sleep(_AWAY)
             yield transaction
 
     @contextmanager
-    def _begun_sync(self, handler: Handler, lease: Held) -> Iterator[Transaction]:
+    def _begun_sync(self, handler: Handler, work: Work) -> Iterator[Transaction]:
         """The same for a sync handler."""
         with ExitStack() as stack:
             if (library := handler.library) is None:
-                connection = stack.enter_context(self._sync_connection(lease))
+                connection = stack.enter_context(self._sync_connection(work))
                 stack.enter_context(connection.transaction())
                 with lent(connection):
-                    yield Transaction(connection, partial(_settled_sync, connection))
+                    yield Transaction(connection, partial(_settled_sync, connection), connection.commit_with)
                 return
             while True:
                 try:
                     transaction = stack.enter_context(library.transaction())
                     break
                 except Exception as error:
-                    _require_patience(library, lease, error)
+                    _require_patience(library, work, error)
                     sleep(_AWAY)
             yield transaction
 
     @asynccontextmanager
-    async def _connection(self, lease: Held) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def _connection(self, work: Work) -> AsyncIterator[AsyncSession]:
         pool = await self._open()
         connection = None
         while connection is None:
             try:
-                connection = await pool.getconn(timeout=_PATIENCE)
+                connection = cast(AsyncSession, await pool.getconn(timeout=_PATIENCE))
             except PoolTimeout:
                 # The database is away. The message has not failed: it has not begun.
-                _require_held(lease)
+                _require_held(work)
         renew(connection)
         try:
             yield connection
@@ -254,14 +245,14 @@ class Transactions:
             await pool.putconn(connection)
 
     @contextmanager
-    def _sync_connection(self, lease: Held) -> Iterator[psycopg.Connection[Any]]:
+    def _sync_connection(self, work: Work) -> Iterator[Session]:
         pool = self._open_sync()
         connection = None
         while connection is None:
             try:
-                connection = pool.getconn(timeout=_PATIENCE)
+                connection = cast(Session, pool.getconn(timeout=_PATIENCE))
             except PoolTimeout:
-                _require_held(lease)
+                _require_held(work)
         renew(connection)
         try:
             yield connection
@@ -305,31 +296,30 @@ def _sqlstate(handler: Handler, error: Exception) -> str | None:
     return error.sqlstate if isinstance(error, psycopg.Error) else None
 
 
-def _require_patience(library: Library, lease: Held, error: Exception) -> None:
+def _require_patience(library: Library, work: Work, error: Exception) -> None:
     """While the database is away, the message has not failed: it has not begun."""
     if not library.is_away(error):
         raise error
-    _require_held(lease)
+    _require_held(work)
     log.warning("a handler waits for its transaction: %s", str(error).partition("\n")[0])
 
 
-def _pause(error: Exception, tried: int, lease: Held, message: Handled) -> float:
+def _pause(error: Exception, tried: int, work: Work) -> float:
     """Two transactions met, and this one gave way: it is run again, which costs no attempt.
 
     Returns the seconds until then: none at first, later a random time, so that those that keep meeting part.
     """
-    if tried == _TRIES - 1 or lease.is_lost:
+    if tried == _TRIES - 1 or work.is_lost:
         raise error
-    log.debug("message %s of %s is run again: %s", message.id, message.queue, str(error).partition("\n")[0])
+    log.debug("%s is run again: %s", work.subject, str(error).partition("\n")[0])
     return (
         0.0 if tried < _AT_ONCE else random.random() * min(_LONGEST_PAUSE, 0.005 * 2.0 ** (tried - _AT_ONCE))
     )
 
 
-def _contents(message: Handled) -> list[tuple[Message, Any, Any]]:
+def _contents(work: Work) -> list[tuple[Message, Any, Any]]:
     """What messages hold, as it was leased."""
-    messages = message.messages if isinstance(message, Batch) else [message]
-    return [(each, each._payload, each._headers) for each in messages]
+    return [(message, message._payload, message._headers) for _, message in work.entries]
 
 
 def _put_back(contents: list[tuple[Message, Any, Any]]) -> None:
@@ -338,30 +328,14 @@ def _put_back(contents: list[tuple[Message, Any, Any]]) -> None:
         message._payload, message._headers = payload, headers
 
 
-def _require_held(lease: Held) -> None:
-    if lease.is_lost:
-        raise AckRefused(f"lease {lease.lease_id} was lost while its message waited for a connection")
+def _require_held(work: Work) -> None:
+    if work.is_lost:
+        raise AckRefused(f"the lease of {work.subject} was lost while it waited for a connection")
 
 
-def _answers(lease: Held, message: Handled, result: Any, took: float) -> list[Group]:
-    if isinstance(lease, Batch):
-        return lease.answers(result, took)
-    return [ack_of_one(lease, message.id, took, encode(result))]
-
-
-def _committed(lease: Held, result: Any, rows: list[Rows]) -> Committed:
-    if isinstance(lease, Batch):
-        return Committed(result, [Fate(*row) for told in rows for row in told])
-    return COMMITTED
-
-
-def _require_fresh(answered: Rows, lease: Held, group: Group) -> None:
-    if answered[0][0] == len(group.answers):
-        return
-    if isinstance(lease, Batch):
-        # A failure, or those that were not answered would come again for ever.
-        raise RuntimeError("a message of the batch was answered before its handler ended")
-    raise AckRefused("the message was answered before")
+def _require_fresh(answered: Rows, work: Work, group: Group) -> None:
+    if answered[0][0] != len(group.answers):
+        raise work.answered_before()
 
 
 @contextmanager

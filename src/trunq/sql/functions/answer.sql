@@ -181,6 +181,16 @@ begin
 end $$;
 comment on function trunq._check_answer is 'Says what is wrong with an answer; nothing is when it names no message.';
 
+create or replace function trunq._require_answered(p_answered integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_answered is distinct from 1 then
+    perform trunq._fail('TQ003', 'the message was answered before');
+  end if;
+end $$;
+comment on function trunq._require_answered is
+  'Refuses (TQ003) an ack that answered nothing, where a COMMIT comes with it: the server executes nothing behind a statement that failed.';
+
 create or replace function trunq._backoff(
   p_backoff text, p_base interval, p_cap interval, p_jitter real, p_attempt integer
 ) returns interval
