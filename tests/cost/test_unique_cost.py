@@ -86,3 +86,20 @@ def test_a_plain_queue_pays_for_no_unique_key(connection: psycopg.Connection[Any
             assert taken.rows == 50
         pages.append(taken.pages)
     assert max(pages) <= min(pages) + 3, pages
+
+
+def test_a_unique_key_is_written_without_a_check_that_is_prepared_for_each(
+    connection: psycopg.Connection[Any],
+) -> None:
+    """See docs/decisions/0004. A queue of an older version loses it when it is brought up to date."""
+    work = Engine(connection, "checked").create(unique="refuse")
+    checks = (
+        "select array_agg(conname) from pg_constraint"
+        " where contype = 'c' and conrelid = 'trunq_data.{queue}_unique'::regclass"
+    )
+    assert work.fetch(checks) is None
+    work.run(
+        "alter table trunq_data.{queue}_unique add constraint until_is_known check (until in ('l', 'd'))"
+    )
+    work.run("select trunq._complete_tables(q) from trunq.queue q where q.name = '{queue}'")
+    assert work.fetch(checks) is None

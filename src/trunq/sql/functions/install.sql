@@ -212,8 +212,17 @@ begin
     end if;
     execute format('comment on column %s.%I is %L', v.name, v.attname, v.comment);
   end loop;
+  for v in
+    select t.name, c.conname from trunq._tables_like(p_queue) t join pg_constraint c on c.conrelid = t.name and c.contype = 'c'
+    -- The log may have some of a DBA's.
+    where t.specimen <> 'trunq_log._specimen'::regclass and not exists (
+      select from pg_constraint s where s.conrelid = t.specimen and s.conname = c.conname)
+  loop
+    execute format('alter table %s drop constraint %I', v.name, v.conname);
+  end loop;
 end $$;
-comment on function trunq._complete_tables is 'Gives the tables of a queue the columns that the specimen has and they have not: a migration adds one to the specimen alone.';
+comment on function trunq._complete_tables is
+  'Gives the tables of a queue the columns that the specimen has and they have not, and takes from them checks that it has no more: a migration changes the specimen alone.';
 
 create or replace function trunq._tables_like(p_queue trunq.queue) returns table (place integer, name regclass, specimen regclass)
 language sql stable set search_path = pg_catalog, pg_temp as $$

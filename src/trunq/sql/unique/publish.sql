@@ -25,14 +25,14 @@ declare
   v_until "char"; v_free_at timestamptz; v_due_at timestamptz; v_replace boolean;
   v_turn bigint; v_holder bigint;
 begin
-  if c_has_tenants then
-    perform trunq._check_tenant('_uniquespecimen', array[p_key]);
-  end if;
-  -- One condition for all that is unusual.
-  if num_nonnulls(p_delay, p_due_at, p_options, p_max_age, p_unique_for, p_on_conflict) > 0 or p_unique_key is null or p_unique_key = ''
+  -- One condition for all that is unusual: Postgres prepares each expression anew in every transaction.
+  if c_has_tenants or num_nonnulls(p_delay, p_due_at, p_options, p_max_age, p_unique_for, p_on_conflict) > 0 or p_unique_key is null or p_unique_key = ''
       or p_priority is distinct from 0 or p_unique_until is distinct from 'done'
       or greatest(octet_length(p_kind), octet_length(p_key), octet_length(p_unique_key)) > 1000 /*limit label_bytes*/
       or greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)) > 16777216 /*limit message_bytes*/ then
+    if c_has_tenants then
+      perform trunq._check_tenant('_uniquespecimen', array[p_key]);
+    end if;
     perform trunq._check_size('_uniquespecimen', greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
     perform trunq._check_label('_uniquespecimen', greatest(octet_length(p_kind), octet_length(p_key)));
     p_unique_key := coalesce(p_unique_key, trunq._content_key(p_kind, p_payload, p_body));
@@ -41,7 +41,7 @@ begin
   end if;
   insert into trunq_data._uniquespecimen_unique (unique_key, turn, id, from_turn, until, free_at)
   values (p_unique_key, 1, nextval('trunq_data._uniquespecimen_message_id'), 1, coalesce(v_until, 'd'), v_free_at) on conflict do nothing
-  returning _uniquespecimen_unique.id into id;
+  returning _uniquespecimen_unique.id, true into id, is_new;
   if id is null then
     id := nextval('trunq_data._uniquespecimen_message_id');
     select t.turn, t.holder into v_turn, v_holder
@@ -54,8 +54,8 @@ begin
       end if;
       return;
     end if;
+    is_new := true;
   end if;
-  is_new := true;
   insert into trunq_log._uniquespecimen (id, priority, kind, key, payload, headers, body, options, due_at, unique_key, unique_turn, unique_until)
   values (id, p_priority, p_kind, p_key, p_payload, p_headers, p_body, p_options, v_due_at, p_unique_key, coalesce(v_turn, 1), coalesce(v_until, 'd'));
 end $$;
