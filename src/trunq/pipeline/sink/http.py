@@ -12,15 +12,14 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import httpx
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import mark
-from trunq.arrow.catalog import is_there
+from trunq.arrow.catalog import Connection, is_there
 from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
 from trunq.pipeline.api import HttpSink as Model
@@ -29,8 +28,6 @@ from trunq.pipeline.errors import RunCancelled, RunOver
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.request import Api
 from trunq.pipeline.sink.table import PostgresSink, stage_of
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 _STAGED: Final = pa.schema([("at", pa.int64()), ("payload", pa.string())])
 _SENDING: Final = b"""create table if not exists trunq_sink.sending (

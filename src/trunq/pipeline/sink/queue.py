@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.catalog import Connection
 from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
 from trunq.errors import InvalidPipeline
@@ -15,8 +15,6 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import QueueSink as Model
 from trunq.pipeline.sink.table import PostgresSink, stage_of
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 _STAGED = pa.schema([("key", pa.string()), ("payload", pa.string())])
 

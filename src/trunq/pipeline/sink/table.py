@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import mark, stage, table
-from trunq.arrow.catalog import identifier, is_there
+from trunq.arrow.catalog import Connection, identifier, is_there
 from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
 from trunq.arrow.statement import PART, Target, empty, take
@@ -32,8 +32,6 @@ from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import TableSink as Model
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.told import told_by_postgres
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 _WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
 """Settings under which text is cast that was read under `reader.READING`; on the others of these it does not

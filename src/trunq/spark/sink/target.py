@@ -14,7 +14,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import catalog, statement, table
-from trunq.arrow.value import json_field, postgres_type, staged
+from trunq.arrow.value import OF_POSTGRES, json_field, postgres_type, staged
 from trunq.errors import InvalidArgument
 from trunq.spark.connection import Connection
 from trunq.spark.errors import SinkMismatch
@@ -66,22 +66,7 @@ class Way:
         return (json_field(self.name) if self.is_json else pa.field(self.name, made.type)), made
 
 
-EXACT: Final = {
-    "smallint": pa.int16(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "real": pa.float32(),
-    "double precision": pa.float64(),
-    "boolean": pa.bool_(),
-    "text": pa.string(),
-    "character varying": pa.string(),
-    "bpchar": pa.string(),
-    "json": pa.string(),
-    "bytea": pa.binary(),
-    "date": pa.date32(),
-    "timestamp with time zone": pa.timestamp("us", "UTC"),
-    "timestamp without time zone": pa.timestamp("us"),
-}
+EXACT: Final = {**OF_POSTGRES, "bpchar": pa.string(), "json": pa.string()}
 """Types that COPY writes from these of Arrow; and jsonb, and numeric."""
 
 _OF_SPARK: Final = EXACT.keys() - {"json", "text", "character varying", "bpchar"} | {"numeric"}
