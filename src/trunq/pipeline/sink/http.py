@@ -49,7 +49,7 @@ class _Sending:
 
 
 class HttpSink(PostgresSink):
-    """An API."""
+    """An API, which rows are sent to outside of a transaction."""
 
     _LOGGED = True  # rows that are sent in part must not be lost by a crash of Postgres
 
@@ -201,15 +201,6 @@ class HttpSink(PostgresSink):
             ).fetchone()
             for attempt in {run.attempt, sending.attempt, row[0] if row else 0} - {0}:
                 connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run, attempt)))
-
-    def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:  # noqa: ARG002
-        return []
-
-    def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
-        """Rows are sent, outside of a transaction."""
-
-    def _apply_nothing(self, connection: Connection) -> None:
-        """Nothing is to be sent."""
 
 
 def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -58,12 +58,6 @@ class QueueSink(PostgresSink):
             keys = pa.array([None if value is None else str(value) for value in values], pa.string())
         return pa.RecordBatch.from_arrays([keys, json_rows(batch)], schema=_STAGED)
 
-    def _apply_nothing(self, connection: Connection) -> None:
-        """Nothing is to be published."""
-
-    def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("key", "text"), ("payload", "jsonb")]
-
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
         query = sql.SQL(
             "insert into {} (kind, key, payload) select %(kind)s::text, key, payload::jsonb from {}"

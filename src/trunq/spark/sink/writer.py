@@ -41,8 +41,10 @@ from trunq.spark.sink.option import DIRECT, PARTITION, STAGED, SinkOptions
 from trunq.spark.sink.queue import QueueTarget
 from trunq.spark.sink.session import choose, refusal, session
 from trunq.spark.sink.stage import clean, make_stage, stage_name
-from trunq.spark.sink.target import TableTarget, Target
+from trunq.spark.sink.target import TableTarget
 from trunq.spark.writer import TaskResult
+
+Target = TableTarget | QueueTarget
 
 log: Final = logging.getLogger(__name__)
 
