@@ -46,7 +46,7 @@ class Job:
         options = SinkOptions.parse({"dsn": dsn, **given}).for_batch(replaces)
         self.schema = columns_of(ddl)
         self.sink = Sink.plan(options, self.schema, replaces=replaces)
-        self.series: Series = self.sink.series(options.app_id, options.version or 0)
+        self.series: Series = self.sink.series()
 
     def task(self, rows: list[tuple[Any, ...]], number: int = 0) -> Written:
         """A task that writes these rows, in two batches."""

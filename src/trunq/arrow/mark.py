@@ -6,15 +6,12 @@ one transaction. Of two with the same number, the second waits, and finds that i
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 from psycopg import sql
 from psycopg.errors import DuplicateTable, UniqueViolation
 
-from trunq.arrow.catalog import is_there
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from trunq.arrow.catalog import Connection, is_there
 
 SCHEMA: Final = "trunq_sink"
 """Where marks and stages are, unless somebody says otherwise."""

@@ -39,6 +39,22 @@ OF_ARROW: Final = {
     pa.date64(): "date",
 }
 
+OF_POSTGRES: Final = {
+    "smallint": pa.int16(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "real": pa.float32(),
+    "double precision": pa.float64(),
+    "boolean": pa.bool_(),
+    "text": pa.string(),
+    "character varying": pa.string(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "timestamp with time zone": pa.timestamp("us", "UTC"),
+    "timestamp without time zone": pa.timestamp("us"),
+}
+"""Types of Postgres that COPY reads and writes as these of Arrow; others travel as text."""
+
 WIDER: Final = {
     pa.large_string(): pa.string(),
     pa.string_view(): pa.string(),

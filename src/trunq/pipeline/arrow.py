@@ -12,22 +12,6 @@ import pyarrow.compute as pc
 from trunq.arrow.value import TYPE, WIDER, is_endless, plain
 from trunq.errors import InvalidPipeline
 
-PLAIN: Final = {
-    "int2": pa.int16(),
-    "int4": pa.int32(),
-    "int8": pa.int64(),
-    "float4": pa.float32(),
-    "float8": pa.float64(),
-    "text": pa.string(),
-    "varchar": pa.string(),
-    "bool": pa.bool_(),
-    "date": pa.date32(),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "timestamp": pa.timestamp("us"),
-    "bytea": pa.binary(),
-}
-"""Types of Postgres that travel as they are; others as text."""
-
 
 def for_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows in types that every reader of a lake has: exact numbers of Postgres are decimals."""

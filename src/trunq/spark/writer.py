@@ -25,16 +25,8 @@ class TaskResult(WriterCommitMessage):
 class Sink(Protocol):
     """Where rows go; each of Spark's processes has its own copy."""
 
-    @property
-    def app(self) -> str | None:
-        """The application that a user named."""
-
-    @property
-    def version(self) -> int | None:
-        """Which of its writes a user says that this is."""
-
-    def series(self, app: str | None, version: int) -> Any:
-        """A numbered write of an application; None: of one that never repeats it."""
+    def series(self, app: str | None = None, version: int = 0) -> Any:
+        """A numbered write of an application, unless options name another; None: of one that repeats none."""
 
     def write(self, batches: Iterable[pa.RecordBatch], series: Any, partition: int) -> TaskResult:
         """Write the rows of one task, where no reader sees them."""
@@ -53,16 +45,13 @@ class BatchWriter(DataSourceArrowWriter):
     sink: Sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        return self.sink.write(iterator, self._series(), _task().partitionId())
+        return self.sink.write(iterator, self.sink.series(), _task().partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.sink.commit(_written(messages), self._series())
+        self.sink.commit(_written(messages), self.sink.series())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.sink.abort(_written(messages))
-
-    def _series(self) -> Any:
-        return self.sink.series(self.sink.app, self.sink.version or 0)
 
 
 @dataclass
@@ -74,9 +63,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         # Spark tells the id of the query to tasks alone, so it comes to the commit in their messages.
         task = _task()
-        app = self.sink.app or str(task.getLocalProperty("sql.streaming.queryId"))
+        query = str(task.getLocalProperty("sql.streaming.queryId"))
         version = int(str(task.getLocalProperty("streaming.sql.batchId")))
-        return self.sink.write(iterator, self.sink.series(app, version), task.partitionId())
+        return self.sink.write(iterator, self.sink.series(query, version), task.partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         if written := _written(messages):

@@ -12,15 +12,14 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import httpx
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import mark
-from trunq.arrow.catalog import is_there
+from trunq.arrow.catalog import Connection, is_there
 from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
 from trunq.pipeline.api import HttpSink as Model
@@ -29,8 +28,6 @@ from trunq.pipeline.errors import RunCancelled, RunOver
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.request import Api
 from trunq.pipeline.sink.table import PostgresSink, stage_of
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 _STAGED: Final = pa.schema([("at", pa.int64()), ("payload", pa.string())])
 _SENDING: Final = b"""create table if not exists trunq_sink.sending (
@@ -52,7 +49,7 @@ class _Sending:
 
 
 class HttpSink(PostgresSink):
-    """An API."""
+    """An API, which rows are sent to outside of a transaction."""
 
     _LOGGED = True  # rows that are sent in part must not be lost by a crash of Postgres
 
@@ -204,15 +201,6 @@ class HttpSink(PostgresSink):
             ).fetchone()
             for attempt in {run.attempt, sending.attempt, row[0] if row else 0} - {0}:
                 connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run, attempt)))
-
-    def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:  # noqa: ARG002
-        return []
-
-    def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
-        """Rows are sent, outside of a transaction."""
-
-    def _apply_nothing(self, connection: Connection) -> None:
-        """Nothing is to be sent."""
 
 
 def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

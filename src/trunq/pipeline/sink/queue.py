@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from trunq.arrow.catalog import Connection
 from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
 from trunq.errors import InvalidPipeline
@@ -15,8 +15,6 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.model import Pipeline
 from trunq.pipeline.model import QueueSink as Model
 from trunq.pipeline.sink.table import PostgresSink, stage_of
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 _STAGED = pa.schema([("key", pa.string()), ("payload", pa.string())])
 
@@ -59,12 +57,6 @@ class QueueSink(PostgresSink):
             values = batch.column(self._model.key).to_pylist()
             keys = pa.array([None if value is None else str(value) for value in values], pa.string())
         return pa.RecordBatch.from_arrays([keys, json_rows(batch)], schema=_STAGED)
-
-    def _apply_nothing(self, connection: Connection) -> None:
-        """Nothing is to be published."""
-
-    def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("key", "text"), ("payload", "jsonb")]
 
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
         query = sql.SQL(

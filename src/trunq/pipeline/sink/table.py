@@ -8,18 +8,17 @@ its count. What killed attempts left is dropped when a newer run begins.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import mark, stage, table
-from trunq.arrow.catalog import identifier, is_there
+from trunq.arrow.catalog import Connection, identifier, is_there
 from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
 from trunq.arrow.statement import PART, Target, empty, take
@@ -34,15 +33,13 @@ from trunq.pipeline.model import TableSink as Model
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.told import told_by_postgres
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-
 _WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
 """Settings under which text is cast that was read under `reader.READING`; on the others of these it does not
 depend, and defaults and triggers of the table may.
 """
 
 
-class PostgresSink(ABC):
+class PostgresSink:
     """What tables and queues have in common: mark, stage, one transaction."""
 
     _LOGGED = False
@@ -50,7 +47,6 @@ class PostgresSink(ABC):
     def __init__(self, pipeline: Pipeline, dsn: str) -> None:
         self._pipeline = pipeline
         self._dsn = complete(getattr(pipeline.sink, "dsn", None) or dsn, f"trunq pipeline {pipeline.name}")
-        self._columns: list[tuple[str, str]] = []
 
     def applied(self, run: Run) -> Mark | None:
         with self._connected() as connection:
@@ -62,7 +58,7 @@ class PostgresSink(ABC):
     def begin(self, run: Run, schema: pa.Schema) -> None:
         with self._connected() as connection:
             mark.make_marks(connection)
-            self._columns = self._fit(connection, schema)
+            self._fit(connection, schema)
             _drop_old(connection, run)
             columns = [(field.name, staged_type(field)) for field in schema]
             connection.execute(stage.make(stage_of(run), columns, "text", logged=self._LOGGED))
@@ -101,15 +97,12 @@ class PostgresSink(ABC):
             connection.execute("set lock_timeout = '5s'")
             connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run)))
 
-    @abstractmethod
-    def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:
-        """The columns that are written, and their types there."""
+    def _fit(self, connection: Connection, schema: pa.Schema) -> None:
+        """Make ready for these columns, or refuse them."""
 
-    @abstractmethod
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
         """Take what is staged."""
 
-    @abstractmethod
     def _apply_nothing(self, connection: Connection) -> None:
         """Take a run without rows."""
 
@@ -164,7 +157,7 @@ class TableSink(PostgresSink):
         if self._target.mode == "replace" and is_there(connection, self._target.quoted):
             connection.execute(empty(self._target.table))
 
-    def _fit(self, connection: Connection, schema: pa.Schema) -> list[tuple[str, str]]:
+    def _fit(self, connection: Connection, schema: pa.Schema) -> None:
         """The columns that are written, with the types of the table; made or added where they are missing."""
         with self._refused():
             kinds = table.incoming(self._target, schema)
@@ -174,7 +167,7 @@ class TableSink(PostgresSink):
             found = table.fit(connection, self._target, kinds, evolve=self._pipeline.evolve)
         # What a history compares is as the table keeps it.
         exact = self._target.mode == "history"
-        return [(name, each.kind if exact else each.cast) for name, each in found.items()]
+        self._columns = [(name, each.kind if exact else each.cast) for name, each in found.items()]
 
     @contextmanager
     def _refused(self) -> Iterator[None]:

@@ -21,11 +21,10 @@ import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow.reader import fetch
-from trunq.arrow.value import TYPE
+from trunq.arrow.value import OF_POSTGRES, TYPE
 from trunq.connection._sync.session import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.arrow import PLAIN
 from trunq.pipeline.control import Control
 from trunq.pipeline.errors import SourceChanged
 from trunq.pipeline.model import Pipeline
@@ -34,8 +33,8 @@ from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between
 
-_COLUMNS: Final = """select a.attname, t.typname, t.typnamespace = 'pg_catalog'::regnamespace,
-format_type(a.atttypid, a.atttypmod)
+_COLUMNS: Final = """select a.attname, format_type(a.atttypid, -1),
+t.typnamespace = 'pg_catalog'::regnamespace, format_type(a.atttypid, a.atttypmod)
 from pg_attribute a join pg_type t on t.oid = a.atttypid
 where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped order by a.attnum"""
 
@@ -263,9 +262,9 @@ class TableSource(Source):
         fields: list[pa.Field] = []
         for name, kind, is_builtin, full in connection.execute(_COLUMNS, (self._quoted,)).fetchall():
             column = sql.Identifier(name)
-            if is_builtin and kind in PLAIN:
+            if is_builtin and kind in OF_POSTGRES:
                 selected.append(column)
-                fields.append(pa.field(name, PLAIN[kind]))
+                fields.append(pa.field(name, OF_POSTGRES[kind]))
             else:
                 selected.append(sql.SQL("{0}::text as {0}").format(column))
                 # Of a type that only this database has, the text.

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -82,9 +82,6 @@ class DeltaSink:
     partition_by: Sequence[str]
     overwrite: bool = False
 
-    app: ClassVar[str | None] = None
-    version: ClassVar[int | None] = None
-
     def check(self) -> None:
         """Refuses columns that do not fit the table, before a task writes anything."""
         with _told(self.path):
@@ -93,7 +90,7 @@ class DeltaSink:
             if table is not None:
                 check_schema(table, self.columns, self.partition_by)
 
-    def series(self, app: str | None, version: int) -> Series:
+    def series(self, app: str | None = None, version: int = 0) -> Series:
         """That of a streaming query."""
         return Series(app, version)
 

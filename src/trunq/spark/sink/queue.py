@@ -41,7 +41,10 @@ _JSON: Final = ("payload", "headers", "options")
 
 
 class QueueTarget:
-    """A queue of trunq, through what every publisher goes through: limits, gate, keys, rights."""
+    """A queue of trunq, through what every publisher goes through: limits, gate, keys, rights.
+
+    Its attributes are those of a TableTarget.
+    """
 
     def __init__(self, options: SinkOptions, schema: pa.Schema, connection: Connection) -> None:
         assert options.queue is not None
@@ -53,8 +56,7 @@ class QueueTarget:
         if row is None:
             raise QueueNotFound(f'there is no queue "{options.queue}"', f"trunq queue create {options.queue}")
         self.identity = f"queue:{row[0]}"
-        self.schema: str | None = "trunq_log"
-        self.table: str = row[1]
+        self.schema, self.table = "trunq_log", row[1]
         self._columns = _choose(options, schema)
         self._check(schema, has_keys=row[2] is not None)
         self._parts = [part for part in MESSAGE if part in self._columns or self._is_constant(part)]

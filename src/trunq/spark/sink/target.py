@@ -7,43 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
 
 import pyarrow as pa
 from psycopg import sql
 
 from trunq.arrow import catalog, statement, table
-from trunq.arrow.value import json_field, postgres_type, staged
+from trunq.arrow.value import OF_POSTGRES, json_field, postgres_type, staged
 from trunq.errors import InvalidArgument
 from trunq.spark.connection import Connection
 from trunq.spark.errors import SinkMismatch
 from trunq.spark.sink.option import SinkOptions
-
-
-class Target(Protocol):
-    """A table, or a queue."""
-
-    what: str
-    """As errors name it."""
-    identity: str
-    """As marks name it."""
-    schema: str | None
-    """The schema that its table is in; None: the one that Postgres finds."""
-    table: str
-    stage_columns: tuple[tuple[str, str], ...]
-    """Names and types of a stage of rows for it."""
-    is_exact: bool
-    """Whether rows have just the types that COPY into the table wants."""
-
-    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as they are copied."""
-
-    def empty(self, connection: Connection) -> None:
-        """Remove all that is there."""
-
-    def take(self, connection: Connection, stage: sql.Identifier, parts: Sequence[int]) -> int:
-        """Take rows from a stage; how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +29,6 @@ class Way:
     stage: str
     arrow: pa.DataType | None
     cast: str | None
-    is_json: bool = False
 
     def convert(self, column: pa.Array) -> tuple[pa.Field, pa.Array]:
         """The column as it is copied."""
@@ -63,25 +37,10 @@ class Way:
         made = staged(column)
         if self.arrow is not None and made.type != self.arrow:
             made = made.cast(self.arrow)
-        return (json_field(self.name) if self.is_json else pa.field(self.name, made.type)), made
+        return (json_field(self.name) if self.stage == "jsonb" else pa.field(self.name, made.type)), made
 
 
-EXACT: Final = {
-    "smallint": pa.int16(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "real": pa.float32(),
-    "double precision": pa.float64(),
-    "boolean": pa.bool_(),
-    "text": pa.string(),
-    "character varying": pa.string(),
-    "bpchar": pa.string(),
-    "json": pa.string(),
-    "bytea": pa.binary(),
-    "date": pa.date32(),
-    "timestamp with time zone": pa.timestamp("us", "UTC"),
-    "timestamp without time zone": pa.timestamp("us"),
-}
+EXACT: Final = {**OF_POSTGRES, "bpchar": pa.string(), "json": pa.string()}
 """Types that COPY writes from these of Arrow; and jsonb, and numeric."""
 
 _OF_SPARK: Final = EXACT.keys() - {"json", "text", "character varying", "bpchar"} | {"numeric"}
@@ -97,7 +56,7 @@ def way(field: pa.Field, there: str) -> Way:
     """How a column goes into one of the type `there`, which it fits."""
     natural = staged(pa.array([], field.type)).type
     if there == "jsonb" and natural == pa.string():
-        return Way(field.name, "jsonb", pa.string(), None, is_json=True)
+        return Way(field.name, "jsonb", pa.string(), None)
     if there == "numeric" and pa.types.is_decimal(field.type):
         return Way(field.name, "numeric", None, None)
     if (exact := EXACT.get(there)) is not None:
@@ -106,7 +65,11 @@ def way(field: pa.Field, there: str) -> Way:
 
 
 class TableTarget:
-    """A table of people's own."""
+    """A table of people's own.
+
+    `what` is how errors name it, `identity` how marks do. `stage_columns`: names and types of a stage of rows
+    for it. `is_exact`: rows have just the types that COPY into the table wants.
+    """
 
     def __init__(self, options: SinkOptions, schema: pa.Schema, connection: Connection) -> None:
         assert options.table is not None

@@ -41,8 +41,10 @@ from trunq.spark.sink.option import DIRECT, PARTITION, STAGED, SinkOptions
 from trunq.spark.sink.queue import QueueTarget
 from trunq.spark.sink.session import choose, refusal, session
 from trunq.spark.sink.stage import clean, make_stage, stage_name
-from trunq.spark.sink.target import TableTarget, Target
+from trunq.spark.sink.target import TableTarget
 from trunq.spark.writer import TaskResult
+
+Target = TableTarget | QueueTarget
 
 log: Final = logging.getLogger(__name__)
 
@@ -107,18 +109,9 @@ class Sink:
         what = f'queue "{options.queue}"' if options.queue else f"table {options.table}"
         return cls(options, _run(options, what, ask, AT_FIRST), replaces)
 
-    @property
-    def app(self) -> str | None:
-        """txnAppId."""
-        return self.options.app_id
-
-    @property
-    def version(self) -> int | None:
-        """txnVersion."""
-        return self.options.version
-
-    def series(self, app: str | None, version: int) -> Series:
-        """That of an application; None: of this job alone."""
+    def series(self, app: str | None = None, version: int = 0) -> Series:
+        """That of an application, unless options name another; None: of this job alone."""
+        app, version = self.options.app_id or app, self.options.version or version
         if app is None:
             return Series(f"job {self.job}", f"spark:{self.target.identity}:job:{self.job}", version)
         # Quoted, so that no name of an application is that of a partition of another.
