@@ -148,15 +148,18 @@ def test_an_answer_with_a_snapshot_older_than_one_of_the_other_kind_fails(
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("before", ["read committed", "repeatable read"])
 def test_an_answer_with_an_older_snapshot_does_not_fail_for_that_to_another_message(
-    session: Connection, first: Connection, queue: str, level: str
+    session: Connection, first: Connection, queue: str, level: str, before: str
 ) -> None:
     held = hold(session, queue)
+    session.execute(f"set default_transaction_isolation to '{before}'".encode())
     first.execute(f"set transaction isolation level {level}".encode())
     fetch(first, "select count(*) from trunq.queue")
     assert answer(session, "ack", held, held.ids[:1]) == 1
     assert answer(first, "ack", held, held.ids[1:2]) == 1
     first.commit()
+    session.execute("reset default_transaction_isolation")
     assert answer(session, "ack", held, held.ids[:2]) == 0
     assert answer(session, "ack", held) == 1
     assert receipts(session, queue) == dict.fromkeys(held.ids, 1)

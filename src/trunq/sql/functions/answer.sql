@@ -17,7 +17,7 @@
 -- several of a lease, or extends it, does so before it answers one of it: two that do so behind meet in a deadlock (40P01), and one gives way.
 --
 -- Above READ COMMITTED a check may see the past. So the reaper updates the lease it ends; and an answer there takes the lock for itself, and
--- tries the numbers that others may have taken unseen: that of the next answer to several, and those of its messages. It fails (40001).
+-- tries the numbers that others may have taken unseen: that of the next answer to several, and those of its messages. A taken one fails (40001).
 --
 -- Here are the answers by the name of the queue, for people; the queue's own are in sql/queue/answer.sql.
 

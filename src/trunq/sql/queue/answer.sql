@@ -137,7 +137,7 @@ begin
       values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors,
         case when v_sub.keep_results then p_results end);
     else
-      perform trunq_queue._specimen_require_seen(v_sub.subscription_id, p_lease_id, v_segment, p_ids);
+      v_number := trunq_queue._specimen_require_seen(v_sub.subscription_id, p_lease_id, v_segment, p_ids, v_number);
       -- An answer that the snapshot does not see has this number: 40001, as for the reaper.
       insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
       values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors,
@@ -177,22 +177,29 @@ comment on function trunq_queue._specimen_answer is
 Returns: how many messages this call answered.';
 
 create or replace function trunq_queue._specimen_require_seen(
-  p_subscription_id integer, p_lease_id bigint, p_segment smallint, p_ids bigint[]
-) returns void
+  p_subscription_id integer, p_lease_id bigint, p_segment smallint, p_ids bigint[], p_number smallint
+) returns smallint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+  v_numbers constant smallint[] := array(
+    select 10000 /*limit lease_messages*/ + u.place
+    from trunq_data._specimen_lease l cross join unnest(l.ids) with ordinality u(id, place)
+    where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id and u.id = any (p_ids));
 begin
-  insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
-  select p_lease_id, 10000 /*limit lease_messages*/ + u.place, p_segment, p_subscription_id, 'b', 0, '{}', trunq.clock()
-  from trunq_data._specimen_lease l cross join unnest(l.ids) with ordinality u(id, place)
-  where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id and u.id = any (p_ids)
-  on conflict do nothing;
-  -- Gives the numbers back.
-  raise exception using errcode = 'TQ000';
-exception when sqlstate 'TQ000' then
+  begin
+    insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+    select p_lease_id, n, p_segment, p_subscription_id, 'b', 0, '{}', trunq.clock() from unnest(v_numbers || p_number) n
+    on conflict do nothing;
+    -- Gives the numbers back.
+    raise exception using errcode = 'TQ000';
+  exception when sqlstate 'TQ000' then
+  end;
+  return case when cardinality(v_numbers) = 1 then v_numbers[1] else p_number end;
 end $$;
 comment on function trunq_queue._specimen_require_seen is
-  'Fails (40001) when one of these messages was answered by itself, and the snapshot is older: takes the number of that receipt, if it is free, and gives it back.';
+  'Fails (40001) when one of these messages was answered, by itself or with others, and the snapshot is older: takes the numbers of such receipts that it does not see, and gives them back. p_number: the next answer to several.
+Returns: the number of the receipt for these messages.';
 
 create or replace function trunq_queue._specimen_give_back(
   p_subscription_id integer, p_worker text, p_ids bigint[], p_lease_ids bigint[], p_lease_txids xid8[], p_outcome "char",
