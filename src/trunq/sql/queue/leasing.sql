@@ -85,7 +85,7 @@ language sql stable as $$
    from trunq_log._specimen g
    where g.txid operator(pg_catalog.<) pg_catalog.pg_snapshot_xmax(p_hi)
      and (g.txid, g.id) operator(pg_catalog.>) (p_txid, p_id)
-   order by g.txid, g.id offset 49999 limit 1)
+   order by g.txid, g.id offset 50000 /*limit walk_rows*/ operator(pg_catalog.-) 1 limit 1)
 $$;
 comment on function trunq_queue._specimen_upcoming is
   'What comes next in a window, of all readers; at last where the walk ended, for this reader, with attempt 0.';
@@ -114,7 +114,7 @@ begin
     -- Nothing here for this reader. Did the walk end before the window?
     select g.txid, g.id - 1 into v_txid, v_id from trunq_log._specimen g
     where g.txid < pg_snapshot_xmax(c.hi) and (g.txid, g.id) > (c.from_txid, c.from_id)
-    order by g.txid, g.id offset 49999 limit 1;
+    order by g.txid, g.id offset 50000 /*limit walk_rows*/ - 1 limit 1;
     if found then
       c.last_txid := v_txid; c.last_id := v_id; c.walked := coalesce(c.walked, 0) + 1; c.is_over := c.walked >= 40;
     else
