@@ -33,6 +33,7 @@ ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
 LONGEST_FILE = 500
 LONGEST_LINE = 120
+LONGEST_FUNCTION = 120
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError|unittest\.mock|\bMagicMock\b")
 
@@ -305,13 +306,24 @@ def test_no_file_is_too_long() -> None:
     assert {name: length for name, length in lengths.items() if length >= LONGEST_FILE} == {}
 
 
-@pytest.mark.parametrize("name", ["queue/lease.sql", "lanes/lease.sql"])
+@pytest.mark.parametrize("name", ["queue/lease.sql", "queue/leasing.sql", "lanes/lease.sql"])
 def test_lines_of_sql_are_short(name: str) -> None:
     """What is said of a function is text for people, and has a line each."""
     text = (ROOT / "src" / "trunq" / "sql" / name).read_text()
     code = re.sub(r"^comment on [^;]*?'(?:[^']|'')*';$", "", text, flags=re.MULTILINE)
     assert "comment on" not in code
     assert [line for line in code.splitlines() if len(line) > LONGEST_LINE] == []
+
+
+@pytest.mark.parametrize("name", ["queue/lease.sql", "queue/leasing.sql"])
+def test_functions_that_lease_are_short_and_have_no_code_in_comments(name: str) -> None:
+    text = (ROOT / "src" / "trunq" / "sql" / name).read_text()
+    functions = re.findall(r"^create or replace function (?:.*\n)*?.*\$\$;$", text, flags=re.MULTILINE)
+    assert len(functions) > 5
+    assert [
+        function.splitlines()[0] for function in functions if function.count("\n") >= LONGEST_FUNCTION
+    ] == []
+    assert not re.search(r"/\*unique\s", text)
 
 
 def test_modules_have_names_that_say_something() -> None:

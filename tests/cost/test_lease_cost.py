@@ -90,10 +90,10 @@ def test_a_message_behind_retries_of_another_is_found_in_the_same_call(work: Eng
 
 def test_so_many_retries_of_another_are_walked_in_several_calls(work: Engine) -> None:
     """Forty walks of fifty thousand rows at most: seen here with shorter ones."""
-    source = work.fetch("select pg_get_functiondef('trunq_queue.{queue}_lease'::regproc)")
-    walk = "c_walk constant integer := trunq._limit('walk_rows')"
-    assert walk in source
-    work.connection.execute(source.replace(walk, "c_walk constant integer := 50"))
+    for part in ("walk", "upcoming", "go_further"):
+        source = work.fetch(f"select pg_get_functiondef('trunq_queue.{{queue}}_{part}'::regproc)")
+        assert "50000 /*limit walk_rows*/" in source
+        work.connection.execute(source.replace("50000 /*limit walk_rows*/", "50"))
     put_retries_of_another(work, 10_000)
     ids = work.publish(5)
     calls = 0

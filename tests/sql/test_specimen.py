@@ -40,13 +40,29 @@ def test_a_queue_has_every_function_of_the_specimen(session: Connection, queue: 
     for (_, definition, comment), (verb, original, original_comment) in zip(ours, specimen, strict=True):
         expected = original.replace("0 /*queue_id*/", str(queue_id)).replace("0 /*segment*/", segment)
         expected = expected.replace("'refuse' /*unique_policy*/", "null")
-        expected = re.sub(r"/\*(unique|replace)\s.*?\*/", "", expected, flags=re.DOTALL)
+        expected = re.sub(r"/\*unique\s.*?\*/", "", expected, flags=re.DOTALL)
         assert definition == re.sub("_(lane)?specimen", queue, expected)
         assert comment == original_comment, verb
         assert "_specimen" not in definition
     assert {"publish", "publish_many", "lease", "ack", "next_batch", "finish_batch"} <= {
         verb for verb, _, _ in ours
     }
+
+
+def test_a_queue_with_unique_keys_has_its_own_in_the_place_of_some(session: Connection) -> None:
+    """Each function once: what a lease asks about keys is answered by those of sql/unique."""
+    ask(session, "create_queue", queue="keyed", unique="replace")
+    ours = of_queue(session, "keyed")
+    queue_id = fetch(session, "select queue_id from trunq.queue where name = 'keyed'")
+    own = {verb: definition for verb, definition, _ in of_queue(session, "_uniquespecimen")}
+    both = own.keys() & {verb for verb, _, _ in of_queue(session, "_specimen")}
+    assert {"key_hold", "note_keys", "replaced_by", "replaces"} <= both
+    assert len({verb for verb, _, _ in ours}) == len(ours)
+    for verb, definition, _ in ours:
+        if verb in both:
+            expected = own[verb].replace("'refuse' /*unique_policy*/", "'replace'")
+            expected = expected.replace("0 /*queue_id*/", str(queue_id))
+            assert definition == re.sub("_(unique)?specimen", "keyed", expected)
 
 
 def test_no_name_of_one_queue_can_be_another_s(session: Connection, queue: str) -> None:

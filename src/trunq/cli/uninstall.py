@@ -47,7 +47,7 @@ with theirs as (
   select c.oid, 'pg_class'::regclass, true from pg_class c
   where c.relnamespace in ('trunq_log'::regnamespace, 'trunq_queue'::regnamespace)
       and c.relkind in ('r', 'p', 'v', 'm', 'f')
-      and not starts_with(c.relname, '_specimen')
+      and c.relname !~ '^_(unique)?specimen'
       and not exists (select from trunq.queue q where c.relname in (q.log_table, q.name || '_messages'))
     or c.relnamespace = 'trunq_archive'::regnamespace and c.relkind in ('r', 'v', 'm', 'f'))
 select distinct format('%%s %%s', i.type, i.identity) as stranger

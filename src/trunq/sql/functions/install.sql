@@ -306,7 +306,7 @@ begin
       join pg_attrdef i on i.adrelid = b.attrelid and i.adnum = b.attnum where b.attrelid = c.oid and b.attname = 'id') n
     join pg_attribute a on a.attrelid = c.oid and a.attname = 'segment'
     join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
-    where c.relnamespace = 'trunq_log'::regnamespace and c.relkind = 'p' and c.relname <> '_specimen' order by 4 nulls last, c.relname
+    where c.relnamespace = 'trunq_log'::regnamespace and c.relkind = 'p' and c.relname not in ('_specimen', '_uniquespecimen') order by 4 nulls last, c.relname
   loop
     -- The span and the number of segments: trunq._segment.
     v_ring := regexp_match(v_log.segment, '/ \D*(\d+)\D* % \D*(\d+)');

@@ -48,6 +48,56 @@ begin
 end $$;
 comment on function trunq._check_lease(integer, interval) is 'Refuses what is not possible (TQ005, TQ007, TQ010); once a session it checks the cluster.';
 
+create or replace function trunq._find_range(c trunq.leasing, p_start pg_snapshot, p_lease_time interval)
+returns trunq.leasing
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if c.hi is null then
+    c.hi := p_start; c.last_txid := pg_snapshot_xmax(p_start); c.last_id := 0;
+    c.first_xmax := c.last_txid; c.expires_at := c.leased_at + p_lease_time;
+  end if;
+  if c.last_txid >= pg_snapshot_xmax(c.hi) then
+    if c.is_new then
+      c.is_over := true;
+      return c;
+    end if;
+    c.lo := c.hi; c.hi := trunq.snapshot(); c.last_txid := '0'; c.last_id := 0; c.is_new := true;
+    if pg_snapshot_xmax(c.lo) > pg_snapshot_xmax(c.hi) then
+      perform trunq._check_position(c.lo, c.hi);
+    end if;
+  end if;
+  if c.last_txid < pg_snapshot_xmax(c.lo) then
+    c.late := nullif(array(
+      select x from pg_snapshot_xip(c.lo) x where x >= c.last_txid and pg_visible_in_snapshot(x, c.hi)), '{}');
+    c.from_txid := pg_snapshot_xmax(c.lo); c.from_id := 0;
+  else
+    c.late := null; c.from_txid := c.last_txid; c.from_id := c.last_id;
+  end if;
+  return c;
+end $$;
+comment on function trunq._find_range is
+  'What a lease reads next: late transactions, then the range behind a place (functions/window.sql). It opens the next window where one is used up; is_over: it did so before. The first lease of a subscription begins at p_start.';
+
+create or replace function trunq._cut(
+  p_count integer, p_max_bytes bigint, p_max_messages integer, p_expiries smallint[], p_bytes bigint[], p_live boolean[]
+) returns integer
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  return least(
+    p_count,
+    (select greatest(1, count(*)) from (
+       select sum(u.bytes) over (order by u.at) bytes from unnest(p_bytes) with ordinality u(bytes, at)) u
+     where u.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/)),
+    -- A suspect is leased alone.
+    (select greatest(1, min(u.at) - 1) from unnest(p_expiries) with ordinality u(expiries, at)
+     where u.expiries > 1 having count(*) > 0),
+    -- Behind the last that it may hand out.
+    (select u.at from unnest(p_live) with ordinality u(is_live, at) where u.is_live
+     order by u.at offset p_max_messages - 1 limit 1));
+end $$;
+comment on function trunq._cut is
+  'How many of the first p_count messages a lease takes: so many bytes, but at least one; a suspect alone; and of those that are live no more than it may hand out (p_live null: all are).';
+
 create or replace function trunq._fate(
   p_options jsonb, p_now timestamptz, p_has_cancelled boolean, p_subscription_id integer, p_id bigint
 ) returns "char"

@@ -68,11 +68,13 @@ comment on function trunq._define_queue is 'Makes the functions of a queue, like
 
 create or replace function trunq._is_original(p_queue trunq.queue, p_function text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  -- A queue with lanes has its own in the place of some.
+  -- A queue with lanes, or with unique keys, has its own in the place of some.
   select case when p_function like '\_lanespecimen\_%' then p_queue.lanes is not null
     when p_function like '\_uniquespecimen\_%' then p_queue.unique_policy is not null
-    when p_function like '\_specimen\_%' then p_queue.lanes is null or not exists (
-      select from pg_proc p where p.pronamespace = 'trunq_queue'::regnamespace and p.proname = '_lane' || substr(p_function, 2)) end is true
+    when p_function like '\_specimen\_%' then not exists (
+      select from pg_proc p where p.pronamespace = 'trunq_queue'::regnamespace and p.proname in (
+        case when p_queue.lanes is not null then '_lane' || substr(p_function, 2) end,
+        case when p_queue.unique_policy is not null then '_unique' || substr(p_function, 2) end)) end is true
 $$;
 comment on function trunq._is_original is 'Whether a queue has this function of a specimen.';
 
@@ -111,11 +113,10 @@ comment on function trunq._for_queue is 'SQL about the specimen, said of a queue
 
 create or replace function trunq._open_code(p_queue trunq.queue, p_text text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select regexp_replace(regexp_replace(p_text,
-    '/\*unique\s(.*?)\*/', case when p_queue.unique_policy is not null then '\1' else '' end, 'g'),
-    '/\*replace\s(.*?)\*/', case when p_queue.unique_policy = 'replace' then '\1' else '' end, 'g')
+  select regexp_replace(p_text,
+    '/\*unique\s(.*?)\*/', case when p_queue.unique_policy is not null then '\1' else '' end, 'g')
 $$;
-comment on function trunq._open_code is 'SQL with the code that stands in comments for some queues: /*unique ...*/, /*replace ...*/.';
+comment on function trunq._open_code is 'SQL with the code that stands in comments for queues with unique keys: /*unique ...*/.';
 
 create or replace function trunq._drop_functions(p_queue trunq.queue, p_old_only boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$

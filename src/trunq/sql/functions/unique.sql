@@ -1,8 +1,10 @@
 -- Unique keys: of the messages with one key, one at a time holds it. A queue is made for them, with a policy:
 --   refuse    a message whose key another holds is left out; the caller hears which message that is
 --   replace   it is published, and stands for the one that waits; one that runs goes on, and the new one comes after it
--- A queue made without has none of this: no columns, tables or functions. Where sql/queue and sql/lanes differ for a queue with unique
--- keys, the code stands in a comment that begins with the word unique, or replace; trunq._for_queue opens it or leaves it out.
+-- A queue made without has none of this: no tables, no columns in its log. What leases ask about keys are functions of
+-- their own: sql/queue/leasing.sql has those that know of no key, and a queue with keys gets those of the same name in
+-- sql/unique instead (trunq._is_original). In answers and the view of messages, the code for such a queue stands in a
+-- comment that begins with the word unique; trunq._open_code opens it or leaves it out.
 --
 -- The newest turn of a key is the key, as the newest lease is the cursor. A publisher inserts the next turn, and waits for whoever takes
 -- the same key in an open transaction. A message frees its key by a row in another table, where readers and answers insert and no
@@ -195,9 +197,6 @@ create or replace function trunq._create_unique(p_queue trunq.queue) returns voi
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   execute format('alter table trunq_log.%I add column unique_key trunq.unique_key, add column unique_turn bigint, add column unique_until "char"', p_queue.log_table);
-  execute format('alter table trunq_data.%I add column keyed bigint[]', p_queue.lease_table);
-  execute format('alter table trunq_data.%I alter keyed set storage external', p_queue.lease_table);
-  execute format('comment on column trunq_data.%I.keyed is %L', p_queue.lease_table, 'Those of its messages that hold a unique key until they are done.');
   execute format('create table trunq_data.%I (like trunq_data._uniquespecimen_unique including all)', p_queue.name || '_unique');
   execute format('create table trunq_data.%I (like trunq_data._uniquespecimen_freed including all)', p_queue.name || '_freed');
   execute format('alter table trunq_data.%I replica identity full', p_queue.name || '_freed');

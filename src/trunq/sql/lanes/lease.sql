@@ -119,10 +119,11 @@ begin
     return query
       with batch as materialized (
         (select m.* from unnest(v_late) late(txid) cross join lateral (
-           select g.* from trunq_log._specimen g where g.txid = late.txid order by g.id limit p_max_messages + 1) m
+           select g.*, trunq_queue._specimen_key_hold(g) hold from trunq_log._specimen g
+           where g.txid = late.txid order by g.id limit p_max_messages + 1) m
          limit p_max_messages + 1)
         union all
-        (select g.* from trunq_log._specimen g
+        (select g.*, trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
          where (g.txid, g.id) > (pg_snapshot_xmax(c.hi), 0) and g.txid < pg_snapshot_xmax(v_current)
            and pg_visible_in_snapshot(g.txid, v_current)
          order by g.txid, g.id limit p_max_messages + 1)
@@ -141,34 +142,30 @@ begin
       made as (
         insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid,
           last_id, epoch, turn_no, wake_lo, timer_at, classes, heads, min_txid, max_txid, size, ids, txids, leased_at,
-          expires_at, tokens, tokens_at, open_leases, awaited/*unique , keyed*/)
+          expires_at, tokens, tokens_at, open_leases, awaited, keyed)
         select v_lease_id, v_sub.subscription_id, v_token, p_worker, c.hi, v_current, pg_snapshot_xmax(v_current), 0,
           c.epoch + 1, c.turn_no, c.wake_lo, c.timer_at, c.classes, c.heads, a.min_txid, a.max_txid, a.n, a.ids,
           a.txids, v_now, v_expires_at,
           v_tokens - a.n, v_tokens_at, case when v_open is not null then v_open || v_lease_id end,
-          a.awaited/*unique , a.keyed*/
+          a.awaited, a.keyed
         from (select count(*)::integer n, array_agg(o.id) ids, array_agg(o.txid) txids,
             min(o.txid)::text::bigint min_txid, max(o.txid)::text::bigint max_txid,
-            array_agg(o.id) filter (where o.options->>'awaited' is not null) awaited/*unique ,
-            array_agg(o.id) filter (
-              where o.unique_until = 'd' or o.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace') keyed*/
+            array_agg(o.id) filter (where o.options->>'awaited' is not null) awaited,
+            case when count(o.hold) > 0 then trunq_queue._specimen_note_keys(
+              array_agg(o.id) filter (where (o.hold).is_keyed),
+              array_agg(o.id) filter (where (o.hold).is_freed)) end keyed
           from own o) a
-        where a.n > 0)/*unique ,
-      freed as (
-        insert into trunq_data._uniquespecimen_freed (id)
-        select o.id from own o where o.unique_until = 'l' and o.attempt = 1)*/
+        where a.n > 0)
       select v_lease_id, v_token, o.id, o.attempt, coalesce((o.options->>'max_attempts')::integer, v_sub.max_attempts),
         o.kind::text, o.key::text, o.payload::jsonb, o.body::bytea, o.headers::jsonb, o.priority::smallint,
         o.created_at, v_expires_at, o.options::jsonb
       from own o
       -- Where one is over, none is handed out here, and it is sorted out below.
       where not exists (
-        select from own x/*replace
-        left join lateral (
-          select trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) by
-          where x.unique_key is not null) n on true*/
-        where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null/*replace
-          or n.by is not null*/);
+        select from own x
+        where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null
+          or trunq_queue._specimen_replaces() and exists (
+            select from trunq_queue._specimen_replaced_by(x.hold, x.attempt)));
     get diagnostics v_count = row_count;
     if v_count > 0 then
       return;
@@ -276,7 +273,8 @@ begin
           select s.at turn, s.lane, m.* from share s cross join lateral (
             select * from (
               -- The message for which the lane was held.
-              (select g.*, false is_next, true is_again from trunq_log._specimen g
+              (select g.*, trunq_queue._specimen_key_hold(g) hold, false is_next, true is_again
+               from trunq_log._specimen g
                where s.again_ids <> '{}' and g.segment = any (v_segments) and trunq._is_row(
                  g.txid, g.id, g.subscription_id, s.again_txids[1], s.again_ids[1], v_sub.subscription_id) limit 1)
               union all
@@ -286,7 +284,7 @@ begin
                  where x >= s.last_txid and s.last_txid < pg_snapshot_xmax(s.lo)
                    and pg_visible_in_snapshot(x, s.hi))) late(txid)
                cross join lateral (
-                 select g.* from trunq_log._specimen g
+                 select g.*, trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
                  where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
                    and g.segment = any (v_segments)
                    and g.txid = late.txid and g.id > case when late.txid = s.last_txid then s.last_id else 0 end
@@ -296,7 +294,7 @@ begin
                  order by g.id limit s.n) m
                limit s.n)
               union all
-              (select g.*, false, false from trunq_log._specimen g
+              (select g.*, trunq_queue._specimen_key_hold(g), false, false from trunq_log._specimen g
                where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
                  and g.segment = any (v_segments)
                  and (g.txid, g.id) > (greatest(s.last_txid, pg_snapshot_xmax(s.lo)),
@@ -312,7 +310,7 @@ begin
                  select x from pg_snapshot_xip(s.hi) x where s.epoch < c.epoch
                    and pg_visible_in_snapshot(x, c.hi))) late(txid)
                cross join lateral (
-                 select g.* from trunq_log._specimen g
+                 select g.*, trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
                  where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
                    and g.segment = any (v_segments) and g.txid = late.txid
                    and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
@@ -321,7 +319,7 @@ begin
                  order by g.id limit s.n) m
                limit s.n)
               union all
-              (select g.*, true, false from trunq_log._specimen g
+              (select g.*, trunq_queue._specimen_key_hold(g), true, false from trunq_log._specimen g
                where s.epoch < c.epoch and g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
                  and g.segment = any (v_segments)
                  and (g.txid, g.id) > (pg_snapshot_xmax(s.hi), 0) and g.txid < pg_snapshot_xmax(c.hi)
@@ -343,9 +341,9 @@ begin
             least(case when t.suspect_at = 1 then 1 else t.suspect_at - 1 end, greatest(t.fits, 1), t.n,
               case when v_buried > 0 then (
                 select x.number from numbered x
-                where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is null/*replace
-                  and (x.unique_key is null
-                    or trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) is null)*/
+                where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is null
+                  and not (trunq_queue._specimen_replaces() and exists (
+                    select from trunq_queue._specimen_replaced_by(x.hold, x.attempt)))
                 order by x.number offset v_live - 1 limit 1) end) size
           from (
             select count(*) n,
@@ -390,7 +388,7 @@ begin
           insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid,
             last_id, epoch, turn_no, looked, jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads,
             min_txid, max_txid, size, ids, txids, priorities, lanes, leased_at, expires_at, is_suspect, tokens,
-            tokens_at, open_leases, awaited/*unique , keyed*/)
+            tokens_at, open_leases, awaited, keyed)
           select v_lease_id, v_sub.subscription_id, v_token, p_worker, c.lo, c.hi, c.last_txid, c.last_id, c.epoch,
             c.turn_no + 1, c.looked, c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, c.classes,
             array(
@@ -402,31 +400,26 @@ begin
             v_now, case when a.ids is not null then v_expires_at end, nullif((select u.is_suspect from cut u), false),
             v_tokens - coalesce(cardinality(a.ids), 0), v_tokens_at,
             case when v_open is not null and a.ids is not null then v_open || v_lease_id else v_open end,
-            a.awaited/*unique , a.keyed*/
+            a.awaited, a.keyed
           from (
             select array_agg(b.id) ids, array_agg(b.txid) txids, min(b.txid)::text::bigint min_txid,
               max(b.txid)::text::bigint max_txid,
               array_agg(b.priority::smallint) filter (where v_is_watched) priorities,
               array_agg(b.lane) filter (where v_is_watched) lanes,
-              array_agg(b.id) filter (where b.options->>'awaited' is not null) awaited/*unique ,
-              array_agg(b.id) filter (
-                where b.unique_until = 'd' or b.unique_until = 't' and 'refuse' /*unique_policy*/ = 'replace') keyed*/
-            from batch b) a)/*unique ,
-        freed as (
-          insert into trunq_data._uniquespecimen_freed (id)
-          select b.id from batch b where b.unique_until = 'l' and b.attempt = 1)*/
+              array_agg(b.id) filter (where b.options->>'awaited' is not null) awaited,
+              case when count(b.hold) > 0 then trunq_queue._specimen_note_keys(array_agg(b.id)
+                filter (where (b.hold).is_keyed), array_agg(b.id) filter (where (b.hold).is_freed)) end keyed
+            from batch b) a)
         select v_lease_id, v_token, b.id, b.attempt,
           coalesce((b.options->>'max_attempts')::integer, v_sub.max_attempts), b.kind::text, b.key::text,
           b.payload::jsonb, b.body::bytea, b.headers::jsonb, b.priority::smallint, b.created_at, v_expires_at,
           b.options::jsonb
         from batch b
         where not exists (
-          select from batch x/*replace
-          left join lateral (
-            select trunq_queue._uniquespecimen_replaced_by(x.unique_key, x.unique_turn, x.attempt) by
-            where x.unique_key is not null) n on true*/
-          where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null/*replace
-            or n.by is not null*/);
+          select from batch x
+          where trunq._fate(x.options, v_now, v_sub.has_cancelled, v_sub.subscription_id, x.id) is not null
+            or trunq_queue._specimen_replaces() and exists (
+              select from trunq_queue._specimen_replaced_by(x.hold, x.attempt)));
       get diagnostics v_count = row_count;
       if v_count > 0 then
         return;

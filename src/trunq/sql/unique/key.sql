@@ -95,19 +95,69 @@ $$;
 comment on function trunq_queue._uniquespecimen_free_keys is
   'Says that messages hold their unique keys no longer, but for those that hold them for a time. It waits for nobody.';
 
-create or replace function trunq_queue._uniquespecimen_replaced_by(p_key text, p_turn bigint, p_attempt integer) returns bigint
+-- What leases ask (queue/leasing.sql). Those without settings Postgres puts in the place of their calls.
+
+create or replace function trunq_queue._uniquespecimen_replaces() returns boolean
+language sql stable as $$ select 'refuse' /*unique_policy*/ operator(pg_catalog.=) 'replace' $$;
+comment on function trunq_queue._uniquespecimen_replaces is 'Whether a message of this queue may stand for another one.';
+
+create or replace function trunq_queue._uniquespecimen_key_hold(p_row trunq_log._uniquespecimen) returns trunq.key_hold
+language sql stable as $$
+  select case when p_row.unique_until is not null then row(
+    p_row.unique_key, p_row.unique_turn, p_row.unique_until operator(pg_catalog.=) 'd'
+      or p_row.unique_until operator(pg_catalog.=) 't' and trunq_queue._uniquespecimen_replaces(),
+    p_row.unique_until operator(pg_catalog.=) 'l' and p_row.attempt operator(pg_catalog.=) 1)::trunq.key_hold end
+$$;
+comment on function trunq_queue._uniquespecimen_key_hold is 'How a message, a row of the log, holds its unique key.';
+
+create or replace function trunq_queue._uniquespecimen_note_key(p_hold trunq.key_hold, p_id bigint) returns bigint[]
+language sql volatile as $$
+  select case when (p_hold).is_freed then trunq_queue._uniquespecimen_note_keys(null, array[p_id])
+    when (p_hold).is_keyed then array[p_id] end
+$$;
+comment on function trunq_queue._uniquespecimen_note_key is
+  'Frees the unique key of a message that is leased, if it holds it until then. Returns: the message, if it holds it until it is done.';
+
+create or replace function trunq_queue._uniquespecimen_note_keys(p_keyed bigint[], p_freed bigint[]) returns bigint[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_freed is not null then
+    insert into trunq_data._uniquespecimen_freed (id) select unnest(p_freed);
+  end if;
+  return p_keyed;
+end $$;
+comment on function trunq_queue._uniquespecimen_note_keys is
+  'Frees the unique keys of messages that are leased and hold them until then (p_freed). Returns: p_keyed.';
+
+create or replace function trunq_queue._uniquespecimen_replaced_by(p_hold trunq.key_hold, p_attempt integer)
+returns table (by bigint)
+language sql stable as $$
+  select n.id from (
+    select x.turn, x.id, x.from_turn, x.until from trunq_data._uniquespecimen_unique x
+    where x.unique_key operator(pg_catalog.=) (p_hold).unique_key order by x.turn desc limit 1) n
+  -- A message that was not tried yet is replaced also by one that came when another subscription had freed the key; not
+  -- by one that was requeued, and which only the subscription has in which it had died.
+  where n.turn operator(pg_catalog.>) (p_hold).turn and (n.from_turn operator(pg_catalog.<=) (p_hold).turn
+    or p_attempt operator(pg_catalog.=) 1 and n.until operator(pg_catalog.<>) 't'
+      and n.until operator(pg_catalog.<>) 'q')
+$$;
+comment on function trunq_queue._uniquespecimen_replaced_by is 'The message that stands for one, if another does.';
+
+create or replace function trunq_queue._uniquespecimen_is_replaced(p_hold trunq.key_hold, p_attempt integer)
+returns boolean
+language sql stable as $$
+  select trunq_queue._uniquespecimen_replaces() and trunq_queue._uniquespecimen_has_newer(p_hold, p_attempt)
+$$;
+comment on function trunq_queue._uniquespecimen_is_replaced is 'Whether another message stands for one.';
+
+create or replace function trunq_queue._uniquespecimen_has_newer(p_hold trunq.key_hold, p_attempt integer)
+returns boolean
 -- Planned under the settings of the lease that calls it.
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare
-  v_newest record;
 begin
-  select x.turn, x.id, x.from_turn, x.until into v_newest
-  from trunq_data._uniquespecimen_unique x where x.unique_key = p_key order by x.turn desc limit 1;
-  -- The same as in leases of many and of lanes. A message that was not tried yet is replaced also by one that came when another subscription had
-  -- freed the key; not by one that was requeued, and which only the subscription has in which it had died.
-  return case when v_newest.turn > p_turn and (v_newest.from_turn <= p_turn or p_attempt = 1 and v_newest.until not in ('t', 'q')) then v_newest.id end;
+  return exists (select from trunq_queue._uniquespecimen_replaced_by(p_hold, p_attempt));
 end $$;
-comment on function trunq_queue._uniquespecimen_replaced_by is 'The message that stands for one of an earlier turn; null: none.';
+comment on function trunq_queue._uniquespecimen_has_newer is 'The same, of a queue where one may.';
 
 create or replace function trunq_queue._uniquespecimen_pass_over(
   p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_by bigint[], p_now timestamptz
