@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import Final
 
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 
