@@ -62,4 +62,9 @@ alter table trunq_data._lanespecimen_lease alter keyed set storage external;
 comment on column trunq_data._lanespecimen_lease.keyed is 'Those of its messages that hold a unique key until they are done.';
 
 -- Of the specimen's, another takes its place.
-drop function if exists trunq_queue._uniquespecimen_replaced_by(text, bigint, integer);
+do $$
+begin
+  if to_regprocedure('trunq_queue._uniquespecimen_replaced_by(text, bigint, integer)') is not null then
+    drop function trunq_queue._uniquespecimen_replaced_by(text, bigint, integer);
+  end if;
+end $$;
