@@ -39,7 +39,7 @@ from _bench import (
 from _pgq import FACADE, OPENED, OURS, THEIRS, Side, batch_of, opened
 from _streaming import capturing, fan_out, latency, pinned
 from trunq import Client, fetch
-from trunq._sync.columns import PAGE, Columns
+from trunq.client._sync.stream.columns import PAGE, Columns
 
 Connection = psycopg.Connection[Any]
 Figures = Mapping[str, list[float]]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 
 HANGS = re.compile("(a+)+$")
 """Matched against many a and a b, it takes for ever and lets no other thread run."""

@@ -11,12 +11,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from conftest import Connect
-from trunq import Client, InvalidName, QueueNotFound, SchemaMissing, call
-from trunq._sync.execute import execute
-from trunq.call import Call, explained
+from trunq import Client, InvalidName, QueueNotFound, SchemaMissing
+from trunq.connection._sync.execute import execute
 from trunq.connection.address import complete
 from trunq.leader import duty
 from trunq.record import Duty
+from trunq.wire import call
+from trunq.wire.call import Call, explained
 from trunq.word import VERBS
 
 

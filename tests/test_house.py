@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 from trunq import AsyncClient, Client, errors, install, record, word
-from trunq._sync.passing import Passing
-from trunq.cli.message import COLOURS, FATES
-from trunq.reply import _SAID
+from trunq.cli.work.message import COLOURS, FATES
+from trunq.client._sync.passing import Passing
+from trunq.client.reply import _SAID
 from trunq.spark.statistic import FAILURES
 from trunq.wire.scalar import YES_OR_NO
 
@@ -61,7 +61,11 @@ HELPERS = {
 OVERLOADED = {"_check_lease", "_find_queue", "_message", "_refuse_row"}
 """Names of trunq that two functions have."""
 
-STATES_TOLD = ("src/trunq/sql/functions/messages.sql", "src/trunq/record/__init__.py", "docs/watching.md")
+STATES_TOLD = (
+    "src/trunq/sql/functions/keep/messages.sql",
+    "src/trunq/record/__init__.py",
+    "docs/operate/watching.md",
+)
 """Where all states of a message are listed for people."""
 
 SHORT = {
@@ -190,7 +194,7 @@ def words(text: str) -> set[str]:
 
 
 def test_outcomes_states_and_reasons_are_the_same_everywhere(sql: psycopg.Connection[Any]) -> None:
-    """One table in SQL has them (functions/outcome.sql)."""
+    """One table in SQL has them (functions/ground/outcome.sql)."""
     rows = sql.execute("select receipt, outcome, state, reason, meaning from trunq._outcomes()").fetchall()
     outcomes = {row[1] for row in rows}
     reasons = {row[3] for row in rows if row[3]}
@@ -236,7 +240,11 @@ def test_outcomes_states_and_reasons_are_the_same_everywhere(sql: psycopg.Connec
         r"^    (\S+) --> (\w+|\[\*\])", page.partition("```mermaid")[2].partition("```")[0], re.MULTILINE
     )
     assert {end for arrow in drawn for end in arrow} == {*states, "[*]"}
-    for name, expected in (("archive", outcomes), ("watching", states), ("cancel", states - {"leased"})):
+    for name, expected in (
+        ("keep/archive", outcomes),
+        ("operate/watching", states),
+        ("work/cancel", states - {"leased"}),
+    ):
         assert expected <= words((ROOT / "docs" / f"{name}.md").read_text())
     pages = (ROOT / "src" / "trunq" / "django" / "admin.py").read_text()
     assert "STATES: Final = get_args(State)" in pages
@@ -306,7 +314,9 @@ def test_no_file_is_too_long() -> None:
     assert {name: length for name, length in lengths.items() if length >= LONGEST_FILE} == {}
 
 
-@pytest.mark.parametrize("name", ["queue/lease.sql", "queue/leasing.sql", "lanes/lease.sql"])
+@pytest.mark.parametrize(
+    "name", ["specimen/queue/lease.sql", "specimen/queue/leasing.sql", "specimen/lanes/lease.sql"]
+)
 def test_lines_of_sql_are_short(name: str) -> None:
     """What is said of a function is text for people, and has a line each."""
     text = (ROOT / "src" / "trunq" / "sql" / name).read_text()
@@ -315,7 +325,7 @@ def test_lines_of_sql_are_short(name: str) -> None:
     assert [line for line in code.splitlines() if len(line) > LONGEST_LINE] == []
 
 
-@pytest.mark.parametrize("name", ["queue/lease.sql", "queue/leasing.sql"])
+@pytest.mark.parametrize("name", ["specimen/queue/lease.sql", "specimen/queue/leasing.sql"])
 def test_functions_that_lease_are_short_and_have_no_code_in_comments(name: str) -> None:
     text = (ROOT / "src" / "trunq" / "sql" / name).read_text()
     functions = re.findall(r"^create or replace function (?:.*\n)*?.*\$\$;$", text, flags=re.MULTILINE)
@@ -429,7 +439,7 @@ def test_every_concept_has_its_file_of_functions() -> None:
     page = ARCHITECTURE.partition("## The concepts")[2].partition("\n\nFurther")[0]
     concepts = set(re.findall(r"^\| (\w+) \|", page, re.MULTILINE)) - {"concept"}
     assert len(concepts) >= 19
-    assert concepts - {path.stem for path in SQL if path.parent.name == "functions"} == set()
+    assert concepts - {path.stem for path in SQL if "functions" in path.parts} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)

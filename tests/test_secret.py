@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from trunq import Client, InvalidArgument
-from trunq.cli.logs import _mask
+from trunq.cli.ground.logs import _mask
 from trunq.connection.backoff import first_line
 from trunq.explanation import explain
 from trunq.wire.secret import without_password

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trunq import signals
+from trunq.process import signals
 
 
 def test_two_who_hear_of_the_end_at_the_same_moment_start_one_watchdog(

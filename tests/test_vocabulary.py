@@ -1,4 +1,4 @@
-"""Words stand once, in SQL (functions/outcome.sql): whatever names all of a subject takes or equals them."""
+"""Words stand once, in SQL (ground/outcome.sql): whatever names all of a subject takes or equals them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CONSTRAINTS = {
 }
 
 RESTATED = {
-    "cli/message.py": {"state"},
+    "cli/work/message.py": {"state"},
     "webhook/signature.py": {"webhook_scheme"},
 }
 """What says something of each word: tests/test_house.py compares the first, a test below the second."""
 
-RESTATED_IN_SQL = {"functions/unique.sql": {"on_conflict", "unique_until"}}
+RESTATED_IN_SQL = {"functions/log/unique.sql": {"on_conflict", "unique_until"}}
 """Constants of the hot path, which look nothing up; a test below compares them."""
 
 
@@ -105,7 +105,7 @@ def test_each_role_consists_of_something_and_the_page_says_of_what(
 ) -> None:
     for role in vocabulary["role"]:
         assert sql.execute("select trunq._role_functions('q', %s, true)", (role,)).fetchone() != ([],), role
-    page = (ROOT / "docs" / "roles.md").read_text()
+    page = (ROOT / "docs" / "operate" / "roles.md").read_text()
     assert (
         re.findall(r"^\| (\w+) \|", page, re.MULTILINE)[1 : len(vocabulary["role"]) + 1] == vocabulary["role"]
     )

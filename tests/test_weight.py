@@ -34,11 +34,13 @@ HEAVY = {"pydantic", "pydantic_core", "pydantic_settings", "tblib"}
 NOT_LOADED = {
     "import trunq": OF_EXTRAS
     | HEAVY
-    | {"cronsim", "psycopg_pool", "tenacity", "trunq._async", "trunq._sync"},
-    "from trunq import Client": OF_EXTRAS | HEAVY | {"trunq._async", "trunq.worker", "trunq.leader"},
-    "from trunq import AsyncClient": OF_EXTRAS | HEAVY | {"trunq._sync", "trunq.worker", "trunq.leader"},
+    | {"cronsim", "psycopg_pool", "tenacity", "trunq.client._async", "trunq.client._sync"},
+    "from trunq import Client": OF_EXTRAS | HEAVY | {"trunq.client._async", "trunq.worker", "trunq.leader"},
+    "from trunq import AsyncClient": OF_EXTRAS
+    | HEAVY
+    | {"trunq.client._sync", "trunq.worker", "trunq.leader"},
     "from trunq import Worker": OF_EXTRAS | HEAVY,
-    "from trunq import Consumer, Mover, Ranks": OF_EXTRAS | HEAVY | {"trunq._sync", "trunq.worker"},
+    "from trunq import Consumer, Mover, Ranks": OF_EXTRAS | HEAVY | {"trunq.client._sync", "trunq.worker"},
 }
 
 
@@ -73,17 +75,17 @@ BROUGHT_BY = {
 """The distribution that has a module, or brings the one that has it, where it is called otherwise."""
 
 EXTRAS = {
-    "": "_async|_sync|worker|consumer|mover|leader|rank|settings|payload|thread|signals|install|reply",
-    "arrow": "arrow(?!.delta$)|history",
-    "cli": "cli(?!.(report|chart)$)",
-    "cli,report": "cli.(report|chart)",
+    "": r"client|worker(?!\.executor)|process|leader|settings|install",
+    "arrow": "arrow",
+    "cli": "cli(?!.keep.(report|chart)$)",
+    "cli,report": "cli.keep.(report|chart)",
     "embedded": "embedded",
     "webhook": "webhook",
     "pipeline": "pipeline(?!.(work|engine))|arrow.delta",
     "pipeline,spark": "pipeline",
-    "spark": "spark",
-    "sqlalchemy": "bridge.sqlalchemy",
-    "django": "django|bridge.django",
+    "spark": "spark|worker.executor",
+    "sqlalchemy": "connection.bridge.sqlalchemy",
+    "django": "django|connection.bridge.django",
     "demo": "trunq_demo",
 }
 """By extras: the modules that need no more, when they are loaded, than those extras and trunq alone have."""

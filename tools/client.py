@@ -1,4 +1,4 @@
-"""Writes src/trunq/_async/passing.py: the methods of the client that only pass arguments on.
+"""Writes src/trunq/client/_async/passing.py: the methods of the client that only pass arguments on.
 
 `python tools/client.py` writes the file, `--check` fails when it is stale. A public function has its method
 there unless a file beside it has one by hand. What a method says, takes and returns stands in
@@ -20,7 +20,7 @@ from signature import returned, taken
 from trunq import record, word
 from trunq.errors import BY_SQLSTATE
 
-TARGET = ROOT / "src" / "trunq" / "_async" / "passing.py"
+TARGET = ROOT / "src" / "trunq" / "client" / "_async" / "passing.py"
 WIDTH = 102
 """Of the text of a docstring, where the formatter's lines end."""
 
@@ -109,7 +109,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from trunq._async.access import AsyncAccess
+from trunq.client._async.access import AsyncAccess
 from trunq.connection.given import AsyncGiven
 from trunq.record import {records}
 from trunq.wire.array import bigint_array, integer_array, kind_array, name_array
@@ -243,7 +243,7 @@ def method(function: Function, public: set[str]) -> str:
 
 def by_hand() -> set[str]:
     """The names of the methods that the client has from other files."""
-    paths = [path for path in sorted(TARGET.parent.glob("*.py")) if path != TARGET]
+    paths = [path for path in sorted(TARGET.parent.rglob("*.py")) if path != TARGET]
     trees = [ast.parse(path.read_text()) for path in paths]
     owners = {each.name: each for tree in trees for each in tree.body if isinstance(each, ast.ClassDef)}
     parents = [ast.unparse(each) for each in owners["AsyncClient"].bases]

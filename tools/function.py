@@ -8,7 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FUNCTIONS = ROOT / "src" / "trunq" / "sql" / "functions"
-SPECIMEN = "".join(path.read_text() for path in sorted((FUNCTIONS.parent / "queue").glob("*.sql")))
+SPECIMEN = "".join(
+    path.read_text() for path in sorted((FUNCTIONS.parent / "specimen" / "queue").glob("*.sql"))
+)
 
 ORDER = (
     *("queue", "subscription", "lane", "rank", "publish", "lease", "answer", "reap", "tick", "batch"),
@@ -77,7 +79,9 @@ def one_line(text: str) -> str:
 
 def by_file() -> dict[str, list[Function]]:
     """The public functions of each file that has any, in the order of the page."""
-    files = {path.stem: functions(path) for path in sorted(FUNCTIONS.glob("*.sql"))}
+    files = {
+        path.stem: functions(path) for path in sorted(FUNCTIONS.rglob("*.sql"), key=lambda path: path.stem)
+    }
     return {
         name: files[name] for name in [*ORDER, *(name for name in files if name not in ORDER)] if files[name]
     }

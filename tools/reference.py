@@ -14,7 +14,7 @@ from typing import get_overloads
 
 from function import ROOT, Function, by_file, one_line
 from trunq import Client
-from trunq._sync.passing import Passing
+from trunq.client._sync.passing import Passing
 from trunq.errors import BY_SQLSTATE
 from trunq.word import VERBS
 
@@ -27,8 +27,8 @@ OVERVIEW = """# Reference
 Every public function of the schema `trunq`, and the method of `Client` and `AsyncClient` that calls it. A
 function takes part in the transaction in which you call it. In SQL you may name parameters:
 `trunq.publish('orders', p_kind => 'placed')`. Every method takes `connection=`, whose transaction it
-joins ([which connections](frameworks.md)); without one it is a transaction of its own. What the client leaves
-out, the database decides.
+joins ([which connections](client/frameworks.md)); without one it is a transaction of its own. What the
+client leaves out, the database decides.
 """
 
 OF_A_QUEUE = """## Functions of a queue

@@ -1,4 +1,4 @@
-"""Writes src/trunq/bridge/signature.json: what every function that the client calls takes and returns.
+"""Writes trunq/connection/bridge/signature.json: what every function that the client calls takes and returns.
 
 `python tools/signature.py` writes the file, `--check` fails when it is stale. It says what stands in
 `src/trunq/sql/functions`: edit that.
@@ -11,7 +11,7 @@ import sys
 
 from function import FUNCTIONS, PUBLIC, ROOT, Function, functions
 
-TARGET = ROOT / "src" / "trunq" / "bridge" / "signature.json"
+TARGET = ROOT / "src" / "trunq" / "connection" / "bridge" / "signature.json"
 
 
 PRIVATE = "_list_fillable|_fill_schedule"
@@ -39,7 +39,7 @@ def returned(function: Function) -> dict[str, str]:
 
 def signatures() -> str:
     """The whole file, a line for each function."""
-    paths = sorted(FUNCTIONS.glob("*.sql"))
+    paths = sorted(FUNCTIONS.rglob("*.sql"))
     found = [each for path in paths for each in functions(path, f"{PUBLIC}|{PRIVATE}") if each.returns]
     lines = [
         f'"{function.name}": {json.dumps({"takes": taken(function), "returns": returned(function)})}'

@@ -1,4 +1,4 @@
-// A worker of the queue "orders" in Go. docs/any-language.md explains each step.
+// A worker of the queue "orders" in Go. docs/client/any-language.md explains each step.
 //
 //	go mod tidy
 //	go run .

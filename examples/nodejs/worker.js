@@ -1,4 +1,4 @@
-// A worker of the queue "orders" in Node.js. docs/any-language.md explains each step.
+// A worker of the queue "orders" in Node.js. docs/client/any-language.md explains each step.
 //
 //     npm install
 //     node worker.js

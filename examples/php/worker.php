@@ -1,5 +1,5 @@
 <?php
-// A worker of the queue "orders" in PHP, with PDO. docs/any-language.md explains each step.
+// A worker of the queue "orders" in PHP, with PDO. docs/client/any-language.md explains each step.
 //
 //     php worker.php
 //

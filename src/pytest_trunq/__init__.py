@@ -1,7 +1,7 @@
 """Fixtures of pytest: a database with trunq in it for each test, on a server that lives as long as the tests.
 
 pytest finds them by itself where trunq is installed. Every project's pytest imports this module: it imports
-nothing itself, and starts nothing until a test asks for a fixture. docs/testing.md shows them at work.
+nothing itself, and starts nothing until a test asks for a fixture. docs/client/testing.md shows them at work.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from trunq.client.message import Message, Reject, Retry
 from trunq.errors import (
     ClientClosed,
     ClusterChanged,
@@ -39,15 +40,14 @@ from trunq.errors import (
     WrongIsolation,
     WrongMode,
 )
-from trunq.message import Message, Reject, Retry
 from trunq.wire.json import RawJson
 
 if TYPE_CHECKING:
-    from trunq._async import AsyncClient
-    from trunq._sync import Client
-    from trunq.consumer import Consumer
-    from trunq.mover import Mover
-    from trunq.rank import Rank, Ranks
+    from trunq.client._async import AsyncClient
+    from trunq.client._sync import Client
+    from trunq.leader.rank import Rank, Ranks
+    from trunq.process.consumer import Consumer
+    from trunq.process.mover import Mover
     from trunq.schedule import Schedule
     from trunq.worker import Worker
 
@@ -102,12 +102,12 @@ __all__ = [
 
 
 _AT_FIRST_USE: Final = {
-    "AsyncClient": "trunq._async",
-    "Client": "trunq._sync",
-    "Consumer": "trunq.consumer",
-    "Mover": "trunq.mover",
-    "Rank": "trunq.rank",
-    "Ranks": "trunq.rank",
+    "AsyncClient": "trunq.client._async",
+    "Client": "trunq.client._sync",
+    "Consumer": "trunq.process.consumer",
+    "Mover": "trunq.process.mover",
+    "Rank": "trunq.leader.rank",
+    "Ranks": "trunq.leader.rank",
     "Schedule": "trunq.schedule",
     "Worker": "trunq.worker",
 }

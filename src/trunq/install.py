@@ -3,7 +3,7 @@
 Migrations change tables, once, in the order of their numbers, recorded in trunq.migration. Functions say
 what the system does today: all of them are applied again whenever one of them differs from what the
 database was given last. An install is an upgrade from nothing. All of this is one transaction; then each
-queue follows in a transaction of its own. sql/functions/install.sql says why, and what an upgrade keeps.
+queue follows in a transaction of its own. functions/operate/install.sql says why, and what an upgrade keeps.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg.rows import tuple_row
 
-from trunq.connection._sync.session import open_lent
+from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import QueueInUse, SchemaError, SchemaMissing, SchemaNewer, SchemaOlder
 
 Connection = psycopg.Connection[Any]
 
 LOCK: Final = 1953656416
-"""Class of the advisory lock that lets in one install at a time; sql/functions/clock.sql lists the others."""
+"""Class of the advisory lock that lets in one install at a time; ground/clock.sql lists the others."""
 
 _CHECKSUM: Final = "select obj_description(to_regnamespace('trunq_data')::oid, 'pg_namespace')"
 
@@ -139,7 +139,7 @@ Tell = Callable[[str, int], None]
 def install(where: str | Connection, facade: str | None = None, *, tell: Tell | None = None) -> Change:
     """Put trunq into the database, or bring it up to date; nothing happens when it is.
 
-    `facade` "pgq" puts PgQ's API over its queues too (docs/pgq.md); one that is there is brought up to date
+    `facade` "pgq" puts PgQ's API over its queues too (pgq.md); one that is there is brought up to date
     without being named. `tell` hears of each queue that follows.
 
     `where` is a connection string, or a connection whose transaction it joins; without one, each queue is a
@@ -335,8 +335,8 @@ def migrations() -> tuple[Migration, ...]:
 
 @cache
 def function_files() -> tuple[tuple[str, str], ...]:
-    """Path and text of every file of functions, in the order they are applied."""
-    folders = ("functions", "queue", "lanes", "unique")
+    """Every file of functions, whatever its room, in the order of names, then those of specimens."""
+    folders = ("functions", "specimen/queue", "specimen/lanes", "specimen/unique")
     return tuple((f"{folder}/{name}", _sign(sql)) for folder in folders for name, sql in _read(folder))
 
 
@@ -353,8 +353,9 @@ def newest() -> int:
 
 
 def _read(folder: str) -> list[tuple[str, str]]:
-    paths = (path for path in (files("trunq") / "sql" / folder).iterdir() if path.name.endswith(".sql"))
-    return sorted((path.name, path.read_text(encoding="utf-8")) for path in paths)
+    top = [*(files("trunq") / "sql" / folder).iterdir()]
+    paths = [*top, *(path for room in top if room.is_dir() for path in room.iterdir())]
+    return sorted((path.name, path.read_text("utf-8")) for path in paths if path.name.endswith(".sql"))
 
 
 def _sign(sql: str) -> str:

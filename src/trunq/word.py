@@ -1,4 +1,4 @@
-"""The words that SQL has (functions/outcome.sql), as types for signatures and choices; a test compares."""
+"""The words that SQL has (ground/outcome.sql), as types for signatures and choices; a test compares."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from trunq.cli import option
-from trunq.cli.failure import Interrupted, Mistake
-from trunq.cli.output import err, out, write_json
+from trunq.cli.ground import option
+from trunq.cli.ground.failure import Interrupted, Mistake
+from trunq.cli.ground.output import err, out, write_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,8 +8,8 @@ from collections import defaultdict
 
 import plotly.graph_objects as go
 
-from trunq.cli import chart
-from trunq.cli.chart import BLUE, GREEN, GREY, HEAT, ORANGE, RED
+from trunq.cli.keep import chart
+from trunq.cli.keep.chart import BLUE, GREEN, GREY, HEAT, ORANGE, RED
 from trunq_demo.evidence import Cell, Month, Outcome, Second
 
 TONES = {"good": GREEN, "warn": ORANGE, "bad": RED}

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from trunq.cli import chart
+from trunq.cli.keep import chart
 from trunq_demo import chapter, figure
 from trunq_demo.evidence import Cell, Evidence
 

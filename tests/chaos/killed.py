@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
 
 LEASE_TIME = 2.0

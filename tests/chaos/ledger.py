@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from trunq.message import Message, Retry
+from trunq.client.message import Message, Retry
 from trunq.worker import Worker
 
 LEASE_TIME = 2.0

@@ -12,9 +12,9 @@ import pytest
 from chaos.fleet import Fleet
 from scope import some
 from serving import Queue, running
+from trunq.client.message import Message
 from trunq.embedded import Embedded
 from trunq.leader import Leader
-from trunq.message import Message
 from waiting import async_wait_until
 
 ROUNDS = some(2, 4)

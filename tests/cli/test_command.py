@@ -90,7 +90,7 @@ def test_lines_of_standard_input_are_published_in_order(trunq: Shell, client: Cl
 def test_lines_of_a_file_are_published_in_groups_of_one_transaction(
     trunq: Shell, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunq.cli.publish.GROUP", 2)
+    monkeypatch.setattr("trunq.cli.log.publish.GROUP", 2)
     client.create_queue("mail")
     (tmp_path / "five.ndjson").write_text("1\n2\n3\n4\n5\n")
     assert len(trunq("publish", "mail", "--lines", "five.ndjson", "--json").json["ids"]) == 5

@@ -8,7 +8,7 @@ import pytest
 
 from shelling import Shell
 from trunq.cli.command import app
-from trunq.cli.option import ORDER, PANELS
+from trunq.cli.ground.option import ORDER, PANELS
 
 PLUG_INS = {"demo"}
 """Commands of packages beside the library."""

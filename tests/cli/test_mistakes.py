@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from copying import copied_server
 from shelling import Shell
 from trunq import Client, install
-from trunq.cli.failure import in_shell
+from trunq.cli.ground.failure import in_shell
 from trunq.explanation import explain_connection
 
 

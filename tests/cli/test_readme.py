@@ -61,7 +61,8 @@ def test_the_programs_are_among_the_examples(program: str, after: str) -> None:
 
 def test_the_page_about_spark_runs_the_program_of_the_readme() -> None:
     assert (
-        f"`lake.py`:\n\n```python\n{block('## Spark', 'python')}```" in (ROOT / "docs/spark.md").read_text()
+        f"`lake.py`:\n\n```python\n{block('## Spark', 'python')}```"
+        in (ROOT / "docs/pipeline/spark.md").read_text()
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shelling import Shell, at_a_terminal, start
 from trunq import Client
-from trunq.cli import completion
+from trunq.cli.ground import completion
 
 ESCAPE = "\x1b["
 LONG = "invoices_of_the_european_branch"

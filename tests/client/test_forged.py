@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from trunq import Client, Worker
 from trunq.leader import Leader
 from trunq.pipeline import Pipeline
-from trunq.pipeline.lookout import Lookout
 from trunq.pipeline.run import Executor
+from trunq.pipeline.triggering import Triggers
 from trunq.wire.scalar import LARGEST, ids_told
 from waiting import PATIENCE, wait_until
 
@@ -185,7 +185,7 @@ def triggers(dsn: str, client: Client) -> Iterator[Proof]:
     for name, trigger in zip(("following", "woken"), triggers, strict=True):
         made = Pipeline(name, source=source, sink=sink, trigger=trigger)
         client.create_pipeline(name, made.definition)
-    lookout = Lookout(dsn, Executor(client, dsn).control)
+    lookout = Triggers(dsn, Executor(client, dsn).control)
     lookout.start()
     try:
         # The first run is asked for by the one that follows: it listens.

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trunq import AsyncClient, Client, InvalidArgument
+from trunq.client.message import Message
 from trunq.connection.address import complete
-from trunq.message import Message
 from trunq.worker import Worker
 
 

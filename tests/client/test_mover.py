@@ -26,7 +26,7 @@ from trunq import (
     QueueNotFound,
 )
 from trunq.embedded import Embedded
-from trunq.mover import split_by
+from trunq.process.mover import split_by
 from trunq.record import MoverState
 from waiting import async_wait_until, wait_until
 

@@ -18,16 +18,8 @@ from psycopg_pool import ConnectionPool
 from copying import copied_server
 from pooling import needs_pgbouncer, pooling
 from serving import running
-from trunq import (
-    AsyncClient,
-    Client,
-    ClientClosed,
-    InvalidArgument,
-    Message,
-    MessageNotFound,
-    Worker,
-    reply,
-)
+from trunq import AsyncClient, Client, ClientClosed, InvalidArgument, Message, MessageNotFound, Worker
+from trunq.client import reply
 from trunq.connection._sync.watched import Watched
 from trunq.embedded import Embedded
 from waiting import async_wait_until, wait_until

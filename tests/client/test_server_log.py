@@ -1,4 +1,4 @@
-"""What the server writes to its log of what clients do, with Postgres's own settings (docs/roles.md)."""
+"""What the server writes to its log of what clients do, with Postgres's own settings (operate/roles.md)."""
 
 from __future__ import annotations
 

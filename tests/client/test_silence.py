@@ -19,7 +19,7 @@ from trunq import AsyncClient, Client
 from trunq.connection._sync.link import Link
 from trunq.connection.silence import limit
 from trunq.embedded import Embedded
-from trunq.mover import Mover
+from trunq.process.mover import Mover
 from trunq.spark.connection import Database
 from waiting import async_wait_until, wait_until
 

@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from trunq import AsyncClient, Client, InvalidArgument, MessagesLost, TickNotFound, fetch
-from trunq._async.columns import AsyncColumns
+from trunq.client._async.stream.columns import AsyncColumns
 from trunq.record import Batch, BatchMessage
 from waiting import async_wait_until
 

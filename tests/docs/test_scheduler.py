@@ -1,4 +1,4 @@
-"""The two-stage scheduler of docs/scheduler.md, with workers."""
+"""The two-stage scheduler of docs/lanes/scheduler.md, with workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from serving import Queue, running
 from trunq import Client, Worker
-from trunq.message import Message
+from trunq.client.message import Message
 from waiting import async_wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def pending(connection: psycopg.Connection[Any]) -> int:
 
 
 def test_the_page_has_the_program_of_the_examples() -> None:
-    assert f"```python\n{PROGRAM}```" in (ROOT / "docs" / "scheduler.md").read_text()
+    assert f"```python\n{PROGRAM}```" in (ROOT / "docs" / "lanes" / "scheduler.md").read_text()
 
 
 async def test_never_more_than_twice_the_free_slots_are_ahead_and_the_order_is_that_of_the_table(

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from calling import ask, fetch
 from trunq import Client, SchemaError, install
-from trunq.cli import uninstall
+from trunq.cli.operate import uninstall
 from trunq.embedded import Embedded
 
 NewDatabase = Callable[..., str]
@@ -78,7 +78,7 @@ def test_it_refuses_to_stand_in_for_pgq_where_pgq_is(new_database: NewDatabase) 
     dsn = new_database()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("create schema pgq")
-    with pytest.raises(SchemaError, match=r"(?s)has a schema pgq already.*docs/pgq\.md"):
+    with pytest.raises(SchemaError, match=r"(?s)has a schema pgq already.*docs/operate/pgq\.md"):
         install.install(dsn, "pgq")
     assert install.install(dsn).facades == ()
     with psycopg.connect(dsn, autocommit=True) as connection:

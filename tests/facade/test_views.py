@@ -1,4 +1,4 @@
-"""What PgQ's tables take, and these views do not: docs/pgq.md says it."""
+"""What PgQ's tables take, and these views do not: docs/operate/pgq.md says it."""
 
 from __future__ import annotations
 

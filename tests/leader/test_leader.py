@@ -16,8 +16,8 @@ import pytest
 
 from serving import PATIENCE, Queue
 from trunq import Client
+from trunq.client.message import Message
 from trunq.leader import Leader, line
-from trunq.message import Message
 from waiting import async_wait_until, wait_until
 
 

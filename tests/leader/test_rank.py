@@ -18,9 +18,9 @@ import pytest
 from calling import call, lease
 from serving import PATIENCE, Queue, running
 from trunq import Rank, Ranks, Worker
+from trunq.client.message import Message
 from trunq.leader import Leader
-from trunq.message import Message
-from trunq.rank.order import BadOrder, order
+from trunq.leader.rank.order import BadOrder, order
 from trunq.record import Fleet, Lane
 from waiting import async_wait_until, wait_until
 

@@ -14,7 +14,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from shelling import start
-from trunq.cli.leader import Databases, _finder
+from trunq.cli.operate.leader import Databases, _finder
 from trunq.embedded import Embedded
 from trunq.leader import Leaders
 from waiting import async_wait_until, wait_until

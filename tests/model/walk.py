@@ -14,7 +14,7 @@ from calling import Lease, call, move_clock, new_names
 from engine import Engine
 from model.leftover import left_of
 from model.matrix import MAX_ATTEMPTS, Fate, Reader
-from trunq import history
+from trunq.arrow import history
 
 STEP = 5
 """Seconds between two verbs; a retry is due after one."""

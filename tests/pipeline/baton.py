@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from trunq.pipeline.control import Asked, Control
+from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.run import Executor
 from trunq.pipeline.sink.table import PostgresSink
 from trunq.pipeline.source.table import TableSource
-from trunq.pipeline.watch import Watch
 
 _LONG = 60.0
 _AFTER = (
@@ -121,9 +121,9 @@ def points(heard: Heard) -> Iterator[None]:
         put(TableSource, "read", partial(_reading, heard))
         put(PostgresSink, "_require_all", _counting)
         put(PostgresSink, "discard", _discarding)
-        put(Watch, "check", _checking)
+        put(Monitor, "check", _checking)
         # Chances, not seconds, decide who hears of what.
-        patches.setattr("trunq.pipeline.watch._EVERY", 3600.0)
+        patches.setattr("trunq.pipeline.monitor._EVERY", 3600.0)
         yield
 
 
@@ -172,7 +172,7 @@ def _discarding(original: Function) -> Function:
 
 
 def _checking(original: Function) -> Function:
-    def check(watch: Watch) -> None:
+    def check(watch: Monitor) -> None:
         if (execution := _current()) is not None and execution.is_attentive:
             watch._tell()
         original(watch)

@@ -15,7 +15,7 @@ from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline.control import Control
 from trunq.pipeline.errors import RunOver
-from trunq.pipeline.watch import Watch
+from trunq.pipeline.monitor import Monitor
 
 SOURCE = {"format": "table", "table": "source"}
 FITS = {"format": "table", "table": "fits"}
@@ -217,14 +217,14 @@ def test_a_runner_hears_that_its_run_was_skipped(
     bench.sql("insert into source values (1, 'a', 'run')")
     skipped = []
 
-    def check(watch: Watch) -> None:
+    def check(watch: Monitor) -> None:
         if not skipped:
             skipped.append(bench.client.skip_pipeline(name))
             watch._tell()
         original(watch)
 
-    original = Watch.check
-    monkeypatch.setattr(Watch, "check", check)
+    original = Monitor.check
+    monkeypatch.setattr(Monitor, "check", check)
     with pytest.raises(RunOver):
         bench.run(name)
     bench.sql("insert into source values (2, 'b', 'run')")

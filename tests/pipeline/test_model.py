@@ -10,7 +10,7 @@ import pytest
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import Pipeline, load
-from trunq.pipeline.span import read_span, write_span
+from trunq.pipeline.definition.iso_duration import read_duration, write_duration
 
 TABLE = {"format": "table", "table": "t"}
 CHECK = {"name": "a", "holds": "b > 0"}
@@ -104,9 +104,9 @@ def test_a_file_has_those_first_that_others_run_after_themselves(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_spans_are_read_as_iso_and_as_words(text: Any, seconds: float) -> None:
-    span = read_span(text)
+    span = read_duration(text)
     assert span == timedelta(seconds=seconds)
-    assert read_span(write_span(span)) == span
+    assert read_duration(write_duration(span)) == span
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ def test_spans_are_read_as_iso_and_as_words(text: Any, seconds: float) -> None:
 )
 def test_what_is_no_span_is_refused(text: Any) -> None:
     with pytest.raises(ValueError):
-        read_span(text)
+        read_duration(text)

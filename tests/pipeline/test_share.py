@@ -13,8 +13,8 @@ from psycopg.conninfo import make_conninfo
 from pipeline.piping import Bench
 from pipeline.test_window import Connect, source
 from trunq.pipeline import source as sources
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import SourceChanged
-from trunq.pipeline.model import Pipeline
 from trunq.pipeline.source import Context
 from trunq.pipeline.source.share import WORTH_A_SHARE, cut
 from trunq.pipeline.source.table import TableSource

@@ -15,7 +15,7 @@ from trunq.connection.silence import limit
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Run
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.work.frame import _bytes
 from waiting import wait_until
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from pipeline.piping import Bench
+from trunq.arrow.batch import unified
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import Check, Pipeline
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
-from trunq.pipeline.arrow import unified
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.engine import Engine, Staged
 from trunq.pipeline.run import Executor

@@ -19,7 +19,7 @@ import pytest
 
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context
 from trunq.pipeline.source.table import TableSource
 

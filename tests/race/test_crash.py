@@ -26,7 +26,8 @@ from calling import (
     refused,
     state,
 )
-from trunq import history, install
+from trunq import install
+from trunq.arrow import history
 from trunq.embedded import Embedded
 
 Connection = psycopg.Connection[Any]

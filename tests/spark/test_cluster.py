@@ -20,7 +20,7 @@ import pytest
 
 from spark.cluster import SOURCE, Cluster, cluster_in, program
 from trunq import Client
-from trunq.spark.fleet import Spread
+from trunq.worker.executor import Spread
 from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)

@@ -19,7 +19,7 @@ from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMiss
 from trunq.record import BatchMessage
 from trunq.spark.connection import Connection, Database, away
 from trunq.spark.errors import DatabaseAway
-from trunq.spark.source import fetch
+from trunq.spark.source import scan
 from trunq.spark.source.column import BY_NAME, COLUMNS, arrow_schema, choose
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import BatchReader, FilteringReader
@@ -155,9 +155,9 @@ def test_an_empty_queue_has_no_rows(queue: Queue) -> None:
 
 
 def test_few_rows_are_read_by_psycopg_and_many_by_adbc() -> None:
-    assert fetch.choose("auto", 100) is fetch.read_psycopg
-    assert fetch.choose("auto", 100_000) is fetch.read_adbc
-    assert fetch.choose("adbc", 1) is fetch.read_adbc
+    assert scan.choose("auto", 100) is scan.read_psycopg
+    assert scan.choose("auto", 100_000) is scan.read_adbc
+    assert scan.choose("adbc", 1) is scan.read_adbc
 
 
 @pytest.mark.parametrize(

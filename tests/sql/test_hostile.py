@@ -178,7 +178,7 @@ def test_what_runs_with_the_owners_rights_is_run_by_its_trigger_alone(
         " and p.pronamespace in ('trunq'::regnamespace, 'trunq_queue'::regnamespace)"
     )
     assert fetch(session, f"{privileged} and p.proname in ('_gate', '{queue}_put_off')") == 2
-    # And what roles of a queue execute (tests/sql/test_role.py): for whom grant_role names.
+    # And what roles of a queue execute (tests/sql/operate/test_role.py): for whom grant_role names.
     others = f"{privileged} and p.prorettype <> 'trigger'::regtype"
     verbs = "publish_unique|unique_many|lease|answer|extend|set_progress|next_batch|finish_batch"
     doors = "work|read|read_payload|administer"

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from calling import OUTDATED, answer, ask, call, drain, fetch, lease, publish, refused
 from conftest import Connect
 from trunq import SchemaMissing, install
-from trunq.cli.upgrade import plan
+from trunq.cli.operate.upgrade import plan
 from trunq.embedded import Embedded
 from trunq.errors import SchemaError
 from waiting import wait_until

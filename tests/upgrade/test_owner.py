@@ -14,11 +14,11 @@ import trunq
 from calling import OUTDATED, ask, fetch
 from conftest import Connect
 from trunq import Client, install
-from trunq.cli import uninstall, upgrade
+from trunq.cli.operate import uninstall, upgrade
 
 Connection = psycopg.Connection[Any]
 
-OPERATING = ("install.py", "cli/upgrade.py", "cli/uninstall.py")
+OPERATING = ("install.py", "cli/operate/upgrade.py", "cli/operate/uninstall.py")
 """What asks the database itself, and calls no functions of trunq for it."""
 
 NEARER = {

@@ -1,4 +1,4 @@
-"""Logical replication from one log into another: the recipe of docs/replication.md, and its parts."""
+"""Logical replication from one log into another: the recipe of docs/operate/replication.md, and its parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waiting import wait_until
 
 Connection = psycopg.Connection[Any]
 
-PAGE = Path(__file__).parents[2] / "docs" / "replication.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "replication.md"
 BLOCK = re.search(r"```sql elsewhere\n-- source\n(.*?)-- target\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 WHOLE_ROWS = (
@@ -156,7 +156,7 @@ def test_rows_with_transaction_ids_of_their_own_are_reported(
     assert lease(target, "orders", 5).messages == []
     ((warning, hint),) = warnings(target)
     assert f"message {lost} came with transaction id {txid}" in warning
-    assert "docs/replication.md" in hint
+    assert "docs/operate/replication.md" in hint
     target.execute(AGAIN[1].encode())
     assert [message.payload for message in lease(target, "orders", 5).messages] == [1]
 

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from typing import Any
 
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from serving import Queue, drain, running, said
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from trunq.wire.json import RawJson
 from trunq.worker.slot import TURN
 from waiting import async_wait_until

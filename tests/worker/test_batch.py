@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from serving import Queue, drain, running
+from trunq.client.message import Message, Reject, Retry
 from trunq.errors import InvalidArgument
-from trunq.message import Message, Reject, Retry
 from trunq.worker import Worker
 from waiting import async_wait_until
 

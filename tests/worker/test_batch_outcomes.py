@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from serving import Queue, drain, running, said, take_away
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from waiting import async_wait_until
 
 SOON = 0.1

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from serving import PATIENCE, Queue, drain, running
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from trunq.worker import Worker
 from waiting import async_wait_until
 

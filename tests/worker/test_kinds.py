@@ -13,7 +13,7 @@ import pytest
 
 from calling import come_back
 from serving import Queue, drain, running, take_away
-from trunq.message import Message, Retry
+from trunq.client.message import Message, Retry
 from trunq.wire.json import RawJson
 from trunq.worker import Worker
 from trunq.worker.limit import Limit

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from serving import PATIENCE, Queue, drain, running
-from trunq.message import Message
+from trunq.client.message import Message
 from waiting import async_wait_until
 
 SHORT = 0.05

@@ -13,7 +13,7 @@ from calling import new_names
 from conftest import Connect
 from serving import Queue, running
 from trunq import Client, InvalidSchedule
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
 from waiting import async_wait_until
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serving import Queue, drain, running, take_away
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker, run
 from waiting import async_wait_until
 

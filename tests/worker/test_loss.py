@@ -9,7 +9,7 @@ import pytest
 
 from serving import Queue, drain, running
 from trunq import MessagesLost, Worker
-from trunq.message import Message
+from trunq.client.message import Message
 from waiting import async_wait_until
 
 

@@ -12,9 +12,9 @@ from psycopg.conninfo import make_conninfo
 
 from copying import copied_server
 from serving import Queue
+from trunq.client.message import Message
 from trunq.embedded import Embedded
 from trunq.errors import InvalidArgument, QueueNotFound, SchemaMissing, SubscriptionNotFound, WrongMode
-from trunq.message import Message
 from trunq.worker import Worker
 from trunq.worker import run as policy
 from waiting import async_wait_until

@@ -11,7 +11,7 @@ import pytest
 
 import trunq
 from serving import Queue, running
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from trunq.worker import Worker, outcome, pulse
 from waiting import async_wait_until
 

@@ -10,8 +10,8 @@ import pytest
 
 from pooling import needs_pgbouncer, pooling
 from serving import Queue, drain
+from trunq.client.message import Message, Retry
 from trunq.embedded import Embedded
-from trunq.message import Message, Retry
 
 pytestmark = needs_pgbouncer
 

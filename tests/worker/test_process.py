@@ -22,7 +22,7 @@ import pytest
 
 import crunching
 from serving import Queue, running, said
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
 from waiting import async_wait_until, wait_until
 

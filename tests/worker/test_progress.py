@@ -19,8 +19,8 @@ from psycopg import AsyncConnection
 from calling import call
 from serving import PATIENCE, Queue, drain, running, take_away
 from trunq import InvalidArgument, LeaseLost, MessageTooLarge
-from trunq.message import Message, Reject, Retry
-from trunq.progress import Progress
+from trunq.client.message import Message, Reject, Retry
+from trunq.client.progress import Progress
 from trunq.wire.json import RawJson
 from trunq.worker.answer import Outbox
 from trunq.worker.lease import Lease

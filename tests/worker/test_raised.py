@@ -9,7 +9,7 @@ import pytest
 
 from serving import Queue, drain, running, said
 from trunq import Reject, Retry
-from trunq.message import Message
+from trunq.client.message import Message
 from waiting import async_wait_until
 
 COLOURS = pytest.mark.parametrize("colour", ["async", "sync", "async transaction", "sync transaction"])

@@ -13,10 +13,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from serving import Queue, running
+from trunq.client.message import Message
 from trunq.embedded import Embedded
-from trunq.message import Message
 from trunq.worker.answer import MOST_UNSENT
-from trunq.worker.fetch import LARGEST_LEASE, MOST_AHEAD
+from trunq.worker.leasing import LARGEST_LEASE, MOST_AHEAD
 from waiting import async_wait_until
 
 NEVER = 3600.0

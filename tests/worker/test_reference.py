@@ -13,7 +13,7 @@ import pytest
 
 from calling import ask, call
 from serving import Queue, drain, running
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from trunq.wire import reference
 from trunq.wire.json import RawJson
 from trunq.wire.reference import new_reference, with_reference
@@ -203,5 +203,5 @@ def test_the_chance_in_it_is_thirty_bits() -> None:
 
 
 def test_the_page_and_the_code_have_one_limit() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "work" / "errors.md").read_text()
     assert f"{reference.LONGEST_PUBLIC:,} characters" in page

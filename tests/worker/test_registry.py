@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
 from trunq.worker.registry import inspect_handler
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from serving import Queue, drain, said
-from trunq.message import Message, Retry
+from trunq.client.message import Message, Retry
 from waiting import wait_until
 
 LEAVE = (

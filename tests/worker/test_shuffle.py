@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from serving import Queue, drain, running
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
-from trunq.worker.fetch import Mixed
+from trunq.worker.leasing import Mixed
 from waiting import async_wait_until
 
 MESSAGES = 10_000

@@ -19,9 +19,9 @@ from psycopg import AsyncConnection
 
 from freezing import Proxy, freezing
 from serving import PATIENCE, Queue, running
+from trunq.client.message import Message
 from trunq.connection.silence import limit
 from trunq.leader import Leader
-from trunq.message import Message
 from waiting import async_wait_until, wait_until
 
 GRACE = 12.0

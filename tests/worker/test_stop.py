@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from serving import PATIENCE, Queue, drain, running
-from trunq.message import Message, Retry
+from trunq.client.message import Message, Retry
 from waiting import async_wait_until, wait_until
 
 PROGRAM = """

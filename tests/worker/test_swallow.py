@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from serving import PATIENCE, Queue, running, take_away
-from trunq.message import Message
+from trunq.client.message import Message
 from waiting import async_wait_until, wait_until
 
 
@@ -101,7 +101,7 @@ async def test_a_slot_whose_handlers_always_hang_is_said_to_be_lost(
 
 PROGRAM = """
 import asyncio, os, sys, threading, time
-from trunq import signals
+from trunq.process import signals
 from trunq.worker import Worker, run
 # The grace alone bounds the end.
 signals._STUBBORN = run._STUBBORN = 600
@@ -294,7 +294,7 @@ async def test_run_in_a_running_loop_says_what_to_do(queue: Queue) -> None:
 
 
 async def test_a_retry_that_is_no_length_of_time_fails_its_message_alone(queue: Queue) -> None:
-    from trunq.message import Retry  # noqa: PLC0415
+    from trunq.client.message import Retry  # noqa: PLC0415
 
     queue.policy(max_attempts=1)
     queue.publish(payload=["nan", "inf", "-1", "1e300"])

@@ -11,8 +11,8 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from serving import PATIENCE, Queue, running
+from trunq.client.message import Message
 from trunq.errors import InvalidArgument
-from trunq.message import Message
 from trunq.worker import Worker
 from waiting import async_wait_until
 

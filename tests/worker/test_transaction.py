@@ -13,7 +13,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from serving import Queue, drain, running
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from waiting import async_wait_until, wait_until
 
 Register = Callable[..., None]

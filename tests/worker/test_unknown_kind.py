@@ -9,7 +9,7 @@ import pytest
 
 from calling import come_back
 from serving import PATIENCE, Queue, drain, running
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
 from waiting import async_wait_until
 

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from serving import Queue, running
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker import Worker
-from trunq.worker.fetch import LONGEST_APART, LOOKS_APART
+from trunq.worker.leasing import LONGEST_APART, LOOKS_APART
 from waiting import async_wait_until
 
 NEVER = 3600.0

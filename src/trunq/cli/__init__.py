@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> None:
     try:
         from trunq.cli.command import app
-        from trunq.cli.failure import Interrupted, explain
-        from trunq.cli.output import complain, err
+        from trunq.cli.ground.failure import Interrupted, explain
+        from trunq.cli.ground.output import complain, err
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from trunq.cli.failure import Mistake, explain
-from trunq.rank import Ranks
+from trunq.cli.ground.failure import Mistake, explain
+from trunq.leader.rank import Ranks
 from trunq.schedule import Schedule
 from trunq.worker import Worker
 

@@ -14,30 +14,14 @@ from typing import Annotated
 import typer
 import typer.rich_utils
 
-from trunq.cli import (
-    archive,
-    capture,
-    db,
-    dead,
-    group,
-    lane,
-    leader,
-    memo,
-    message,
-    mover,
-    option,
-    pipeline,
-    publish,
-    queue,
-    role,
-    schedule,
-    statistics,
-    status,
-    subscription,
-    taker,
-    webhook,
-    worker,
-)
+from trunq.cli.ground import option
+from trunq.cli.keep import archive, statistics, taker
+from trunq.cli.lanes import lane
+from trunq.cli.log import capture, publish, schedule, webhook
+from trunq.cli.operate import db, leader, queue, role, status, subscription
+from trunq.cli.pipeline import pipeline
+from trunq.cli.stream import group, mover
+from trunq.cli.work import dead, memo, message, worker
 
 if os.environ.get("NO_COLOR"):
     typer.rich_utils.COLOR_SYSTEM = None

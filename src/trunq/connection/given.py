@@ -1,6 +1,6 @@
 """What a caller gives as `connection=`: a psycopg connection of the right colour, opened in this process.
 
-Or one of another library that `trunq.bridge` knows; COPY and pipelines are psycopg's alone.
+Or one of another library that `trunq.connection.bridge` knows; COPY and pipelines are psycopg's alone.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _way(given: object, wanted: type[Any]) -> str:
         return _OF_CLIENT if wants_async else f"{_BELOW} session.connection().connection.driver_connection"
     if library == "sqlalchemy":
         return "give a Session or a Connection: with engine.connect() as connection"
-    return "docs/frameworks.md shows what else it takes: connections of SQLAlchemy and Django"
+    return "docs/client/frameworks.md shows what else it takes: connections of SQLAlchemy and Django"
 
 
 _OTHER_DRIVERS: Final = {"psycopg2", "asyncpg", "pg8000", "aiopg"}

@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
 from trunq import worker
-from trunq.bridge.django import Database, tidied
+from trunq.connection.bridge.django import Database, tidied
 from trunq.errors import InvalidArgument
 
 

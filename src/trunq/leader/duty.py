@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from trunq.call import Call
 from trunq.record import Duty
+from trunq.wire.call import Call
 
 LIST: Final = Call("list_duties", {}, Duty._fields)
 

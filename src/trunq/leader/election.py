@@ -18,18 +18,18 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq._async.execute import execute, value
-from trunq.call import Call
+from trunq.connection._async.execute import execute, value
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import AsyncHurry, first_line
 from trunq.connection.outage import Outage
 from trunq.errors import translated
 from trunq.leader.duty import LINES, LIST
 from trunq.leader.line import Line, Pair, Performed, settings
-from trunq.rank import Ranker, Ranks
+from trunq.leader.rank import Ranker, Ranks
+from trunq.process.signals import run_with_signals
 from trunq.record import Duty
-from trunq.signals import run_with_signals
 from trunq.wire.array import integer_array, text_array
+from trunq.wire.call import Call
 from trunq.wire.name import own_name
 
 log = logging.getLogger("trunq.leader")

@@ -16,14 +16,14 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq._async.execute import execute
-from trunq.call import Call
+from trunq.connection._async.execute import execute
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import AsyncHurry, first_line
 from trunq.connection.outage import Outage, Said
 from trunq.leader.duty import FIRE, QUICK, call, pause
 from trunq.leader.schedule import Schedules
 from trunq.record import Duty
+from trunq.wire.call import Call
 
 log = logging.getLogger("trunq.leader")
 

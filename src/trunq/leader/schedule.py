@@ -15,14 +15,14 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection, Notify
 
-from trunq._async.execute import execute, value
-from trunq._async.schedule import fill, list_fillable
-from trunq.call import Call
+from trunq.client._async.log.schedule import fill, list_fillable
+from trunq.connection._async.execute import execute, value
 from trunq.connection._async.link import AsyncLink
 from trunq.connection._async.listener import AsyncListener
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidSchedule
 from trunq.schedule import due_times
+from trunq.wire.call import Call
 
 log = logging.getLogger("trunq.leader")
 

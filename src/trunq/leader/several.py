@@ -18,8 +18,8 @@ from trunq.connection.backoff import async_retrying, first_line
 from trunq.connection.outage import Said
 from trunq.errors import TrunqError
 from trunq.leader.election import Leader
-from trunq.rank import Ranks
-from trunq.signals import run_with_signals
+from trunq.leader.rank import Ranks
+from trunq.process.signals import run_with_signals
 from trunq.wire.name import own_name
 
 log = logging.getLogger("trunq.leader")

@@ -1,13 +1,14 @@
 """Pipelines: rows moved from Postgres, files and functions into a table or a queue, each of them once.
 
 `Pipeline` is data; `trunq pipeline create` puts it into the database, a message of the queue `pipelines` runs
-it, and `trunq.pipeline.runner` is the worker of that queue. docs/pipelines.md tells the rest.
+it, and `trunq.pipeline.runner` is the worker of that queue. docs/pipeline/pipelines.md tells the rest.
 """
 
 from __future__ import annotations
 
-from trunq.pipeline.api import HttpSink, HttpSource
-from trunq.pipeline.model import (
+from trunq.pipeline.definition.api import HttpSink, HttpSource
+from trunq.pipeline.definition.check import Check
+from trunq.pipeline.definition.pipeline import (
     DeltaSink,
     FileSource,
     FunctionSource,
@@ -20,8 +21,7 @@ from trunq.pipeline.model import (
     TableSource,
     load,
 )
-from trunq.pipeline.trigger import Trigger
-from trunq.pipeline.work.model import Check
+from trunq.pipeline.definition.trigger import Trigger
 
 __all__ = [
     "Check",

@@ -1,4 +1,4 @@
-"""What the database knows of a run, by the functions of sql/functions/run.sql; each call is a transaction."""
+"""What the database knows of a run, by the functions of pipeline/run.sql; each call is a transaction."""
 
 from __future__ import annotations
 

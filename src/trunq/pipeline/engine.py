@@ -13,13 +13,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import EngineDied, Wait
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.sink import Sink
+from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 
 if TYPE_CHECKING:
@@ -37,18 +36,6 @@ _GROUP: Final = (
     "spark.job.interruptOnCancel",
     "spark.scheduler.pool",
 )
-
-
-@dataclass(slots=True)
-class Staged:
-    """What an attempt has staged."""
-
-    parts: list[str]
-    """What the sink is to take."""
-    rows: int
-    bad: int = 0
-    kept: list[str] = field(default_factory=list)
-    """Further parts, of the quarantine alone."""
 
 
 def group_of(run: Run) -> str:

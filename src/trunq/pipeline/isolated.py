@@ -19,17 +19,15 @@ import threading
 from dataclasses import asdict
 from time import monotonic
 from typing import Any, Final
-from uuid import UUID
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.errors import RunCrashed, RunFailed, RunOver
-from trunq.worker.child import die_with
 
 _LOOK: Final = 0.5
 _LENIENT: Final = 1.5
 """Seconds in which a run that was cancelled may end by itself."""
-_COMMAND: Final = "from trunq.pipeline.isolated import main; main()"
+_COMMAND: Final = "from trunq.pipeline.child import main; main()"
 
 
 class Isolation:
@@ -134,35 +132,3 @@ class _Process:
         self._popen.wait()
         os.close(self._answer)
         os.close(self._leash)
-
-
-def main() -> None:
-    """Execute one message, and say what became of it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    die_with(int(sys.argv[1]))
-    answer = int(sys.argv[2])
-    # Whatever it starts does not keep the pipe open.
-    os.set_inheritable(answer, False)
-    work = json.loads(sys.stdin.buffer.read())
-    said: dict[str, Any]
-    try:
-        said = {"done": _execute(work["dsn"], work["asked"])}
-    except Exception as error:
-        said = {"failed": f"{type(error).__name__}: {error}"}
-    with open(answer, "wb") as pipe:
-        pipe.write(json.dumps(said, default=str).encode())
-
-
-def _execute(dsn: str, told: dict[str, Any]) -> dict[str, Any]:
-    from trunq import Client  # noqa: PLC0415
-    from trunq.pipeline.run import Executor  # noqa: PLC0415  # it imports this module
-
-    chain = told.pop("chain")
-    asked = Asked(**told, chain=None if chain is None else UUID(chain))
-    with Client(dsn, max_connections=3) as client:
-        executor = Executor(client, dsn)
-        try:
-            return executor.execute(asked)
-        finally:
-            executor.engine.close()

@@ -11,8 +11,8 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from trunq.errors import TrunqError
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import Wait
-from trunq.pipeline.model import Pipeline
 
 
 class Failed(TrunqError):

@@ -15,9 +15,9 @@ import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.api import Calling
+from trunq.pipeline.definition.api import Calling
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import ApiFailed, Wait
-from trunq.pipeline.model import Pipeline
 from trunq.pipeline.redact import redact
 
 ATTEMPTS: Final = 8

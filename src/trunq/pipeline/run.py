@@ -3,7 +3,7 @@ nothing.
 
 The order is all: the slice is fixed before anything is read; the attempt with the state after it is written
 down before the sink commits; the sink commits data and mark in one step; the run ends with the attempt that
-the sink's mark names. sql/functions/run.sql has the other half.
+the sink's mark names. sql/functions/pipeline/run.sql has the other half.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, Final
 import pyarrow as pa
 
 from trunq import Client
+from trunq.arrow.batch import batches_of, like
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
-from trunq.pipeline.arrow import batches_of, like
 from trunq.pipeline.control import Asked, Control, Run
-from trunq.pipeline.engine import Engine, Staged
+from trunq.pipeline.definition.pipeline import Pipeline, read_definition
+from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import RunCancelled, RunOver, TooManyBad, Wait
 from trunq.pipeline.isolated import Isolation
-from trunq.pipeline.model import Pipeline, read_definition
+from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
-from trunq.pipeline.sink import Mark, Sink
+from trunq.pipeline.sink import Mark, Sink, Staged
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.function import find_function, wants_context
-from trunq.pipeline.watch import Watch
 
 _TELL: Final = ("number", "backfill", "outcome", "rows_in", "rows_out", "rows_bad", "chain")
 
@@ -216,7 +216,7 @@ class Executor:
         self, pipeline: Pipeline, run: Run, holder: int, lost: threading.Event
     ) -> Iterator[Callable[[], None]]:
         """Says each second how far the run is; what it yields raises when the run is to stop."""
-        watch = Watch(self.control, self.engine if pipeline.needs_spark else None, run, holder, lost)
+        watch = Monitor(self.control, self.engine if pipeline.needs_spark else None, run, holder, lost)
         watch.start()
         try:
             yield watch.check

@@ -15,16 +15,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from trunq import Client, Message
+from trunq.client.message import Reject
 from trunq.connection.address import address
 from trunq.errors import InvalidPipeline, PipelineNotFound, TrunqError
-from trunq.message import Reject
 from trunq.pipeline.control import Asked
 from trunq.pipeline.errors import RunCrashed, RunFailed, RunOver, Wait
 from trunq.pipeline.isolated import Isolation
-from trunq.pipeline.lookout import Lookout
 from trunq.pipeline.run import Executor
+from trunq.pipeline.triggering import Triggers
+from trunq.process.thread import Thread
 from trunq.record import MessageState
-from trunq.thread import Thread
 from trunq.wire.scalar import seconds
 from trunq.word import OPEN
 from trunq.worker import Worker
@@ -76,7 +76,7 @@ class Runner(Worker):
         self._is_stopped = False
         self._gives_up = False
         self._timers: list[threading.Timer] = []
-        self._lookout: Lookout | None = None
+        self._triggers: Triggers | None = None
         self.handler("*", transaction=False)(self._handle)
 
     async def run_async(self) -> None:
@@ -124,16 +124,16 @@ class Runner(Worker):
         if any(map(_needs_our_session, definitions)):
             log.info("starting Spark")
             executor.engine.warm()
-        self._lookout = Lookout(executor.dsn, executor.control)
-        self._lookout.start()
+        self._triggers = Triggers(executor.dsn, executor.control)
+        self._triggers.start()
 
     def _end(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers = []
-        if self._lookout is not None:
-            self._lookout.stop()
-            self._lookout = None
+        if self._triggers is not None:
+            self._triggers.stop()
+            self._triggers = None
         with self._opening:
             executor, self._executor = self._executor, None
         if executor is not None:

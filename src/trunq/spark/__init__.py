@@ -48,13 +48,13 @@ from trunq.spark.sink.table import write_table
 from trunq.spark.source.position import finish, settle
 
 if TYPE_CHECKING:
-    from trunq.spark.fleet import Spread, spread
     from trunq.spark.lake.delta import compact, read_delta, vacuum
     from trunq.spark.statistic import Statistics, attempts, statistics
+    from trunq.worker.executor import Spread, spread
 
 _LATE = {
     **dict.fromkeys(("compact", "read_delta", "vacuum"), "trunq.spark.lake.delta"),
-    **dict.fromkeys(("Spread", "spread"), "trunq.spark.fleet"),
+    **dict.fromkeys(("Spread", "spread"), "trunq.worker.executor"),
     **dict.fromkeys(("Statistics", "attempts", "statistics"), "trunq.spark.statistic"),
 }
 

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from trunq.connection._sync.link import Link
-from trunq.connection._sync.session import open_lent
+from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line, is_retryable
 from trunq.errors import translate

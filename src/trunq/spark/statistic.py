@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from trunq import history
-from trunq._sync.client import Client
+from trunq.arrow import history
+from trunq.client._sync.client import Client
 from trunq.errors import InvalidArgument
 from trunq.spark.launch.session import session as start_session
 

@@ -2,7 +2,7 @@
 
 It checks the signature and publishes, and does nothing else: so it is up when workers and Spark are not.
 `app` is an ASGI application, for a server of its own (`trunq webhook serve`) or as a part of yours.
-docs/webhooks.md tells the rest.
+docs/log/webhooks.md tells the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from trunq._async import AsyncClient
+from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, MessageTooLarge, QueueClosed, QueueFull, QueueNotFound, TrunqError
 from trunq.record import Webhook

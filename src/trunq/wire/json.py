@@ -2,7 +2,7 @@
 
 What `json` itself writes (dict, list, tuple, str, int, float, bool, None) is written by it. All else is
 turned into those by pydantic-core, which knows datetime, Decimal, UUID, Enum, dataclasses, pydantic models
-and more: docs/payloads.md says what each becomes.
+and more: docs/log/payloads.md says what each becomes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An error as it is kept: the internal text, and in its last line a reference and the public text.
 
-sql/functions/reference.sql reads that line, and says why it is as it is.
+sql/functions/work/reference.sql reads that line, and says why it is as it is.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader
 
 from trunq.errors import InvalidArgument
-from trunq.wire import span
+from trunq.wire import duration
 
 Interval = timedelta | float | str
 """A length of time: a timedelta, seconds, or text that says it as Postgres would read it: "10 minutes"."""
@@ -48,9 +48,9 @@ def interval(name: str, value: Interval | None) -> timedelta | None:
         return value
     if isinstance(value, str):
         try:
-            return span.read(value)
+            return duration.read(value)
         except ValueError:
-            raise InvalidArgument(f"{name} is no length of time: {value!r}", span.HOW) from None
+            raise InvalidArgument(f"{name} is no length of time: {value!r}", duration.HOW) from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(
             f"{name} is a timedelta, a number of seconds or text such as '10 minutes',"

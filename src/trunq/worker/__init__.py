@@ -45,12 +45,12 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, overload
 
-from trunq.bridge.transaction import Library
 from trunq.connection.address import address
+from trunq.connection.bridge.transaction import Library
 from trunq.errors import InvalidArgument, translated
-from trunq.rank import Ranks
+from trunq.leader.rank import Ranks
+from trunq.process.signals import run_with_signals
 from trunq.schedule import Schedule
-from trunq.signals import run_with_signals
 from trunq.wire.habit import WorkerHabits, mark
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, Label, label, seconds
@@ -434,7 +434,7 @@ def _library(engine: Any) -> Library | None:
         return engine
     if type(engine).__module__.partition(".")[0] != "sqlalchemy":
         raise TypeError(f"engine is one of SQLAlchemy, or a sessionmaker, not {type(engine).__name__}")
-    from trunq.bridge.sqlalchemy import Sessions  # noqa: PLC0415
+    from trunq.connection.bridge.sqlalchemy import Sessions  # noqa: PLC0415
 
     return Sessions(engine)
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq._async.execute import value
-from trunq.call import Call
+from trunq.client.message import Message, Reject, Retry
+from trunq.connection._async.execute import value
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import first_line
 from trunq.errors import LeaseLost, translate
-from trunq.message import Message, Reject, Retry
 from trunq.record import Fate
+from trunq.wire.call import Call
 from trunq.wire.reference import new_reference
 from trunq.worker.group import Group, clean, extension_of, groups_of, referred, retry_of, seconds
 from trunq.worker.lease import Lease, PutOff, Rejected, Released, Retried, Statistics, refuse

@@ -19,7 +19,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any, Final
 
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from trunq.wire.reference import new_reference
 from trunq.worker.batched import Batching
 from trunq.worker.group import Group, answered, referred, seconds

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Final, NamedTuple
 
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from trunq.worker.incoming import Answered, Incoming, Wanted
 
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 import psycopg
 from psycopg import Notify
 
-from trunq._async.execute import value
-from trunq.call import Call
+from trunq.connection._async.execute import value
 from trunq.connection._async.link import AsyncLink
 from trunq.connection._async.listener import AsyncListener
 from trunq.connection.backoff import async_retrying, first_line, is_away
+from trunq.wire.call import Call
 from trunq.wire.scalar import ids_told
 from trunq.worker.lease import Source
 

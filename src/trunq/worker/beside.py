@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from trunq.thread import Thread
+from trunq.process.thread import Thread
 from trunq.worker.deadline import late, raise_late
 from trunq.worker.work import Committed, Work
 

@@ -27,8 +27,8 @@ from multiprocessing import spawn
 from time import monotonic
 from typing import Any, Final, cast
 
+from trunq.client.message import Message, Reject, Retry, Runner
 from trunq.errors import InvalidArgument
-from trunq.message import Message, Reject, Retry, Runner
 from trunq.worker.result import encode, raised_answer, shortened, text_of, with_causes
 
 LENGTH: Final = struct.Struct("!Q")

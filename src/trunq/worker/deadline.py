@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunq.message import Reject
+from trunq.client.message import Reject
 from trunq.worker.result import describe
 from trunq.worker.work import AckRefused
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Final
 
-from trunq import signals
+from trunq.process import signals
 from trunq.worker.parts import STUBBORN
 
 _FOR_HANDLERS: Final = 0.8

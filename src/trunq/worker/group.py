@@ -11,9 +11,8 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 
-from trunq._async.execute import send
-from trunq.call import Call
-from trunq.message import Retry
+from trunq.client.message import Retry
+from trunq.connection._async.execute import send
 from trunq.record import Extension, Fate
 from trunq.wire import scalar
 from trunq.wire.array import (
@@ -23,6 +22,7 @@ from trunq.wire.array import (
     real_array,
     text_array,
 )
+from trunq.wire.call import Call
 from trunq.wire.reference import LONGEST, with_reference
 from trunq.worker.lease import Acked, Lease, PutOff, Rejected, Released, Retried
 from trunq.worker.policy import Policy

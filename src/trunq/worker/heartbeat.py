@@ -10,8 +10,8 @@ from typing import Final
 
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
-from trunq.worker.fetch import Ahead
 from trunq.worker.lease import Lease, Source, Statistics
+from trunq.worker.leasing import Ahead
 from trunq.worker.slot import Slot
 
 _BEATS: Final = 8

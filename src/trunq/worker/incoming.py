@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Literal
 
-from trunq.message import Message, Reject, Retry
-from trunq.payload import PayloadType, Unfit, require_plain
+from trunq.client.message import Message, Reject, Retry
+from trunq.client.payload import PayloadType, Unfit, require_plain
 
 VERSION = "version"
 """The header that says which version of its kind a payload is; 1 where there is none."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from trunq.client.message import Message
 from trunq.errors import LeaseLost
-from trunq.message import Message
 from trunq.worker.outcome import Note
 from trunq.worker.policy import Policy
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import psycopg
 
+from trunq.client.message import Message, Reject, Retry
+from trunq.client.progress import Progress
 from trunq.connection.given import require_connection
 from trunq.errors import InvalidArgument
-from trunq.message import Message, Reject, Retry
-from trunq.progress import Progress
 from trunq.wire.json import headers_bytes, json_bytes
 from trunq.wire.scalar import Label, content, label
 from trunq.worker.registry import Handler, Registry

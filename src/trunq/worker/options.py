@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from trunq.errors import InvalidArgument
-from trunq.rank import Ranks
+from trunq.leader.rank import Ranks
 from trunq.worker.registry import Registry
 
 _OF_LEADER: Final = 3

@@ -14,8 +14,8 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
+from trunq.client.message import Message
 from trunq.display import interval
-from trunq.message import Message
 from trunq.worker.result import headline, is_short, last_line_of, traceback_of, users_frames
 
 log = logging.getLogger("trunq.worker")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, get_args
 
+from trunq.client.message import Message
 from trunq.errors import InvalidArgument
-from trunq.message import Message
 from trunq.wire.scalar import Interval, interval
 from trunq.word import Backoff
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq._async.execute import execute, value
-from trunq.call import Call
+from trunq.connection._async.execute import execute, value
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
 from trunq.wire.array import text_array
+from trunq.wire.call import Call
 from trunq.worker.lease import Source
 from trunq.worker.options import Options
 

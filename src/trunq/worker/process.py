@@ -22,7 +22,7 @@ from functools import partial
 from multiprocessing import spawn
 from typing import Any, Final
 
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.wire.json import RawJson
 from trunq.worker import child
 from trunq.worker.child import Setup, Work

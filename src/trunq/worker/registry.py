@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
-from trunq.bridge.transaction import Library
+from trunq.connection.bridge.transaction import Library
 from trunq.worker.batched import Batching, batched
 from trunq.worker.incoming import MESSAGE, Incoming, Upcast, Wanted, wanted, wanted_each
 from trunq.worker.policy import Policy

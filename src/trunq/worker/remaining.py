@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection
 
-from trunq._async.execute import execute, value
-from trunq.call import Call
+from trunq.connection._async.execute import execute, value
 from trunq.wire.array import text_array
+from trunq.wire.call import Call
 from trunq.worker.lease import Source, Statistics
 from trunq.worker.registry import Registry
 

@@ -16,10 +16,10 @@ from typing import Final
 
 import psycopg
 
-from trunq.call import Call, unreadable
+from trunq.client.message import Message
+from trunq.client.progress import Progress
 from trunq.errors import Diagnosis, InvalidArgument, LeaseLost, translate
-from trunq.message import Message
-from trunq.progress import Progress
+from trunq.wire.call import Call, unreadable
 from trunq.worker.group import Group
 from trunq.worker.lease import Lease
 

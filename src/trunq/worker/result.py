@@ -6,8 +6,8 @@ import traceback
 from types import TracebackType
 from typing import Any, Final
 
+from trunq.client.message import Reject, Retry
 from trunq.errors import InvalidArgument
-from trunq.message import Reject, Retry
 from trunq.wire.json import json_bytes
 
 LARGEST: Final = 16_777_216

@@ -10,19 +10,20 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq._async.connection import check_schema
+from trunq.client._async.database import check_schema
+from trunq.client.message import Reject
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.outage import Outage
 from trunq.leader import Leader
-from trunq.message import Reject
-from trunq.rank import Ranker
+from trunq.leader.rank import Ranker
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.bell import Bell
-from trunq.worker.fetch import Fetcher
+from trunq.worker.cleaning import EVERY, WATCH
 from trunq.worker.grace import Grace
 from trunq.worker.heartbeat import Heartbeat
 from trunq.worker.lease import Lease, Source, Statistics
+from trunq.worker.leasing import Fetcher
 from trunq.worker.options import Options, connections
 from trunq.worker.outcome import Outcomes
 from trunq.worker.parts import Parts, wait_all
@@ -30,7 +31,6 @@ from trunq.worker.presence import Presence
 from trunq.worker.pulse import Pulse
 from trunq.worker.registry import Registry
 from trunq.worker.remaining import Remaining
-from trunq.worker.session import EVERY, WATCH
 from trunq.worker.settle import NoHandler, Settlement
 from trunq.worker.slot import Slot
 from trunq.worker.transaction import Transactions

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from time import monotonic
 
+from trunq.client.message import Message
+from trunq.client.progress import Progress
 from trunq.errors import InvalidArgument
-from trunq.message import Message
-from trunq.progress import Progress
-from trunq.thread import wait_for
+from trunq.process.thread import wait_for
 from trunq.worker.answer import Outbox
 from trunq.worker.lease import Lease
 from trunq.worker.report import Reports

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from trunq.message import Message, Reject, Retry
+from trunq.client.message import Message, Reject, Retry
 from trunq.worker.answer import Outbox
 from trunq.worker.batch import Batch, failed
 from trunq.worker.deadline import CalledOff, TimedOut

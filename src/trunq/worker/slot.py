@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Any, Final
 
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.worker.answer import Outbox
 from trunq.worker.backlog import Backlog
 from trunq.worker.batch import Batch

@@ -28,25 +28,23 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
 
-from trunq._async.connection import require_open
-from trunq._async.execute import execute
-from trunq._async.pool import AsyncPool, open_pool
-from trunq._sync.connection import require_open as require_open_sync
-from trunq._sync.execute import execute as execute_sync
-from trunq._sync.pool import Pool
-from trunq._sync.pool import open_pool as open_sync_pool
-from trunq.bridge import Rows
-from trunq.bridge.transaction import AsyncTransaction, Library, Transaction
-from trunq.call import Call
+from trunq.client._async.database import require_open
+from trunq.client._sync.database import require_open as require_open_sync
+from trunq.client.message import Message, Reject, Retry
+from trunq.connection._async.execute import execute
+from trunq.connection._async.pool import AsyncPool, open_pool
+from trunq.connection._sync.execute import execute as execute_sync
+from trunq.connection._sync.pool import Pool
+from trunq.connection._sync.pool import open_pool as open_sync_pool
 from trunq.connection.address import complete
 from trunq.connection.backoff import first_line
+from trunq.connection.bridge import Rows
+from trunq.connection.bridge.transaction import AsyncTransaction, Library, Transaction
 from trunq.connection.silence import lend, lent
 from trunq.errors import LeaseLost, translate
-from trunq.message import Message, Reject, Retry
 from trunq.record import Fate
-from trunq.worker.group import Group, with_commit
-from trunq.worker.registry import Handler
-from trunq.worker.session import (
+from trunq.wire.call import Call
+from trunq.worker.cleaning import (
     EVERY,
     WATCH,
     AsyncSession,
@@ -57,6 +55,8 @@ from trunq.worker.session import (
     has_pipeline,
     renew,
 )
+from trunq.worker.group import Group, with_commit
+from trunq.worker.registry import Handler
 from trunq.worker.work import AckRefused, Committed, Work
 
 log = logging.getLogger("trunq.worker")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from trunq.message import Message
+from trunq.client.message import Message
 from trunq.record import Fate
 from trunq.worker.group import Group, ack_of_one
 from trunq.worker.lease import Lease

@@ -58,7 +58,7 @@ async def test_what_leads_to_a_connection_is_refused_with_the_way_to_it(
     await refused(client, connection.cursor(), r"cursor\.connection")
     await refused(client, AsyncConnectionPool(database, open=False), r"pool\.connection\(\)")
     await refused(client, database, r"Client\(address\)")
-    await refused(client, object(), r"docs/frameworks\.md")
+    await refused(client, object(), r"docs/client/frameworks\.md")
 
 
 async def test_a_database_that_is_neither_address_nor_pool_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What payloads, headers and results become, as docs/payloads.md says it."""
+"""What payloads, headers and results become, as docs/log/payloads.md says it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trunq import AsyncClient, InvalidArgument
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
-PAGE = Path(__file__).parents[3] / "docs" / "payloads.md"
+PAGE = Path(__file__).parents[3] / "docs" / "log" / "payloads.md"
 
 
 class Color(Enum):

@@ -58,7 +58,7 @@ def test_what_leads_to_a_connection_is_refused_with_the_way_to_it(database: str,
     refused(client, connection.cursor(), r"cursor\.connection")
     refused(client, ConnectionPool(database, open=False), r"pool\.connection\(\)")
     refused(client, database, r"Client\(address\)")
-    refused(client, object(), r"docs/frameworks\.md")
+    refused(client, object(), r"docs/client/frameworks\.md")
 
 
 def test_a_database_that_is_neither_address_nor_pool_is_refused() -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 
-from trunq.connection._async.session import open_connection, open_lent
+from trunq.connection._async.opening import open_connection, open_lent
 from trunq.connection._async.watched import AsyncWatched
 from trunq.connection.address import complete
 from trunq.connection.backoff import AsyncHurry, async_retrying, first_line, is_away

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import Connection
 
-from trunq.connection._sync.session import open_connection, open_lent
+from trunq.connection._sync.opening import open_connection, open_lent
 from trunq.connection._sync.watched import Watched
 from trunq.connection.address import complete
 from trunq.connection.backoff import Hurry, first_line, is_away, retrying

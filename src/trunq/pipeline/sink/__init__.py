@@ -8,14 +8,26 @@ alone decides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final, Protocol
 
 import pyarrow as pa
 
 from trunq.pipeline.control import Run
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
+
+
+@dataclass(slots=True)
+class Staged:
+    """What an attempt has staged."""
+
+    parts: list[str]
+    """What the sink is to take."""
+    rows: int
+    bad: int = 0
+    kept: list[str] = field(default_factory=list)
+    """Further parts, of the quarantine alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
+from trunq.arrow.batch import for_lake
 from trunq.arrow.delta import (
     added,
     again,
@@ -25,11 +26,10 @@ from trunq.arrow.delta import (
 )
 from trunq.arrow.parquet import DataFile
 from trunq.errors import InvalidArgument, InvalidPipeline
-from trunq.pipeline.arrow import for_lake
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.pipeline import DeltaSink as Model
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import Outrun
-from trunq.pipeline.model import DeltaSink as Model
-from trunq.pipeline.model import Pipeline
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.directory import StageDirectory, read, told
 from trunq.pipeline.sink.lake import move_in, removed, sync_log, write_listed

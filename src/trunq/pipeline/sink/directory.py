@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from trunq.arrow import delta
+from trunq.arrow.batch import for_lake
 from trunq.arrow.parquet import DataFile, write_files
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.arrow import for_lake
 from trunq.pipeline.control import Run
 from trunq.pipeline.errors import SinkUnwritable, StageLost
 from trunq.pipeline.sink import checked

@@ -22,10 +22,10 @@ from trunq.arrow import mark
 from trunq.arrow.catalog import Connection, is_there
 from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
-from trunq.pipeline.api import HttpSink as Model
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.api import HttpSink as Model
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import RunCancelled, RunOver
-from trunq.pipeline.model import Pipeline
 from trunq.pipeline.request import Api
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 

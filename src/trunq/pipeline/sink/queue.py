@@ -12,8 +12,8 @@ from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.model import QueueSink as Model
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.pipeline import QueueSink as Model
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 
 _STAGED = pa.schema([("key", pa.string()), ("payload", pa.string())])

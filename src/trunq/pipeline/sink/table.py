@@ -22,15 +22,15 @@ from trunq.arrow.copy import copy_adbc, tagged
 from trunq.arrow.reader import set_local
 from trunq.arrow.statement import PART, Target, empty, take
 from trunq.arrow.value import for_stage, staged_type
-from trunq.connection._sync.session import open_lent
+from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.pipeline import TableSink as Model
 from trunq.pipeline.errors import StageLost
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.model import TableSink as Model
 from trunq.pipeline.sink import Mark, checked
-from trunq.pipeline.sink.told import told_by_postgres
+from trunq.pipeline.sink.unwritable import named_by_postgres
 
 _WRITING: Final = {"intervalstyle": "postgres", "lc_monetary": "C"}
 """Settings under which text is cast that was read under `reader.READING`; on the others of these it does not
@@ -120,7 +120,7 @@ class PostgresSink:
     def _told(self) -> AbstractContextManager[None]:
         sink = self._pipeline.sink
         target = getattr(sink, "table", None) or f"queue {getattr(sink, 'queue', '')}"
-        return told_by_postgres(self._pipeline.name, str(target))
+        return named_by_postgres(self._pipeline.name, str(target))
 
     def _require_all(self, connection: Connection, run: Run, parts: list[str], rows: int) -> None:
         there = stage.count(connection, mark.SCHEMA, _name(run), parts)

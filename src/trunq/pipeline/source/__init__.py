@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
 
 State = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Context:
         """Keep rows (dicts, or an Arrow table or batch) in the quarantine for these reasons, not in the
         sink.
         """
-        from trunq.pipeline.arrow import plain_rows  # noqa: PLC0415
+        from trunq.arrow.batch import plain_rows  # noqa: PLC0415
 
         if not reasons:
             raise InvalidPipeline(

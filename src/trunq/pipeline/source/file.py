@@ -17,12 +17,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from trunq.arrow.batch import unified
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.arrow import unified
 from trunq.pipeline.control import Control
-from trunq.pipeline.model import FileSource as Model
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.part import directory_of
+from trunq.pipeline.definition.part import directory_of
+from trunq.pipeline.definition.pipeline import FileSource as Model
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.typed import read_types, typed
 

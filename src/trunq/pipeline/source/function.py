@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from trunq.arrow.batch import batches_of
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.arrow import batches_of
 from trunq.pipeline.control import Control
-from trunq.pipeline.model import FunctionSource as Model
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import FunctionSource as Model
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context, Plan, Source, State
 
 

@@ -1,7 +1,7 @@
 """The history of a queue of trunq: an attempt a row, in the order of its leases.
 
 The state says of each subscription up to which lease its attempts are taken, and which were still open. The
-queue keeps them until a run that has them has ended: the pipeline is a taker of it (trunq/history.py).
+queue keeps them until a run that has them has ended: the pipeline is a taker of it (trunq/arrow/history.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from trunq import Client, history
+from trunq import Client
+from trunq.arrow import history
 from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
-from trunq.pipeline.model import HistorySource as Model
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import HistorySource as Model
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context, Plan, Source, State
 
 

@@ -19,10 +19,10 @@ import httpx
 import pyarrow as pa
 
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.api import HttpSource as Model
 from trunq.pipeline.control import Control
+from trunq.pipeline.definition.api import HttpSource as Model
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import ApiFailed, Wait
-from trunq.pipeline.model import Pipeline
 from trunq.pipeline.redact import ways
 from trunq.pipeline.request import Answer, Api
 from trunq.pipeline.source import Context, Plan, Source, State

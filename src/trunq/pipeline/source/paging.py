@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.api import HttpSource
+from trunq.pipeline.definition.api import HttpSource
 from trunq.pipeline.request import Answer
 
 Request = dict[str, Any]

@@ -13,8 +13,8 @@ from trunq import Client
 from trunq.arrow.reader import fetch
 from trunq.errors import InvalidPipeline, TickNotFound
 from trunq.pipeline.control import Control
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.model import QueueSource as Model
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.pipeline import QueueSource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.spark.connection import Database
 from trunq.spark.source.log import QueueLog, Tick

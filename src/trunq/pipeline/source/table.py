@@ -22,13 +22,13 @@ from psycopg import sql
 
 from trunq.arrow.reader import fetch
 from trunq.arrow.value import OF_POSTGRES, TYPE
-from trunq.connection._sync.session import open_connection
+from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.pipeline import TableSource as Model
 from trunq.pipeline.errors import SourceChanged
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.model import TableSource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between

@@ -10,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql import functions
 
 from trunq.arrow.catalog import identifier
-from trunq.connection._sync.session import open_connection
+from trunq.connection._sync.opening import open_connection
 from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
-from trunq.pipeline.model import FileSource, Pipeline, TableSource
+from trunq.pipeline.definition.check import DeltaLookup, FileLookup, Lookup, TableLookup
+from trunq.pipeline.definition.pipeline import FileSource, Pipeline, TableSource
 from trunq.pipeline.work.hop import map_batches
-from trunq.pipeline.work.model import DeltaLookup, FileLookup, Lookup, TableLookup
 from trunq.pipeline.work.schema import spark_schema
 from trunq.pipeline.work.share import Read, Reading, unsliced
 

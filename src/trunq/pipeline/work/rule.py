@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trunq.arrow.batch import plain_rows
 from trunq.arrow.value import to_json
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.arrow import plain_rows
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.work.model import Check
+from trunq.pipeline.definition.check import Check
+from trunq.pipeline.definition.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

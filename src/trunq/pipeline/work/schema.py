@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from trunq.arrow.batch import for_lake
 from trunq.arrow.value import TYPE
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.arrow import for_lake
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

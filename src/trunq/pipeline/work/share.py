@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from trunq import Client
+from trunq.arrow.batch import batches_of, like, unified
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import source as sources
-from trunq.pipeline.arrow import batches_of, like, unified
 from trunq.pipeline.control import Control, Run
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.work.schema import for_frame

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from trunq.arrow.batch import like
 from trunq.pipeline import sink as sinks
-from trunq.pipeline.arrow import like
 from trunq.pipeline.control import Run
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.work.rule import Sorter
 from trunq.pipeline.work.share import refusing

@@ -19,10 +19,9 @@ from pyspark.sql.types import StringType, StructType
 from trunq import Client
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
-from trunq.pipeline.engine import Staged
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import CheckFailed
-from trunq.pipeline.model import Pipeline
-from trunq.pipeline.sink import Sink
+from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.frame import frame_of, lookups
 from trunq.pipeline.work.hop import map_batches

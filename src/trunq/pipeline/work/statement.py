@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.model import Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context
 from trunq.pipeline.source.function import find_function, wants_context
 from trunq.pipeline.work.reason import first_line

@@ -14,7 +14,7 @@ from trunq.arrow import mark
 from trunq.arrow.stage import drop, make
 from trunq.arrow.statement import written
 from trunq.spark.connection import Connection
-from trunq.spark.sink.session import Session
+from trunq.spark.sink.commit import Session
 
 KEPT: Final = 3 * 86400
 """Seconds after which the stage of a job, or its mark, is taken for that of a dead one."""

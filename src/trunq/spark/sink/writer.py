@@ -37,9 +37,9 @@ from trunq.arrow.statement import PART, written
 from trunq.errors import TrunqError
 from trunq.spark.connection import AT_FIRST, LATER, Connection, Database
 from trunq.spark.errors import SinkRefused, StageLost
+from trunq.spark.sink.commit import choose, refusal, session
 from trunq.spark.sink.option import DIRECT, PARTITION, STAGED, SinkOptions
 from trunq.spark.sink.queue import QueueTarget
-from trunq.spark.sink.session import choose, refusal, session
 from trunq.spark.sink.stage import clean, make_stage, stage_name
 from trunq.spark.sink.target import TableTarget
 from trunq.spark.writer import TaskResult

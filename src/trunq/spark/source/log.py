@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from psycopg import sql
 
-from trunq._sync.execute import execute
-from trunq.call import Call
+from trunq.connection._sync.execute import execute
 from trunq.errors import QueueNotFound
 from trunq.spark.connection import Connection, Database
 from trunq.spark.errors import DataLoss, NeedsPrimary
 from trunq.spark.source.range import Snapshot, Transaction, Window
+from trunq.wire.call import Call
 
 SAMPLE: Final = 1000
 """A transaction's rows are counted up to this number; above it, the range of ids is the estimate."""

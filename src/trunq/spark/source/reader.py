@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 
 from trunq.errors import TickNotFound
 from trunq.spark.connection import Database
-from trunq.spark.source.fetch import Query, fetch
 from trunq.spark.source.log import QueueLog, Tick, out_of_reach
 from trunq.spark.source.option import Options
 from trunq.spark.source.range import BEGINNING, Part, Snapshot, Split, split
+from trunq.spark.source.scan import Query, fetch
 
 START = Tick(0, f"{BEGINNING.xmin}:{BEGINNING.xmax}:", 0)
 """A tick before everything that is still in the log."""

@@ -23,10 +23,10 @@ from pyspark.sql.streaming.datasource import (
 from trunq.errors import InvalidArgument
 from trunq.spark.connection import Database
 from trunq.spark.errors import CheckpointMismatch, DataLoss
-from trunq.spark.source.fetch import Query
 from trunq.spark.source.log import QueueLog, Tick, out_of_reach
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import LogPart, conditions, plan, read_part
+from trunq.spark.source.scan import Query
 
 Offset = dict[str, Any]
 

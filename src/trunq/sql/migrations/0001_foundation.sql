@@ -5,7 +5,7 @@
 -- trunq_queue  the functions of each queue, trunq_queue.<queue>_<verb>: what clients call
 -- trunq_data   behind each queue: its segments, leases, receipts and sequences
 --
--- trunq.create_queue() makes the tables of a queue like those of the specimen below, and its functions like the specimen's (sql/queue).
+-- trunq.create_queue() makes the tables of a queue like those of the specimen below, and its functions like the specimen's (sql/specimen/queue).
 
 create schema trunq;
 create schema trunq_log;
@@ -60,7 +60,7 @@ create table trunq.function (
 comment on table trunq.function is
   'The settings that the files of this release gave each function; an upgrade keeps what was changed about them since.';
 
--- Positions are made of transaction ids, which mean nothing in another cluster (functions/cluster.sql).
+-- Positions are made of transaction ids, which mean nothing in another cluster (functions/operate/cluster.sql).
 create table trunq.cluster (
   singleton boolean primary key default true constraint one_row check (singleton),
   system_identifier bigint not null
@@ -89,7 +89,7 @@ create table trunq.queue (
   tick_idle_period interval not null default '1 minute'
     constraint tick_idle_period_is_positive check (tick_idle_period > '0'),
   reachable_tick_id bigint not null default 1,
-  -- What it refuses to take (functions/gate.sql); null: no rule.
+  -- What it refuses to take (functions/log/gate.sql); null: no rule.
   is_closed boolean not null default false,
   kinds text[],
   max_waiting bigint
@@ -111,9 +111,9 @@ comment on column trunq.queue.log_table is 'In the schema trunq_log; its segment
 comment on column trunq.queue.lease_table is 'In the schema trunq_data, like receipt_table and the sequences; its segments have its name and a number.';
 
 comment on column trunq.queue.lanes is
-  'What its lanes are made of; null: a plain queue. Chosen when it is made (functions/lane.sql).';
+  'What its lanes are made of; null: a plain queue. Chosen when it is made (functions/lanes/lane.sql).';
 comment on column trunq.queue.unique_policy is
-  'What becomes of a message whose unique key another holds; null: a queue without unique keys. Chosen when it is made (functions/unique.sql).';
+  'What becomes of a message whose unique key another holds; null: a queue without unique keys. Chosen when it is made (functions/log/unique.sql).';
 comment on column trunq.queue.reachable_tick_id is
   'The first tick after which every message is still in the log: rotation emptied messages after those before it.';
 
@@ -128,7 +128,7 @@ create table trunq.subscription (
   start pg_snapshot not null,
   start_tick_id bigint
     constraint exclusive_starts_at_a_tick check ((mode = 'exclusive') = (start_tick_id is not null)),
-  -- 19 delays: the last attempt is a day or more after the first, whatever the jitter (docs/retry.md).
+  -- 19 delays: the last attempt is a day or more after the first, whatever the jitter (docs/work/retry.md).
   max_attempts integer default 20
     constraint max_attempts_is_positive check (max_attempts > 0),
   lease_time interval not null default '60 seconds'
@@ -168,7 +168,7 @@ create table trunq.subscription (
   unique (queue_id, name)
 );
 comment on table trunq.subscription is 'A named reader of one queue, with its policy. max_attempts null: for ever; dead_retention null: dead messages are kept until purged.';
-comment on column trunq.subscription.in_order is 'Of each lane one message runs at a time, and a message that is retried holds its lane (functions/lane.sql).';
+comment on column trunq.subscription.in_order is 'Of each lane one message runs at a time, and a message that is retried holds its lane (functions/lanes/lane.sql).';
 comment on column trunq.subscription.paused_until is 'No message is handed out before; infinity: until somebody resumes it. queue_paused_until repeats that of the queue.';
 comment on column trunq.subscription.is_limited is 'Whether a lease must ask what it may hand out (trunq_queue.<queue>_allowance).';
 comment on column trunq.subscription.has_cancelled is 'Whether a lease must look for its messages in trunq.cancelled.';
@@ -319,7 +319,7 @@ comment on column trunq_log._specimen.expiries is
 comment on table trunq_log._specimen is
   'Messages of the queue. Insert or copy into (priority, key, kind, payload, body, headers, options, due_at); the other columns are trunq''s.';
 comment on column trunq_log._specimen.due_at is
-  'Given to a message that is to run later; a row that stays in the log has none (sql/queue/delayed.sql).';
+  'Given to a message that is to run later; a row that stays in the log has none (sql/specimen/queue/delayed.sql).';
 
 create table trunq_data._specimen_lease (
   lease_id bigint not null,

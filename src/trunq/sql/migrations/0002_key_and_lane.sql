@@ -1,6 +1,6 @@
 -- What a queue has besides that has unique keys, or lanes.
 
--- Unique keys (functions/unique.sql): what a queue with unique keys has besides. Its log and its leases have more columns.
+-- Unique keys (log/unique.sql): what a queue with unique keys has besides. Its log and its leases have more columns.
 
 create table trunq_data._uniquespecimen_unique (
   turn bigint not null,
@@ -25,7 +25,7 @@ create index on trunq_data._uniquespecimen_freed (id);
 alter table trunq_data._uniquespecimen_freed replica identity full;
 comment on table trunq_data._uniquespecimen_freed is 'Messages that hold their unique key no longer.';
 
--- Lanes (functions/lane.sql): what a queue with lanes has besides. Its log has one more index; its leases have more columns.
+-- Lanes (lane.sql): what a queue with lanes has besides. Its log has one more index; its leases have more columns.
 
 create table trunq.lane_policy (
   subscription_id integer primary key references trunq.subscription on delete cascade,

@@ -1,4 +1,4 @@
--- Schedules (functions/schedule.sql). Times of a cron text are computed by a client; those to come stand in trunq.schedule_due.
+-- Schedules (schedule.sql). Times of a cron text are computed by a client; those to come stand in trunq.schedule_due.
 create table trunq.schedule (
   schedule_id integer generated always as identity primary key,
   name text not null unique

@@ -8,7 +8,7 @@ create table trunq.archive_policy (
   archive_for interval
     constraint archive_for_is_positive check (archive_for > '0')
 );
-comment on table trunq.archive_policy is 'Queues with an archive (functions/archive.sql). archive_for null: for ever.';
+comment on table trunq.archive_policy is 'Queues with an archive (functions/keep/archive.sql). archive_for null: for ever.';
 
 create table trunq.archive_mark (
   queue_id integer not null references trunq.queue on delete cascade,
@@ -69,7 +69,7 @@ create table trunq.statistic (
   primary key (queue_id, is_hour, at, subscription, kind, outcome)
 );
 comment on table trunq.statistic is
-  'What a minute or an hour brought, by subscription, kind and outcome (functions/statistics.sql); trunq.statistics reads it.';
+  'What a minute or an hour brought, by subscription, kind and outcome (functions/keep/statistics.sql); trunq.statistics reads it.';
 comment on column trunq.statistic.kind is 'Empty: without a kind. (others): beyond the fifty most frequent of that minute, or unknown.';
 comment on column trunq.statistic.took is
   'How many messages ran for how long, in 160 buckets, each 2^(1/4) wide, the first 1 microsecond. waited: from publishing to the first lease.';

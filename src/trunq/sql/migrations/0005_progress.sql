@@ -1,4 +1,4 @@
--- Progress of messages whose handlers run, and checkpoints from which the next attempt goes on (functions/progress.sql).
+-- Progress of messages whose handlers run, and checkpoints from which the next attempt goes on (work/progress.sql).
 
 alter table trunq.subscription add column has_progress boolean not null default false;
 comment on column trunq.subscription.has_progress is

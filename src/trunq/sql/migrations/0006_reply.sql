@@ -1,6 +1,6 @@
 -- What is said outside of a queue: replies to those who await a message, and memos.
 
--- Replies (functions/reply.sql). No foreign keys, as in trunq.dead; drop_queue and unsubscribe delete the rows.
+-- Replies (functions/work/reply.sql). No foreign keys, as in trunq.dead; drop_queue and unsubscribe delete the rows.
 create table trunq.reply (
   queue_id integer not null,
   subscription_id integer not null,
@@ -35,7 +35,7 @@ alter table trunq_data._specimen_lease add column awaited bigint[];
 alter table trunq_data._lanespecimen_lease add column awaited bigint[];
 comment on column trunq_data._specimen_lease.awaited is 'Those of its messages whose final answer somebody awaits; null: none.';
 
--- Memos (functions/memo.sql).
+-- Memos (functions/work/memo.sql).
 create sequence trunq.memo_version;
 create table trunq.memo (
   scope text collate "C" not null,

@@ -1,4 +1,4 @@
--- Roles of a queue are grants of Postgres (functions/role.sql): trunq.grant_role, which knows publishers too.
+-- Roles of a queue are grants of Postgres (functions/operate/role.sql): trunq.grant_role, which knows publishers too.
 
 do $$
 declare

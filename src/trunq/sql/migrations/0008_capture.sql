@@ -1,4 +1,4 @@
--- Tables whose changes are published (functions/capture.sql).
+-- Tables whose changes are published (functions/log/capture.sql).
 create table trunq.capture (
   capture_id integer generated always as identity primary key,
   queue_id integer not null references trunq.queue,

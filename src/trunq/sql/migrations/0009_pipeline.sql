@@ -1,4 +1,4 @@
--- Pipelines (functions/pipeline.sql), their runs (run.sql) and the rows that broke a rule (quarantine.sql).
+-- Pipelines (functions/pipeline/pipeline.sql), their runs (run.sql) and the rows that broke a rule (quarantine.sql).
 create table trunq.pipeline (
   pipeline_id integer generated always as identity primary key,
   name text not null unique

@@ -1,4 +1,4 @@
--- What starts runs of a pipeline by itself (functions/trigger.sql), and runs in processes of their own.
+-- What starts runs of a pipeline by itself (functions/pipeline/trigger.sql), and runs in processes of their own.
 alter table trunq.schedule
   add column pipeline_id integer unique references trunq.pipeline on delete cascade,
   drop constraint name_is_short_and_plain,

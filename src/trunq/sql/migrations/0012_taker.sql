@@ -1,4 +1,4 @@
--- Who takes the history of a queue elsewhere (functions/taker.sql).
+-- Who takes the history of a queue elsewhere (functions/keep/taker.sql).
 create table trunq.taker (
   queue_id integer not null references trunq.queue on delete cascade,
   name text not null

@@ -1,4 +1,4 @@
--- Streams: what a batch of an exclusive subscription notes (functions/batch.sql), and queues that write nothing while nothing happens.
+-- Streams: what a batch of an exclusive subscription notes (batch.sql), and queues that write nothing while nothing happens.
 
 -- Null: a queue with nothing new gets no ticks.
 alter table trunq.queue alter column tick_idle_period drop not null;

@@ -1,4 +1,4 @@
--- Webhooks (functions/webhook.sql): which requests become messages of which queue.
+-- Webhooks (functions/log/webhook.sql): which requests become messages of which queue.
 create table trunq.webhook (
   name text primary key
     constraint name_is_short_and_plain check (name ~ '^[a-z][a-z0-9_]{0,47}$'),

@@ -1,4 +1,4 @@
--- A run begins only from the state that it was planned from (functions/run.sql): its functions are told which one that was.
+-- A run begins only from the state that it was planned from (run.sql): its functions are told which one that was.
 do $$
 declare
   v_function text;

@@ -1,4 +1,4 @@
--- Groups: members who share one exclusive subscription, or its messages by key over slots (functions/group.sql).
+-- Groups: members who share one exclusive subscription, or its messages by key over slots (functions/stream/group.sql).
 create table trunq.subscription_group (
   group_id integer generated always as identity primary key,
   queue_id integer not null references trunq.queue on delete cascade,

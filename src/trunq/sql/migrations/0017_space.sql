@@ -1,4 +1,4 @@
--- Space: how long and how large a log is held for subscriptions that stand still (functions/loss.sql), and ticks that others cut.
+-- Space: how long and how large a log is held for subscriptions that stand still (loss.sql), and ticks that others cut.
 
 alter table trunq.queue
   add column hold_at_most interval,

@@ -1,4 +1,4 @@
--- Movers (functions/mover.sql): what moves a stream elsewhere, and how far this database has received those of others.
+-- Movers (stream/mover.sql): what moves a stream elsewhere, and how far this database has received those of others.
 create table trunq.mover (
   subscription_id integer primary key references trunq.subscription on delete cascade on update cascade,
   definition jsonb not null,

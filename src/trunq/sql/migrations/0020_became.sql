@@ -1,4 +1,4 @@
--- What was purged (functions/dead.sql): without it, a message that was requeued, and whose later row is gone, looks the same.
+-- What was purged (dead.sql): without it, a message that was requeued, and whose later row is gone, looks the same.
 create table trunq.purged (
   queue_id integer not null references trunq.queue on delete cascade,
   subscription_id integer not null,
@@ -25,7 +25,7 @@ alter table trunq.unhandled replica identity full;
 comment on table trunq.unhandled is
   'Messages that were put off for want of a handler and are in the log again, one row a promotion, subscription and kind, until they are read (trunq.forget).';
 
--- The table of outcomes (functions/outcome.sql) names them all, once.
+-- The table of outcomes (functions/ground/outcome.sql) names them all, once.
 do $$
 begin
   if to_regprocedure('trunq._ending("char")') is not null then

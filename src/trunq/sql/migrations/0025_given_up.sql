@@ -1,4 +1,4 @@
--- Runs that are given up while nobody is at them, and sinks that hold another run than this database thinks (functions/run.sql).
+-- Runs that are given up while nobody is at them, and sinks that hold another run than this database thinks (run.sql).
 alter table trunq.pipeline_run
   drop constraint outcome_is_known,
   add constraint outcome_is_known check (outcome in ('done', 'cancelled', 'skipped')),

@@ -1,4 +1,4 @@
--- Functions of doors (functions/door.sql) that are no more, or have other arguments since then.
+-- Functions of doors (functions/operate/door.sql) that are no more, or have other arguments since then.
 do $$
 declare
   v_function text;

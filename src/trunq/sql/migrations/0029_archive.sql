@@ -1,4 +1,4 @@
--- An archive is a taker (functions/archive.sql), with the marks of one, and goes on where it was.
+-- An archive is a taker (functions/keep/archive.sql), with the marks of one, and goes on where it was.
 alter table trunq.taker
   drop constraint name_is_short_and_plain,
   add constraint name_is_short_and_plain check (name ~ '^[a-z][a-z0-9_]{0,47}$' or name = '(archive)'),

@@ -1,4 +1,4 @@
--- What a member found of its group (functions/slot.sql), so that an empty poll looks at what is new and not at every slot.
+-- What a member found of its group (stream/slot.sql), so that an empty poll looks at what is new and not at every slot.
 alter table trunq.subscription_group add column moves integer not null default 0;
 comment on column trunq.subscription_group.moves is 'How often somebody moved a slot, perhaps back.';
 

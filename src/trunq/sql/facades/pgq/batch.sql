@@ -1,4 +1,4 @@
--- Batches: a number of PgQ's for an open batch of trunq's (functions/batch.sql), with its rules: the same batch is returned until it is
+-- Batches: a number of PgQ's for an open batch of trunq's (batch.sql), with its rules: the same batch is returned until it is
 -- finished, none is taken over for its age, and none is opened without a tick that somebody cut. Finishing is trunq's own finish_batch.
 --
 -- Several sessions that ask for one consumer's batch at once get the same number: all of it happens under the subscription's lock.

@@ -1,5 +1,5 @@
 -- pgq_coop: consumers who share one subscription. A member is a consumer "main.member"; each has a batch of its own, all of them leases of the
--- main consumer's subscription, which is a group of trunq's (functions/group.sql) from its first member on. The position is where the windows
+-- main consumer's subscription, which is a group of trunq's (group.sql) from its first member on. The position is where the windows
 -- that were handed out end.
 --
 -- A member that was not heard of for longer than the caller says is dead: its window is opened again under a new lease, and the number of its

@@ -21,13 +21,13 @@ begin
   if exists (select from pg_extension e where e.extname = 'pgq') or to_regnamespace('pgq') is not null and to_regclass('pgq._queue') is null then
     raise exception using errcode = 'object_not_in_prerequisite_state',
       message = format('database "%s" has a schema pgq already, which is not trunq''s: PgQ itself, or a copy of it', current_database()),
-      hint = 'move its queues (docs/pgq.md), then drop extension pgq cascade, or drop schema pgq cascade; or install trunq in another database';
+      hint = 'move its queues (docs/operate/pgq.md), then drop extension pgq cascade, or drop schema pgq cascade; or install trunq in another database';
   end if;
   foreach v_other in array '{pgq_coop,pgq_ext}'::text[] loop
     if to_regnamespace('pgq') is null and to_regnamespace(v_other) is not null then
       raise exception using errcode = 'object_not_in_prerequisite_state',
         message = format('database "%s" has a schema %s already, which is not trunq''s', current_database(), v_other),
-        hint = format('let it have another name: alter schema %s rename to %s_before; what its tables say can be copied then (docs/pgq.md)', v_other, v_other);
+        hint = format('let it have another name: alter schema %s rename to %s_before; what its tables say can be copied then (docs/operate/pgq.md)', v_other, v_other);
     end if;
   end loop;
   -- Those of an older release, whose arguments may have been others.

@@ -1,5 +1,5 @@
 -- What batches need of one queue, with its tables and functions named, so that a session keeps the plans: put together while running, an empty
--- batch took four times as long. Written over trunq's specimen (sql/queue), copied for each of PgQ's queues as pgq._on_<queue>_<verb>.
+-- batch took four times as long. Written over trunq's specimen (sql/specimen/queue), copied for each of PgQ's queues as pgq._on_<queue>_<verb>.
 
 create or replace function pgq._on__specimen_next(
   p_sub pgq._subscription, p_min_lag interval, p_min_count integer, p_min_interval interval, out batch_id bigint, out from_tick_id bigint, out to_tick_id bigint

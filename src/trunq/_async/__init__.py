@@ -1,5 +1,0 @@
-"""The client, written here once; `_sync` is generated from it by tools/unasync.py."""
-
-from trunq._async.client import AsyncClient
-
-__all__ = ["AsyncClient"]

@@ -1,0 +1,1 @@
+"""What all commands stand on: options, output, failures, the database."""

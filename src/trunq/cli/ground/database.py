@@ -1,0 +1,61 @@
+"""The database of a command: the one that the user names, or an embedded one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from trunq import Client, install, settings
+from trunq import embedded as embedding
+from trunq.cli.ground.failure import Mistake
+from trunq.cli.ground.option import EMBEDDED_DIRECTORY, Database
+from trunq.explanation import WAYS_TO_A_DATABASE, explain_connection, is_connection_trouble
+
+
+@contextmanager
+def address(named: Database) -> Iterator[str]:
+    """The address of the database that options or settings name; starts an embedded one and stops it."""
+    if named.dsn is not None and named.embedded:
+        raise Mistake("Give --dsn or --embedded, not both.")
+    if named.directory is not None and not named.embedded:
+        raise Mistake("--directory says where an embedded Postgres keeps its files: give --embedded too.")
+    known = settings.load()
+    dsn = named.dsn if named.is_given else known.dsn
+    directory = (
+        (named.directory or known.embedded or Path(EMBEDDED_DIRECTORY)) if named.embedded else known.embedded
+    )
+    if dsn is not None:
+        yield dsn
+    elif directory is not None:
+        with embedding.start(directory) as server:
+            # Install into an embedded database unasked; the user decides when to change another database.
+            if install.version(server.dsn) is None:
+                install.install(server.dsn)
+            yield server.dsn
+    else:
+        with _default_address():
+            yield ""
+
+
+@contextmanager
+def client(named: Database) -> Iterator[Client]:
+    """A client of the database that the options or the settings name."""
+    with address(named) as database, Client(database, max_connections=2) as connected:
+        yield connected
+
+
+@contextmanager
+def _default_address() -> Iterator[None]:
+    """Turns libpq's error at its default address into one that says how to name a database."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if not is_connection_trouble(error):
+            raise
+        reason = explain_connection(str(error)).reason
+        raise Mistake(
+            f"No database is given, and there is none at the usual place ({reason}). {WAYS_TO_A_DATABASE}"
+        ) from None

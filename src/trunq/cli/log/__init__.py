@@ -1,0 +1,1 @@
+"""Commands about what comes into a log."""

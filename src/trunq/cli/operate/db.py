@@ -1,0 +1,215 @@
+"""trunq db: install, upgrade, version, uninstall, sql."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from trunq import install as installer
+from trunq.cli.ground import option
+from trunq.cli.ground.database import address, client
+from trunq.cli.ground.failure import Mistake
+from trunq.cli.ground.output import err, say, write_json
+from trunq.cli.ground.question import Yes, confirm
+from trunq.cli.operate import uninstall as removal
+from trunq.cli.operate import upgrade as upgrades
+from trunq.cli.operate.status import in_words
+from trunq.install import Change
+
+app = option.noun(
+    "The database: put trunq into it, keep it up to date, take it out.",
+    "# Into the database named by TRUNQ_DSN",
+    "trunq db install",
+    "# As a script, for a DBA who does not let programs change schemas",
+    "trunq db sql > trunq.sql && psql -f trunq.sql",
+)
+
+
+class Facade(StrEnum):
+    """Whose API over trunq's queues."""
+
+    pgq = "pgq"
+
+
+FacadeOption = Annotated[
+    Facade | None,
+    typer.Option("--facade", help="Another system's API over trunq's queues too: pgq (docs/operate/pgq.md)."),
+]
+
+
+@option.verb(
+    app,
+    "install",
+    "trunq db install --dsn postgresql://localhost/shop",
+    "trunq db install --embedded",
+    "# For programs written for PgQ, its schema and functions over the same queues",
+    "trunq db install --facade pgq",
+)
+def install(facade: FacadeOption = None, *, database: option.Database, json: option.Json = False) -> None:
+    """Put trunq into a database: four schemas, no extension, no superuser.
+
+    It happens in one transaction and under a lock: twenty at once are as good as one. In a database that
+    has trunq already it does what `trunq db upgrade` does.
+    """
+    with address(database) as dsn:
+        _tell(installer.install(dsn, facade and facade.value), json)
+
+
+@option.verb(app, "upgrade", "trunq db upgrade", "# What it would do, and lock", "trunq db upgrade --dry-run")
+def upgrade(
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", metavar=option.FLAG, help="Say what it would do and lock, and change nothing."
+        ),
+    ] = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Bring the trunq in a database up to the version of this program.
+
+    Tables are changed by the migrations that are missing, functions are applied again, and a facade that is
+    there (`trunq db install --facade pgq`) with them. Then each queue follows, in a transaction of its own;
+    stopped half way, it goes on when it is run again. Nothing happens when all is up to date.
+    """
+    with address(database) as dsn:
+        if installer.version(dsn) is None:
+            installer.compare(None)
+        if dry_run:
+            upgrades.show(upgrades.plan(dsn), json)
+        else:
+            _tell(installer.install(dsn, tell=_count_down), json)
+
+
+def _count_down(queue: str, left: int) -> None:
+    err.print(f"Queue {queue} is up to date, {left} left.", markup=False)
+
+
+@option.verb(app, "version", "trunq db version", "trunq db version --json | jq .database")
+def version(*, database: option.Database, json: option.Json = False) -> None:
+    """Show the version of the schema in a database, and the one this program works with."""
+    with address(database) as dsn:
+        found = installer.version(dsn)
+    wanted = installer.newest()
+    if json:
+        write_json({"database": found, "program": wanted})
+    elif found is None:
+        say("trunq is not in this database. Put it there with {command}.", command="trunq db install")
+    elif found < wanted:
+        say("The database has schema {found}, this program works with {wanted}: run {command}.",
+            found=found, wanted=wanted, command="trunq db upgrade")  # fmt: skip
+    elif found > wanted:
+        say("The database has schema {found}, this program knows only {wanted}: run {command}.",
+            found=found, wanted=wanted, command="pip install --upgrade trunq")  # fmt: skip
+    else:
+        say("The database has schema {found}, the newest.", found=found)
+
+
+@option.verb(
+    app,
+    "uninstall",
+    "trunq db uninstall",
+    "# In a script, with whatever still waits",
+    "trunq db uninstall --yes --force",
+)
+def uninstall(
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", metavar=option.FLAG, help="Also when messages wait, or others have built upon trunq."
+        ),
+    ] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Take trunq out of a database, with all queues and messages. It lists what it drops, and asks.
+
+    It refuses while messages wait, or where a view, trigger or function of yours needs trunq. Queues go one
+    by one, each in a transaction of its own; stopped half way, it goes on when it is run again.
+    """
+    with client(database) as trunq:
+        found = removal.look(trunq)
+        _list_losses(found)
+        if found.waiting and not force:
+            raise Mistake(
+                f"{removal.say_waiting(found.waiting)}, and nothing was dropped. Let workers handle what"
+                " waits (trunq queue close keeps more from coming), or give --force."
+            )
+        if found.strangers and not force:
+            raise Mistake("Others need trunq, and nothing was dropped. Drop these first, or give --force.")
+        confirm("Drop all of this?", is_answered=yes)
+        for queue in found.queues:
+            removal.drop_queue(trunq, queue, force=force)
+            err.print(f"Queue {queue} dropped.", markup=False)
+        removal.drop_schemas(trunq, found.schemas)
+    if json:
+        write_json({"queues": list(found.queues), "schemas": found.schemas, "others": found.strangers})
+    else:
+        say("trunq is no longer in this database.")
+
+
+def _list_losses(found: removal.Contents) -> None:
+    for queue, rows in found.queues.items():
+        err.print(f"queue [bold]{escape(queue)}[/bold]")
+        for row in rows:
+            err.print(f"  {row.subscription}: {in_words(row)}", markup=False)
+    for archive in found.archives:
+        err.print(f"archive trunq_archive.{archive}", markup=False)
+    err.print(f"schemas {', '.join(found.schemas)}")
+    for stranger in found.strangers:
+        err.print(f"{stranger}, which needs them", markup=False)
+
+
+@option.verb(
+    app,
+    "sql",
+    "trunq db sql | less",
+    "# From schema 1 on, into a file",
+    "trunq db sql --since 1 --file upgrade.sql",
+)
+def sql(
+    since: Annotated[
+        int, typer.Option("--since", min=0, help="Schema version the database has now; 0: none.")
+    ] = 0,
+    facade: FacadeOption = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Write it there instead of printing it.")
+    ] = None,
+) -> None:
+    """Print the whole install as one SQL script, to read or to run by hand."""
+    script = installer.render(since, facade and facade.value)
+    if file is None:
+        typer.echo(script, nl=False)
+    else:
+        file.write_text(script, encoding="utf-8")
+        say("Written to {file}. Run it with psql -f {again}.", file=file, again=file)
+
+
+def _tell(change: Change, json: bool) -> None:
+    if json:
+        facades = list(change.facades)
+        applied = {"functions_applied": change.functions, "facades_applied": facades, "queues": change.queues}
+        write_json({"before": change.before, "after": change.after, **applied})
+        return
+    if change.before is None:
+        say("trunq is installed (schema {after}). Create a queue with {command}.",
+            after=change.after, command="trunq queue create NAME")  # fmt: skip
+    elif change.before < change.after:
+        say("Upgraded from schema {before} to {after}.", before=change.before, after=change.after)
+    elif change.functions:
+        say("Schema {after} was there; its functions were applied again.", after=change.after)
+    elif change.queues:
+        say("Schema {after} was there; an upgrade that was stopped is done now.", after=change.after)
+    else:
+        say("Schema {after} is there and up to date.", after=change.after)
+    if change.queues:
+        say("{queues} queues were brought up to date.", queues=change.queues)
+    for facade in change.facades:
+        say("The API of {facade} is there, over the same queues.", facade=facade)

@@ -1,0 +1,102 @@
+"""trunq role: grant, revoke, list."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trunq.cli.ground import option
+from trunq.cli.ground.database import client
+from trunq.cli.ground.output import say, write_json, write_rows
+from trunq.word import RoleName
+
+app = option.noun(
+    "Roles of a queue, for database roles that are there: grant, revoke, list.",
+    "trunq role grant orders publisher shop_web",
+    "trunq role grant orders worker shop_worker",
+    "trunq role list orders",
+    "trunq role revoke orders publisher shop_web",
+)
+
+COLUMNS = ("queue", "role", "grantee", "payload")
+
+Kind = Annotated[
+    RoleName,
+    typer.Argument(metavar="ROLE", help="What it may do: publisher, worker, reader or admin."),
+]
+Grantee = Annotated[str, typer.Argument(metavar="GRANTEE", help="Name of the database role (create role).")]
+
+
+@option.verb(
+    app,
+    "grant",
+    "trunq role grant orders worker shop_worker",
+    "# Somebody who looks at messages, and sees what is in them",
+    "trunq role grant orders reader ada --payload",
+)
+def grant(
+    queue: option.Queue,
+    role: Kind,
+    grantee: Grantee,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="A reader sees payloads, headers and results.")
+    ] = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Let a database role do what a publisher, worker, reader or admin of a queue does, and no more.
+
+    The database role must be there (create role). Whoever leads (trunq leader), creates, drops or grants
+    needs the rights of the owner of trunq.
+    """
+    with client(database) as trunq:
+        trunq.grant_role(queue, role, grantee, payload=payload)
+    if json:
+        write_json({"queue": queue, "role": role, "grantee": grantee, "payload": payload})
+    else:
+        say("{grantee} has the role {role} of queue {queue}.", grantee=grantee, role=role, queue=queue)
+
+
+@option.verb(app, "revoke", "trunq role revoke orders worker shop_worker")
+def revoke(
+    queue: option.Queue,
+    role: Kind,
+    grantee: Grantee,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Take a role of a queue away from a database role.
+
+    What it has as a member of another database role stays.
+    """
+    with client(database) as trunq:
+        revoked = trunq.revoke_role(queue, role, grantee)
+    if json:
+        write_json({"queue": queue, "role": role, "grantee": grantee, "revoked": revoked})
+    elif revoked:
+        say(
+            "{grantee} has the role {role} of queue {queue} no more.", grantee=grantee, role=role, queue=queue
+        )
+    else:
+        say(
+            "{grantee} did not have the role {role} of queue {queue}.",
+            grantee=grantee,
+            role=role,
+            queue=queue,
+        )
+
+
+@option.verb(app, "list", "trunq role list", "trunq role list orders --json")
+def list_roles(
+    queue: option.OneQueue = None, *, database: option.Database, json: option.Json = False
+) -> None:
+    """List who has which role of which queue, as granted.
+
+    Members of a database role have its roles too. A reader sees payloads where it says so.
+    """
+    with client(database) as trunq:
+        rows = [role._asdict() for role in trunq.list_roles(queue)]
+    write_rows(rows, COLUMNS, json, "No roles are granted.")

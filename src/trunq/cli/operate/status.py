@@ -1,0 +1,172 @@
+"""trunq status: what waits, runs, is put off and was given up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from trunq import Client, display
+from trunq.cli.ground import option
+from trunq.cli.ground.database import client
+from trunq.cli.ground.failure import in_shell
+from trunq.cli.ground.output import Row, out, write, write_csv, write_json
+from trunq.cli.ground.table import Column, draw, draw_under, fits
+from trunq.cli.keep.taker import behind
+from trunq.cli.operate.pause import words
+from trunq.record import Status, Stream
+
+COUNTED = (("ready", "cyan"), ("leased", "blue"), ("delayed", "yellow"), ("dead", "red"))
+"""Numbers with their colours."""
+
+UNLED = (
+    "! No leader runs, so nothing delayed or retried runs, and nothing that a dead worker held."
+    " Start a worker, or: trunq leader"
+)
+"""The first line, where it is so."""
+
+EXAMPLES = (
+    "trunq status",
+    "# Once, for a script or a cron mail",
+    "trunq status --once",
+    "trunq status mail --json | jq '.[] | select(.dead > 0)'",
+)
+
+
+def status(
+    queue: option.OneQueue = None,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", metavar=option.FLAG, help="Print the table once instead of keeping it up to date."
+        ),
+    ] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=0.2, metavar="SECONDS", help="How often it is brought up to date.")
+    ] = 1.0,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """Show each subscription of each queue, live: a line a subscription.
+
+    ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
+    long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
+    an estimate: numbers are exact up to 1,000. A subscription that is paused, or lost messages, says so
+    beside its name. The first line says when no leader runs, the last ones at which tick streams stand, how
+    far lakes are behind that take the history of a queue, and what else is wrong: who is about to lose
+    messages, too. Ctrl-C ends it.
+    """
+    with client(database) as trunq:
+        if json or csv:
+            ticks = {(row.queue, row.subscription): row for row in trunq.list_streams(queue)}
+            rows = [_with_ticks(row, ticks.get((row.queue, row.subscription))) for row in trunq.status(queue)]
+            write_csv(rows) if csv else write_json(rows)
+        elif once or not out.is_terminal:
+            write(_shown(trunq, queue))
+        else:
+            with Live(console=out, screen=False, auto_refresh=False, transient=False) as live:
+                while True:
+                    live.update(Group(_shown(trunq, queue), _foot()), refresh=True)
+                    time.sleep(every)
+
+
+def in_words(row: Status) -> str:
+    """What a subscription holds: 3 ready, 0 leased, 0 delayed, 1 dead."""
+    return ", ".join(
+        f"{display.count(getattr(row, name), name in row.estimated)} {name}" for name, _ in COUNTED
+    )
+
+
+def _shown(trunq: Client, queue: str | None) -> Group:
+    rows = [row._asdict() for row in trunq.status(queue)]
+    table = _table(rows)
+    unled = [] if all(row["led"] for row in rows) else [Text(UNLED, style="bold yellow")]
+    warnings = (
+        Text(f"! {row.warning}; {in_shell(row.hint)}", style="yellow") for row in trunq.list_warnings(queue)
+    )
+    takers = (
+        Text(f"{row.taker} takes the history of {row.queue}: {behind(row._asdict())}", style="dim")
+        for row in trunq.list_takers(queue)
+    )
+    streams = (Text(_standing(row), style="dim") for row in trunq.list_streams(queue))
+    return Group(*unled, table, *streams, *takers, *warnings)
+
+
+def _standing(row: Stream) -> str:
+    """Stream ledger of sales: tick 41 of 45, 12 pending for 3 s, batch 7 with bookkeeper."""
+    pending = display.count(row.pending, row.is_estimate)
+    said = [
+        f"Stream {row.subscription} of {row.queue}: tick {row.position_tick_id} of {row.newest_tick_id}",
+        f"{pending} pending" + (f" for {display.interval(row.lag)}" if row.pending else ""),
+    ]
+    if row.batch_id is not None:
+        said.append(f"batch {row.batch_id} {f'with {row.worker}' if row.worker else 'waits'}")
+    return ", ".join(said)
+
+
+def _with_ticks(row: Status, stream: Stream | None) -> Row:
+    """As JSON and CSV have it; ticks are those of a stream."""
+    ticks = (None, None) if stream is None else (stream.position_tick_id, stream.newest_tick_id)
+    return {**row._asdict(), "position_tick_id": ticks[0], "newest_tick_id": ticks[1]}
+
+
+def _table(rows: Sequence[Row]) -> RenderableType:
+    """A line a subscription; where names leave no room for the counts, queues have lines of their own."""
+    if not rows:
+        return Text("There is no queue yet. Create one with: trunq queue create NAME")
+    names, numbers = _names(rows), _numbers(rows)
+    if fits([*names, *numbers[: len(COUNTED)]], out.width):
+        return draw([*names, *numbers], out.width, keep=len(names))
+    readers = Column("", [Text(f"  {_reader(row)}") for row in rows])
+    return draw_under([row["queue"] for row in rows], [readers, *numbers], out.width)
+
+
+def _names(rows: Sequence[Row]) -> list[Column]:
+    return [
+        Column("queue", [Text(row["queue"], style="bold") for row in rows]),
+        Column("subscription", [Text(_reader(row)) for row in rows]),
+    ]
+
+
+def _numbers(rows: Sequence[Row]) -> list[Column]:
+    return [
+        *(Column(name, [_counted(row, name, style) for row in rows], True) for name, style in COUNTED),
+        Column("oldest", [_age(row["oldest_ready"]) for row in rows], True),
+        Column("workers", [_number(f"{row['workers']:,}", row["workers"], "") for row in rows], True),
+        Column("done", [_counted(row, "done_last_minute", "green", "/min") for row in rows], True),
+    ]
+
+
+def _reader(row: Row) -> str:
+    said = (
+        "exclusive" if row["mode"] == "exclusive" else "",
+        "messages lost" if row["lost_at"] is not None else "",
+        "ticks paused" if row["ticks_paused"] and row["mode"] == "exclusive" else "",
+        words(row),
+    )
+    told = ", ".join(filter(None, said))
+    return f"{row['subscription']} ({told})" if told else str(row["subscription"])
+
+
+def _age(value: timedelta | None) -> Text:
+    return Text("" if value is None else display.interval(value))
+
+
+def _counted(row: Row, name: str, style: str, unit: str = "") -> Text:
+    return _number(display.count(row[name], name in row["estimated"]) + unit, row[name], style)
+
+
+def _number(shown: str, value: int, style: str) -> Text:
+    return Text(shown, style=style) if value else Text("–", style="dim")
+
+
+def _foot() -> Text:
+    return Text(f"{time.strftime('%H:%M:%S')}   Ctrl-C ends this", style="dim")

@@ -1,0 +1,80 @@
+"""What `trunq db upgrade` would do and lock: read from the catalog and the migrations that are missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+
+from trunq import install as installer
+from trunq.cli.ground.output import say, write_json
+
+_ALTERED = re.compile(r"\balter (?:table|domain) (?:only )?(trunq\w*\.\w+)")
+
+_QUEUES = """
+    select q.name, array(
+      select t.name from unnest('{wake,put_off,keep}'::text[]) t(name)
+      where not exists (
+        select from pg_trigger g
+        where g.tgname = t.name and g.tgrelid = format('trunq_log.%I', q.name)::regclass))
+    from trunq.queue q order by q.queue_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An upgrade to come."""
+
+    before: int
+    after: int
+    migrations: list[str]
+    tables: list[str]
+    """What these migrations change, and so lock for a moment; of a specimen: the table of each queue."""
+    functions: bool
+    queues: list[str]
+    """Those that are brought up to date, each in a transaction of its own."""
+    logs: list[str]
+    """Logs of these that lack a trigger, and are locked against publishers to make it."""
+
+
+def plan(dsn: str) -> Plan:
+    """What an upgrade would do now. It changes nothing."""
+    before = installer.version(dsn) or 0
+    missing = [migration for migration in installer.migrations() if migration.number > before]
+    is_applied = installer.is_applied(dsn)
+    with installer.transaction(dsn) as connection:
+        found: dict[str, list[str]] = dict(connection.execute(_QUEUES.encode()).fetchall())
+        if is_applied:
+            left = "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by queue_id"
+            found = {name: found[name] for (name,) in connection.execute(left)}
+    return Plan(
+        before,
+        installer.newest(),
+        [migration.name for migration in missing],
+        sorted({table for migration in missing for table in _ALTERED.findall(migration.sql)}),
+        not is_applied,
+        list(found),
+        [name for name, triggers in found.items() if triggers],
+    )
+
+
+def show(found: Plan, json: bool) -> None:
+    """Say it, or write it as JSON."""
+    if json:
+        write_json(asdict(found))
+        return
+    if not (found.functions or found.queues):
+        say("Schema {after} is there and up to date.", after=found.after)
+        return
+    if found.functions:
+        say("First, in one transaction, which waits for nobody for more than 200 ms:")
+        for name in found.migrations:
+            say("  migration {name}", name=name)
+        for table in found.tables:
+            say("  {table}: changed, locked for a moment", table=table)
+        say("  all functions: applied again, no table is locked")
+    say("Then {number} queues, each in a transaction of its own: its functions are made again.",
+        number=len(found.queues))  # fmt: skip
+    if found.logs:
+        say("  {number} logs get a trigger; their publishers wait for it, up to 200 ms at a time: {logs}",
+            number=len(found.logs), logs=", ".join(found.logs))  # fmt: skip
+    say("Nothing was changed.")

@@ -1,0 +1,492 @@
+"""trunq pipeline: create, list, run, show, cancel, skip, accept, pause, resume, backfill, state, drop..."""
+
+from __future__ import annotations
+
+import json as jsons
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.markup import escape
+
+from trunq import Client, display
+from trunq.cli.ground import completion, option
+from trunq.cli.ground.database import address, client
+from trunq.cli.ground.failure import Mistake, explain
+from trunq.cli.ground.output import Row, err, out, print_fact, say, write_json, write_rows
+from trunq.cli.ground.question import Yes, confirm
+from trunq.cli.operate.pause import Pause, how_long, with_words
+from trunq.cli.pipeline.run import followed, progress_words, slice_words, trigger_words
+
+app = option.noun(
+    "Pipelines: rows from Postgres, queues, files and functions into tables, queues and lakes, each once.",
+    "trunq pipeline create flights.toml",
+    "trunq pipeline run flights",
+    "trunq pipeline show flights",
+)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the pipeline.", autocompletion=completion.pipelines)
+]
+Reason = Annotated[str | None, typer.Option("--reason", help="Only rows that broke this rule.")]
+
+COLUMNS = (
+    "pipeline",
+    "source",
+    "sink",
+    "trigger",
+    "next_due",
+    "runs",
+    "last_outcome",
+    "last_ended_at",
+    "quarantined",
+    "paused",
+    "error",
+)
+_SINKS = {"http": "http (at least once)"}
+RUNS = ("number", "begun_at", "ended_at", "outcome", "attempts", "rows_in", "rows_out", "rows_bad", "error")
+
+
+@option.verb(
+    app,
+    "create",
+    "# flights.toml: [pipeline.flights], source = {...}, sink = {...}",
+    "trunq pipeline create flights.toml",
+)
+def create(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with pipelines.")],
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Make the pipelines of a TOML file, or change those that are there; their state and runs stay.
+
+    A mistake is said before anything is changed. ${NAME} is kept as it is written, and expanded by the
+    runner.
+    """
+    from trunq.pipeline import load  # noqa: PLC0415  # its models take a while
+    from trunq.pipeline.definition.need import missing  # noqa: PLC0415
+
+    found = load(file)
+    with client(database) as trunq, trunq.transaction() as connection:
+        created = {
+            each.name: trunq.create_pipeline(each.name, each.definition, connection=connection)
+            for each in found
+        }
+    triggers = {each.name: each.definition.get("trigger") for each in found}
+    if json:
+        write_json(
+            [{"pipeline": name, "created": made, "trigger": triggers[name]} for name, made in created.items()]
+        )
+        return
+    for name, made in created.items():
+        started = trigger_words(triggers[name])
+        say(
+            f"Pipeline {{name}} {'created' if made else 'changed'}. "
+            + (
+                "Run it with: trunq pipeline run {name}"
+                if started is None
+                else "A runner starts it: {started}."
+            ),
+            name=name,
+            started=started,
+        )
+    for each in found:
+        for sentence in missing(each):
+            err.print(escape(f"Pipeline {each.name}: {sentence}."))
+
+
+@option.verb(
+    app, "list", "trunq pipeline list", "trunq pipeline list --json | jq '.[] | select(.error != null)'"
+)
+def list_pipelines(*, database: option.Database, json: option.Json = False, csv: option.Csv = False) -> None:
+    """List the pipelines, with what became of their newest run."""
+    with client(database) as trunq:
+        found: list[Row] = [row._asdict() for row in trunq.list_pipelines()]
+    nothing = "There is no pipeline. Make one with: trunq pipeline create FILE"
+    shown = [{**with_words(row), "trigger": trigger_words(row["trigger"])} for row in found]
+    write_rows(found if json or csv else shown, COLUMNS, json, nothing, csv)
+
+
+@option.verb(
+    app,
+    "run",
+    "# Ask for a run, and work here until no run waits",
+    "trunq pipeline run flights",
+    "# Ask only, and leave it to a runner elsewhere",
+    "trunq pipeline run flights --ask",
+    """trunq pipeline run flights --message '{"day": 3}'""",
+)
+def run(
+    name: Name,
+    message: Annotated[
+        str | None, typer.Option("--message", metavar="JSON", help="What functions find as context.message.")
+    ] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", metavar=option.FLAG, help="Ask for the run, and leave it to a runner.")
+    ] = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Run a pipeline: publish a message into the queue pipelines, and work on that queue until it is done.
+
+    What is ready there is done too, and what runs after it. On a terminal it shows how far the run is. A run
+    that was left open is ended first. One that fails is tried three times, and once if the reason lies in the
+    pipeline; then its message waits for a runner.
+    """
+    with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
+        if _row(trunq, name)["paused"] and not ask:
+            raise Mistake(f"Pipeline {name} is paused. Resume it with: trunq pipeline resume {name}")
+        if not ask:
+            _require_extra()
+        id = trunq.run_pipeline(name, _json("message", message))
+        failure = None
+        if not ask:
+            with followed(trunq, name):
+                failure = _work(dsn, id)
+        row = next((each for each in trunq.list_runs(name, limit=20) if each.message_id == id), None)
+        state = next((each.state for each in trunq.show_message("pipelines", id)), None)
+    if json:
+        write_json({"pipeline": name, "message_id": id, "state": state, "run": row and row._asdict()})
+    elif ask:
+        say(
+            "Message {id} asks for a run of pipeline {name}. See: trunq pipeline show {name}",
+            id=id,
+            name=name,
+        )
+    elif row is not None and row.outcome is not None:
+        told = f"Run {{number}} of pipeline {{name}} is {row.outcome}"
+        say(told + (": 1 row" if row.rows_out == 1 else ": {rows} rows") + " written, {bad} quarantined.",
+            number=row.number, name=name, rows=row.rows_out or 0, bad=row.rows_bad or 0)  # fmt: skip
+    elif state == "done":
+        say("Pipeline {name} had nothing new, or its run was another message's too.", name=name)
+    if failure is not None and state != "dead":
+        why = explain(failure) or f"{type(failure).__name__}: {failure}"
+        raise Mistake(f"{why}\nA runner tries it again; so does: trunq pipeline run {name}")
+    if state == "dead":
+        raise Mistake(f"The run did not succeed. See why: trunq message show pipelines {id}")
+
+
+@option.verb(
+    app,
+    "show",
+    "trunq pipeline show flights",
+    "# A run, and those that ran after it",
+    "trunq pipeline show flights --tree",
+)
+def show(
+    name: Name,
+    tree: Annotated[
+        bool, typer.Option("--tree", metavar=option.FLAG, help="The newest run with those that ran after it.")
+    ] = False,
+    limit: option.Limit = 10,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Show a pipeline and its newest runs, each with its rows in, out and quarantined.
+
+    Of a run that is open it shows how far it is, told each second: rows, bytes, and tasks of Spark.
+    """
+    with client(database) as trunq:
+        row = _row(trunq, name)
+        runs: list[Row] = [each._asdict() for each in trunq.list_runs(name, limit=limit)]
+        if tree and runs:
+            runs = [each._asdict() for each in reversed(trunq.list_runs(chain=runs[0]["chain"]))]
+    if json:
+        write_json({**row, "runs": runs})
+    elif tree:
+        _print_tree(runs, None, 0)
+    else:
+        say("Pipeline {name}", name=name)
+        for fact, value in (
+            ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
+            ("then", ", ".join(row["followers"]) or None),
+            ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
+            ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
+            ("state", jsons.dumps(row["state"])), ("error", row["error"]),
+        ):  # fmt: skip
+            print_fact(fact, value, 12)
+        for run in runs:
+            if run["outcome"] is None:
+                print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
+        write_rows(runs, RUNS, False, "It has not run yet.")
+
+
+@option.verb(app, "cancel", "trunq pipeline cancel flights")
+def cancel(
+    name: Name,
+    backfill: Annotated[
+        int, typer.Option("--backfill", metavar="ID", help="A backfill, by the id of its message.")
+    ] = 0,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Cancel the open run of a pipeline: it brings nothing, and the next one begins where it began.
+
+    A continuous pipeline is paused as well. Whoever is at the run stops within seconds, unless a function of
+    yours keeps it: with isolate = true that is killed, too. A run that nobody is at ends at once.
+    """
+    with client(database) as trunq:
+        cancelled = trunq.cancel_pipeline(name, backfill)
+        row = _row(trunq, name)
+    ended = cancelled and (backfill != 0 or row["open_run"] is None)
+    if json:
+        write_json({"pipeline": name, "cancelled": cancelled, "ended": ended, "paused": row["paused"]})
+        return
+    say(
+        "Pipeline {name} has no open run."
+        if not cancelled
+        else "The open run of pipeline {name} is cancelled."
+        if ended
+        else "The open run of pipeline {name} is cancelled, and a runner is at it, which hears of it. If it"
+        " is open after 30 seconds, that runner has died: cancel it again.",
+        name=name,
+    )
+    if row["paused"]:
+        say("It is paused. Resume it with: trunq pipeline resume {name}", name=name)
+
+
+@option.verb(app, "skip", "trunq pipeline skip flights")
+def skip(name: Name, yes: Yes = False, *, database: option.Database, json: option.Json = False) -> None:
+    """Give up the open run of a pipeline with its rows: they never arrive; the next run begins behind them.
+
+    It says what is left out. For rows that can be mended, cancel the run instead: the next one reads them.
+    """
+    with client(database) as trunq:
+        row = _row(trunq, name)
+        if row["open_run"] is not None:
+            confirm(f"Run {row['open_run']} of pipeline {name} with its rows: give up?", is_answered=yes)
+        skipped = trunq.skip_pipeline(name)
+    if json:
+        write_json({"pipeline": name, "skipped": skipped})
+    elif skipped is None:
+        say("Pipeline {name} has no open run.", name=name)
+    else:
+        say("Run {number} of pipeline {name} is given up. These do not arrive: {rows}.",
+            number=skipped["number"], name=name,
+            rows=slice_words(row["definition"]["source"], skipped["slice"]))  # fmt: skip
+
+
+@option.verb(app, "accept", "trunq pipeline accept flights")
+def accept(name: Name, yes: Yes = False, *, database: option.Database, json: option.Json = False) -> None:
+    """Go on with a pipeline whose sink holds another run than this database expects.
+
+    One of the two was set back, by a failover or from a backup. What is lost here comes again, twice where
+    the sink appends; what the sink has lost does not come again by itself.
+    """
+    with client(database) as trunq:
+        row = _row(trunq, name)
+        confirm(f"Pipeline {name} begins at {jsons.dumps(row['state'])}: go on from there?", is_answered=yes)
+        held = trunq.accept_pipeline(name)
+    if json:
+        write_json({"pipeline": name, "sink_holds": held})
+    elif held is None:
+        say("Pipeline {name} has nothing to accept: no run of it has found its sink elsewhere.", name=name)
+    else:
+        say("Pipeline {name} goes on. Its sink holds run {held}.", name=name, held=held)
+
+
+@option.verb(app, "pause", "trunq pipeline pause flights", "trunq pipeline pause flights --for 2h")
+def pause_pipeline(name: Name, *, pause: Pause, database: option.Database, json: option.Json = False) -> None:
+    """Begin no run of a pipeline until a time or `trunq pipeline resume`; what asks for one waits."""
+    with client(database) as trunq:
+        until = pause.end(trunq)
+        trunq.pause_pipeline(name, until)
+    if json:
+        write_json({"pipeline": name, "paused": True, "paused_until": until})
+    else:
+        say("Pipeline {name} is paused {until}. Resume it with: trunq pipeline resume {name}",
+            name=name, until=how_long(until))  # fmt: skip
+
+
+@option.verb(app, "resume", "trunq pipeline resume flights")
+def resume_pipeline(name: Name, *, database: option.Database, json: option.Json = False) -> None:
+    """End the pause of a pipeline; the runs that were asked for meanwhile begin within seconds."""
+    with client(database) as trunq:
+        resumed = trunq.resume_pipeline(name)
+    if json:
+        write_json({"pipeline": name, "resumed": resumed})
+    else:
+        say(f"Pipeline {{name}} {'goes on' if resumed else 'was not paused'}.", name=name)
+
+
+@option.verb(
+    app,
+    "backfill",
+    "# Rows of a table, by a column: from the first value, up to the second",
+    "trunq pipeline backfill flights --column day --from 2030-01-01 --to 2030-02-01",
+    "# Files",
+    "trunq pipeline backfill weather --path '/data/2030-01-*.csv'",
+)
+def backfill(
+    name: Name,
+    column: Annotated[str | None, typer.Option("--column", help="The column of a table.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", metavar="VALUE", help="The first value.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="VALUE", help="The value after the last.")] = None,
+    path: Annotated[str | None, typer.Option("--path", help="Files, with *.")] = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Ask for a run over a range that was read before, beside the runs going on, without moving the state.
+
+    For sinks with mode upsert and newest: an append would double rows. A runner does it, or the next `run`.
+    """
+    range = {"column": column, "from": from_, "to": to, "path": path}
+    with client(database) as trunq:
+        id = trunq.backfill_pipeline(name, {key: value for key, value in range.items() if value is not None})
+    if json:
+        write_json({"pipeline": name, "message_id": id})
+    else:
+        say("Message {id} asks for a backfill of pipeline {name}.", id=id, name=name)
+
+
+@option.verb(
+    app,
+    "state",
+    "trunq pipeline state flights",
+    "# Begin at the beginning",
+    "trunq pipeline state flights --reset --yes",
+    "trunq pipeline state events --set '{\"tick\": 17}' --yes",
+)
+def state(
+    name: Name,
+    set_: Annotated[str | None, typer.Option("--set", metavar="JSON", help="Begin there.")] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", metavar=option.FLAG, help="Begin at the beginning, as {} does.")
+    ] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Show where the next slice of a pipeline begins, or set it.
+
+    What is in the sink stays: a pipeline that appends doubles rows that it reads again.
+    """
+    if reset and set_ is not None:
+        raise Mistake("Give --set or --reset, not both.")
+    with client(database) as trunq:
+        found = _row(trunq, name)["state"]
+        if reset or set_ is not None:
+            confirm(f"The state of pipeline {name}: set?", is_answered=yes)
+            trunq.set_pipeline_state(name, {} if reset else _json("state", set_))
+            found = _row(trunq, name)["state"]
+    if json:
+        write_json({"pipeline": name, "state": found})
+    else:
+        out.print(escape(jsons.dumps(found)))
+
+
+@option.verb(
+    app,
+    "quarantine",
+    "# How many rows broke which rule, and the newest of them",
+    "trunq pipeline quarantine flights",
+    "trunq pipeline quarantine flights --reason 'no tail number' --json",
+    "# After a fix, send them through the pipeline again",
+    "trunq pipeline quarantine flights --resend",
+    "trunq pipeline quarantine flights --purge --yes",
+)
+def quarantine(
+    name: Name,
+    reason: Reason = None,
+    limit: option.Limit = 20,
+    resend: Annotated[
+        bool, typer.Option("--resend", metavar=option.FLAG, help="Ask for a run that sends them again.")
+    ] = False,
+    purge: Annotated[bool, typer.Option("--purge", metavar=option.FLAG, help="Delete them.")] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """List the rows of a pipeline that broke a rule, count them by reason, send them again or delete them."""
+    if resend and purge:
+        raise Mistake("Give --resend or --purge, not both.")
+    with client(database) as trunq:
+        counts: list[Row] = [row._asdict() for row in trunq.count_quarantine(name)]
+        if resend:
+            done: dict[str, Any] = {"pipeline": name, "message_id": trunq.resend_quarantine(name, reason)}
+        elif purge:
+            confirm(f"Rows in the quarantine of pipeline {name}: delete?", is_answered=yes)
+            done = {"pipeline": name, "purged": trunq.purge_quarantine(name, reason)}
+        else:
+            rows: list[Row] = [row._asdict() for row in trunq.list_quarantine(name, reason, limit)]
+            done = {"pipeline": name, "reasons": counts, "rows": rows}
+    if json:
+        write_json(done)
+    elif resend:
+        say("Message {id} asks for a run that sends them again.", id=done["message_id"])
+    elif purge:
+        say("{number} rows deleted.", number=done["purged"])
+    else:
+        write_rows(counts, ("reason", "quarantined"), False, f"Pipeline {name} has no rows in quarantine.")
+        if rows:
+            write_rows(rows, ("quarantine_id", "number", "reasons", "content"), False, "")
+
+
+@option.verb(app, "drop", "trunq pipeline drop flights")
+def drop(name: Name, yes: Yes = False, *, database: option.Database, json: option.Json = False) -> None:
+    """Drop a pipeline with its state, its runs and its quarantine; what it wrote stays.
+
+    Made again under the same name it is another pipeline, which begins at the beginning.
+    """
+    with client(database) as trunq:
+        row = _row(trunq, name)
+        confirm(f"Pipeline {name}, {row['runs']} runs: drop?", is_answered=yes)
+        trunq.drop_pipeline(name)
+    if json:
+        write_json({"pipeline": name, "dropped": True})
+    else:
+        say("Pipeline {name} dropped.", name=name)
+
+
+def _require_extra() -> None:
+    """Before anything is asked for that this process then cannot do."""
+    try:
+        import trunq.pipeline.runner  # noqa: F401, PLC0415  # Arrow takes a while
+    except ModuleNotFoundError as error:
+        raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
+
+
+def _work(dsn: str, awaited: int) -> Exception | None:
+    from trunq.pipeline.runner import Runner  # noqa: PLC0415  # Arrow takes a while
+
+    # Functions of pipelines are found in the current directory first, as `trunq worker` finds a Worker.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    runner = Runner(dsn, until_empty=True, awaited=awaited)
+    runner.run()
+    return runner.failure
+
+
+def _json(what: str, given: str | None) -> Any:
+    try:
+        return None if given is None else jsons.loads(given)
+    except ValueError as error:
+        raise Mistake(f"The {what} is not JSON ({error}). Text must be in double quotes.") from None
+
+
+def _row(trunq: Client, name: str) -> dict[str, Any]:
+    found = next((row._asdict() for row in trunq.list_pipelines() if row.pipeline == name), None)
+    if found is None:
+        raise Mistake(f'There is no pipeline "{name}". Those there are: trunq pipeline list.')
+    return found
+
+
+def _print_tree(runs: list[Row], parent: str | None, depth: int) -> None:
+    """Runs of a chain, each below the pipeline that it ran after."""
+    if depth == 0 and runs:
+        say("Chain {chain}", chain=UUID(str(runs[0]["chain"])))
+    for row in runs:
+        if row["started_by"] == parent:
+            ended, rows = row["outcome"] or "open", "row" if row["rows_out"] == 1 else "rows"
+            out.print(f"{'  ' * (depth + 1)}{escape(row['pipeline'])} {row['number']}: {ended}, "
+                      f"{display.text(row['rows_out'] or 0)} {rows}")  # fmt: skip
+            _print_tree(runs, row["pipeline"], depth + 1)

@@ -1,0 +1,88 @@
+"""How far a run of a pipeline is, and what starts it, in words."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from rich.markup import escape
+
+from trunq import Client, display
+from trunq.cli.ground.output import err
+
+_EVERY: Final = 0.5
+
+
+def progress_words(progress: Any) -> str:
+    """What a run has said of itself."""
+    if not isinstance(progress, dict):
+        return ""
+    said = [
+        f"{display.text(progress[name])} {words}"
+        for name, words in (("rows_in", "rows in"), ("rows_out", "out"), ("rows_bad", "quarantined"))
+        if progress.get(name) or (name == "rows_in" and name in progress)
+    ]
+    if progress.get("bytes"):
+        said.append(f"{progress['bytes'] / 1e6:,.1f} MB")
+    if progress.get("tasks"):
+        said.append(f"{progress.get('done', 0)} of {progress['tasks']} tasks done")
+    return ", ".join(said)
+
+
+def trigger_words(trigger: Any) -> str | None:
+    """What starts a pipeline by itself; None: nothing."""
+    if not isinstance(trigger, dict):
+        return None
+    if "every" in trigger:
+        from trunq.pipeline.definition.iso_duration import read_duration  # noqa: PLC0415  # needs the extra pipeline
+
+        return f"every {display.text(read_duration(trigger['every']))}"
+    if "cron" in trigger:
+        return f"cron {trigger['cron']} ({trigger.get('time_zone', 'UTC')})"
+    if trigger.get("on") == "message":
+        return f"messages of {trigger.get('queue')}"
+    return str(trigger.get("on", "continuous"))
+
+
+def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
+    """What a slice of a source has."""
+    if "files" in slice:
+        return ", ".join(str(path) for path, *_ in slice["files"])
+    if source["format"] == "queue":
+        return f"messages of {source['queue']} between the ticks {slice['lo']} and {slice['hi']}"
+    if source["format"] == "table" and "hi" in slice:
+        after = f" after the snapshot {slice['lo']} and" if slice["lo"] else ""
+        return f"rows of {source['table']} that were committed{after} before the snapshot {slice['hi']}"
+    if source["format"] == "table":
+        return f"the rows of {source['table']} as they are"
+    return f"{source['format']} {json.dumps(slice)}"
+
+
+@contextmanager
+def followed(trunq: Client, pipeline: str) -> Iterator[None]:
+    """Shows on a terminal how far the open run of a pipeline is."""
+    if not err.is_terminal:
+        yield
+        return
+    ended = threading.Event()
+    with err.status(f"Pipeline {escape(pipeline)} waits for its turn") as status:
+
+        def look() -> None:
+            while not ended.wait(_EVERY):
+                # It shows, and decides nothing: a database that is away is the worker's to tell.
+                with suppress(Exception):
+                    for run in trunq.list_runs(pipeline, limit=1):
+                        if run.outcome is None:
+                            words = progress_words(run.progress) or "begins"
+                            status.update(escape(f"Run {run.number} of pipeline {pipeline}: {words}"))
+
+        thread = threading.Thread(target=look, name="trunq progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()

@@ -1,0 +1,1 @@
+"""Commands about messages and those who work on them."""

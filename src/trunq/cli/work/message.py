@@ -1,0 +1,410 @@
+"""trunq message: show, list, progress, find, cancel, delete."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Final, get_args
+
+import typer
+from psycopg.errors import Diagnostic
+from rich.markup import escape
+
+from trunq import Client
+from trunq.cli.ground import completion, option
+from trunq.cli.ground.database import client
+from trunq.cli.ground.failure import Mistake
+from trunq.cli.ground.output import Row, err, out, print_fact, say, with_age, write_json, write_rows
+from trunq.cli.ground.question import Yes, confirm
+from trunq.cli.work.choice import WHICH, Choice
+from trunq.display import attempt as attempt_in_words
+from trunq.word import Open, State
+
+app = option.noun(
+    "Messages: where each one is and what became of it; cancel or erase some.",
+    "trunq message list mail --state retrying",
+    "trunq message show mail 42",
+    "trunq message find 4JZ7K7M2Q9",
+    "trunq message progress mail",
+    "trunq message cancel mail 42",
+    "trunq message delete mail 42",
+)
+
+OPEN: Final[tuple[Open, ...]] = get_args(Open)
+FATES: Final = {
+    "scheduled": "will not run",
+    "ready": "will not run",
+    "retrying": "will not run again",
+    "leased": "its worker is told",
+    "done": "was done before",
+    "dead": "was dead before",
+    "replaced": "was replaced before",
+    "purged": "was dead before",
+}
+PART: Final = 5_000
+"""Messages in one transaction."""
+FEW: Final = 50
+"""Of more it prints numbers."""
+
+COLUMNS = ("id", "state", "kind", "key", "age", "attempt", "published_at", "worker", "error")
+DELETIONS = ("deletion_id", "deleted_at", "deleted_by", "messages", "running", "ids")
+PROGRESS = ("id", "subscription", "running", "percent", "note", "checkpoint", "worker", "age")
+FACTS = ("kind", "key", "published_at", "due_at", "headers", "payload")
+COLOURS = {
+    "scheduled": "magenta",
+    "ready": "cyan",
+    "leased": "blue",
+    "retrying": "yellow",
+    "done": "green",
+    "dead": "red",
+    "replaced": "bright_black",
+    "purged": "red",
+}
+
+
+FOUND: Final = (
+    "reference",
+    "queue",
+    "subscription",
+    "id",
+    "kind",
+    "attempt",
+    "failed_at",
+    "worker",
+    "public",
+)
+
+
+@option.verb(
+    app,
+    "show",
+    "trunq message show mail 42",
+    "trunq message show mail 42 --json | jq '.[].attempts'",
+    "# No more than users of your application may see",
+    "trunq message show mail 42 --public",
+)
+def show(
+    queue: option.Queue,
+    id: Annotated[int, typer.Argument(metavar="ID", help="The number that publish returned.")],
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public", metavar=option.FLAG, help="Only what users may see: state, reference, public text."
+        ),
+    ] = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Show one message: its payload, and for each shared subscription its state and every attempt."""
+    with client(database) as trunq:
+        if public:
+            rows: list[Row] = [row._asdict() for row in trunq.show_public(queue, id)]
+            write_rows(rows, ("subscription", "state", "reference", "public"), json, "")
+            return
+        found = [row._asdict() for row in trunq.show_message(queue, id)]
+        said = {row.subscription: row._asdict() for row in trunq.list_progress(queue, ids=[id])}
+    for row in found:
+        row["progress"] = said.get(row["subscription"])
+    if json:
+        write_json(found)
+        return
+    out.print(f"Message [bold]{id}[/bold] of queue [bold]{escape(queue)}[/bold]")
+    for fact in FACTS:
+        print_fact(fact.removesuffix("_at"), found[0][fact])
+    for row in found:
+        _print_state(row)
+
+
+@option.verb(
+    app,
+    "progress",
+    "trunq message progress mail",
+    "# How far those are that run",
+    "trunq message progress mail --json | jq '.[] | select(.is_running) | .percent'",
+)
+def list_progress(
+    queue: option.Queue,
+    subscription: Annotated[
+        str | None,
+        typer.Option(
+            "--subscription",
+            "-s",
+            metavar="NAME",
+            autocompletion=completion.subscriptions,
+            help="Only of this subscription.",
+        ),
+    ] = None,
+    limit: option.Limit = 20,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """List how far handlers are that report it, who reported last first.
+
+    A message that is not running waits for its next attempt, or is dead. Its checkpoint, if it has one, is
+    what the next attempt goes on from.
+    """
+    with client(database) as trunq:
+        rows = trunq.list_progress(queue, subscription, limit=limit)
+    found: list[Row] = [row._asdict() for row in rows]
+    shown = found if json else [_in_words(row) for row in found]
+    write_rows(shown, PROGRESS, json, f"No handler of queue {queue} reported progress.")
+
+
+@option.verb(
+    app,
+    "find",
+    "trunq message find 4JZ7K7M2Q9",
+    "# As it was told on the telephone, and in one queue alone",
+    "trunq message find '4jz7k-7m2q9' --queue mail",
+    "trunq message find 4JZ7K7M2Q9 --json | jq '.[].error'",
+)
+def find(
+    reference: Annotated[
+        str, typer.Argument(metavar="REFERENCE", help="What stands in the log, or what a user was shown.")
+    ],
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue",
+            metavar="NAME",
+            autocompletion=completion.queues,
+            help="Only in this queue, or the archive it left.",
+        ),
+    ] = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Find the attempt whose error has a reference: which message it was, what went wrong, when and where.
+
+    Status 1 when there is none: the queue keeps messages no longer than its retention, an archive longer.
+    """
+    with client(database) as trunq:
+        found = [row._asdict() for row in trunq.find_reference(reference, queue)]
+    if json:
+        write_json(found)
+    for row in [] if json else found:
+        for fact in FOUND:
+            print_fact(fact.removesuffix("_at"), row[fact])
+        out.print(f"\n{row['error']}\n", markup=False, highlight=False, soft_wrap=True)
+    if not found:
+        raise Mistake(f"No error that is still kept has the reference {reference}.")
+
+
+@option.verb(
+    app,
+    "list",
+    "trunq message list mail",
+    "trunq message list mail --csv > messages.csv",
+    "# What is being worked on now, and by whom",
+    "trunq message list mail --state leased",
+    "# What failed with a time-out within the last hour",
+    "trunq message list mail --error 'timed out' --newer-than 1h",
+    "# The page after message 1234",
+    "trunq message list mail --before 1234",
+)
+def list_messages(
+    queue: option.Queue,
+    subscription: option.Subscription = "default",
+    state: Annotated[State | None, typer.Option("--state", help="Only messages in this state.")] = None,
+    limit: option.Limit = 20,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="ID", help="Only messages with smaller ids.")
+    ] = None,
+    *,
+    choice: Choice,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """List messages of a queue as one subscription sees them, the newest first.
+
+    A filter, or the state replaced or purged, looks at the newest 100,000 messages, and says so when there
+    are more.
+    """
+    with client(database) as trunq, trunq.transaction() as connection:
+        connection.add_notice_handler(_pass_on)
+        rows = trunq.list_messages(
+            queue,
+            subscription,
+            state=state,
+            limit=limit,
+            before=before,
+            brief=not (json or csv),
+            connection=connection,
+            **asdict(choice),
+        )
+    found: list[Row] = [row._asdict() for row in rows]
+    shown = found if json or csv else [with_age(row, "published_at") for row in found]
+    write_rows(shown, COLUMNS, json, _nothing(queue, state, choice), csv)
+
+
+@option.verb(
+    app,
+    "cancel",
+    "trunq message cancel mail 42 43",
+    "# For one reader; the others keep it",
+    "trunq message cancel mail 42 --subscription audit",
+    "# All of one kind that is not over, without being asked",
+    "trunq message cancel mail --kind newsletter --yes",
+    "# What is being worked on for too long",
+    "trunq message cancel mail --state leased --older-than 1h",
+)
+def cancel(
+    queue: option.Queue,
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")] = None,
+    subscription: Annotated[
+        str | None,
+        typer.Option(
+            "--subscription",
+            "-s",
+            metavar="NAME",
+            autocompletion=completion.subscriptions,
+            help="Only for this subscription; without it, for all shared ones.",
+        ),
+    ] = None,
+    state: Annotated[
+        Open | None, typer.Option("--state", rich_help_panel=WHICH, help="Only messages in this state.")
+    ] = None,
+    yes: Yes = False,
+    *,
+    choice: Choice,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Cancel messages: they are dead, with the reason cancelled, and `trunq dead requeue` takes it back.
+
+    What waits does not run. Of what runs the worker is told, and stops the handler; if that ends well all the
+    same, the message is done. What is over stays as it is. Unless you name ids, it says how many they are and
+    asks.
+    """
+    is_chosen = choice.is_given or state is not None
+    if ids and is_chosen:
+        raise Mistake("Give ids or filters, not both.")
+    if not (ids or is_chosen):
+        raise Mistake("Say which messages to cancel: their ids, or a filter (--kind, --state, ...).")
+    found: list[Row] = []
+    with client(database) as trunq:
+        if not ids:
+            ids = sorted(set(_chosen(trunq, queue, subscription, state, choice)))
+            if ids:
+                confirm(f"{_counted(len(ids))} of {queue}: cancel?", is_answered=yes)
+        for at in range(0, len(ids), PART):
+            found += [row._asdict() for row in trunq.cancel(queue, ids[at : at + PART], subscription)]
+    if json:
+        write_json(found)
+    elif len(found) > FEW:
+        for was, number in Counter(row["state"] for row in found).most_common():
+            say("{number} {was}: {fate}.", number=f"{number:,}", was=was, fate=FATES[was])
+    else:
+        rows = [{**row, "fate": FATES[row["state"]]} for row in found]
+        write_rows(
+            rows, ("id", "subscription", "state", "fate"), False, f"Queue {queue} has no such messages."
+        )
+
+
+@option.verb(
+    app,
+    "delete",
+    "trunq message delete mail 42 43",
+    "# In a script",
+    "trunq message delete mail 42 --yes",
+    "# Who deleted what",
+    "trunq message delete mail --list",
+)
+def delete(
+    queue: option.Queue,
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Ids of messages.")] = None,
+    list_: Annotated[
+        bool,
+        typer.Option("--list", metavar=option.FLAG, help="Show who deleted which, and delete none."),
+    ] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Erase what messages hold, for good: payload, body, headers, errors and results, wherever they are.
+
+    What is not over is cancelled and never runs. A worker that holds one keeps what it has: delete it again
+    when it is over. Kind, key and unique key stay. Nothing brings any of it back, so it asks first.
+    """
+    if list_ == bool(ids):
+        raise Mistake("Say which messages to delete, by their ids, or --list to see who deleted what.")
+    with client(database) as trunq:
+        if not ids:
+            rows = [row._asdict() for row in trunq.list_deletions(queue)]
+            write_rows(rows, DELETIONS, json, f"Nobody has deleted messages of queue {queue}.")
+            return
+        confirm(f"{_counted(len(ids))} of {queue}: erase for good?", is_answered=yes)
+        found = sum(trunq.delete(queue, ids[at : at + PART]) for at in range(0, len(ids), PART))
+        running = sum(row.running for row in trunq.list_deletions(queue, limit=-(-len(ids) // PART)))
+    if json:
+        write_json({"deleted": found, "running": running})
+    else:
+        said = _counted(found) if found else "No message"
+        missing = len(ids) - found
+        say("{said} of {queue} erased{rest}.", said=said, queue=queue,
+            rest=f"; it has none with {missing:,} of these ids" if missing else "")  # fmt: skip
+        if running:
+            say("Workers hold {running} of them and keep what they have: delete these again later.",
+                running=running)  # fmt: skip
+
+
+def _chosen(
+    trunq: Client, queue: str, subscription: str | None, state: Open | None, choice: Choice
+) -> Iterator[int]:
+    """The ids of messages that are not over, as the subscription sees them, or any shared one."""
+    readers = [row.subscription for row in trunq.list_subscriptions(queue) if row.mode == "shared"]
+    for reader in readers if subscription is None else [subscription]:
+        for each in OPEN if state is None else (state,):
+            rows = trunq.list_messages(queue, reader, state=each, brief=True, **asdict(choice))
+            yield from (row.id for row in rows)
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} {'message' if count == 1 else 'messages'}"
+
+
+def _nothing(queue: str, state: State | None, choice: Choice) -> str:
+    what = "No such message" if choice.is_given else "No message"
+    return (
+        f"{what} of queue {queue} is {state}."
+        if state
+        else f"Queue {queue} has no {'such ' if choice.is_given else ''}messages."
+    )
+
+
+def _pass_on(notice: Diagnostic) -> None:
+    """What Postgres says of a list that it did not finish, with the way on."""
+    said = str(notice.message_primary).removeprefix("trunq: ")
+    hint = str(notice.message_hint or "").replace("p_before => ", "--before ")
+    err.print(f"{said}; {hint}" if hint else said, markup=False)
+
+
+def _in_words(row: Row) -> Row:
+    """A row of progress as a person reads it."""
+    percent, size = row["percent"], row["checkpoint_bytes"]
+    return {
+        **with_age(row, "reported_at"),
+        "running": "yes" if row["is_running"] else "no",
+        "percent": None if percent is None else f"{percent:.4g} %",
+        "checkpoint": None if size is None else f"{size:,} B",
+    }
+
+
+def _print_state(row: Row) -> None:
+    colour = COLOURS.get(row["state"], "white")
+    out.print(
+        f"\nSubscription [bold]{escape(row['subscription'])}[/bold]: [{colour}]{row['state']}[/{colour}]"
+    )
+    for attempt in row["attempts"] or []:
+        print_fact(f"attempt {attempt['attempt']}", attempt_in_words(attempt))
+    print_fact("result", row["result"])
+    if row["progress"] is not None:
+        said = _in_words(row["progress"])
+        for fact in ("percent", "note", "checkpoint"):
+            print_fact(fact, said[fact])

@@ -1,0 +1,1 @@
+"""Into the log: publishing, unique keys, the gate, schedules."""

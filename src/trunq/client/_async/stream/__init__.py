@@ -1,0 +1,1 @@
+"""Streams: batches, reading in a loop, moving."""

@@ -1,0 +1,1 @@
+"""Work: leases, answers, progress, cancelling, replies, the bell."""

@@ -1,0 +1,97 @@
+"""Leases: a worker's hold on some messages."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from trunq.client._async.access import AsyncAccess
+from trunq.client.answered import Answered, Leased
+from trunq.client.message import LEASED, Message
+from trunq.connection.given import AsyncGiven
+from trunq.errors import InvalidArgument
+from trunq.record import Extension
+from trunq.wire.call import Call
+from trunq.wire.scalar import Interval, interval
+
+
+class AsyncLeases(AsyncAccess):
+    """Leases."""
+
+    async def lease(
+        self,
+        queue: str,
+        subscription: str,
+        worker: str,
+        max_messages: int | None = None,
+        lease_time: Interval | None = None,
+        max_bytes: int | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[Message]:
+        """Lease the next messages, at most `max_messages` (1) and about `max_bytes` (16 MB); [] when there
+        are none.
+
+        They are the worker's until `lease_time` (the subscription's) is over, by the database's clock. All
+        of them have the same `lease_id` and `token`. With `connection`, do nothing else in that transaction
+        and end it soon: the other workers of the subscription wait for it. Raises WrongIsolation above READ
+        COMMITTED.
+        """
+        arguments = {
+            "queue": queue,
+            "subscription": subscription,
+            "worker": worker,
+            "max_messages": max_messages,
+            "lease_time": interval("lease_time", lease_time),
+            "max_bytes": max_bytes,
+        }
+        rows = await self._execute(connection, Call("lease", arguments, LEASED, raw=True))
+        return [Message(row, queue, subscription) for row in rows]
+
+    @overload
+    async def extend(
+        self,
+        messages: Leased,
+        /,
+        *,
+        lease_time: Interval | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> Extension: ...
+
+    @overload
+    async def extend(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        lease_time: Interval | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> Extension: ...
+
+    async def extend(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        lease_time: Interval | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> Extension:
+        """Let a lease end `lease_time` (the subscription's) from now, later or sooner.
+
+        Returns when that is, and which of its messages somebody cancelled: do not go on with those, and give
+        them back. It is the whole lease, whichever of its messages is given; the `expires_at` of those given
+        is set.
+        """
+        held = Answered.of(queue, subscription, lease_id, token, () if isinstance(queue, str) else None)
+        if held.is_nothing:
+            raise InvalidArgument("there are no messages whose lease could be extended")
+        arguments = {**held.lease, "lease_time": interval("lease_time", lease_time)}
+        (row,) = await self._execute(connection, Call("extend", arguments, Extension._fields))
+        extension = Extension._make(row)
+        if not isinstance(queue, str):
+            for message in [queue] if isinstance(queue, Message) else queue:
+                message.expires_at = extension.expires_at
+        return extension

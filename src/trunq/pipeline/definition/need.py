@@ -1,0 +1,42 @@
+"""What a pipeline needs of the machine that runs it, and this one has not: said where it is made, since the
+runner may be elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from trunq.pipeline.definition.part import VARIABLE, directory_of
+from trunq.pipeline.definition.pipeline import FileSource, Pipeline
+
+_OF_FORMATS: Final = {
+    "table": "adbc_driver_postgresql",
+    "queue": "adbc_driver_postgresql",
+    "delta": "deltalake",
+    "http": "httpx",
+}
+
+
+def missing(pipeline: Pipeline) -> Iterator[str]:
+    """A sentence for each thing."""
+    formats = (pipeline.source.format, pipeline.sink.format)
+    for module in dict.fromkeys(_OF_FORMATS[each] for each in formats if each in _OF_FORMATS):
+        if not _is_there(module):
+            yield f"it needs {module}, which is not here: pip install 'trunq[pipeline]' where it runs"
+    if pipeline.needs_spark and not _is_there("pyspark"):
+        yield "it needs pyspark, which is not here: pip install 'trunq[pipeline,spark]' where it runs"
+    source = pipeline.source
+    if isinstance(source, FileSource) and not VARIABLE.search(source.path):
+        directory = directory_of(source.path)
+        if not os.path.isdir(directory):
+            yield f"it reads from {directory}, which is not here: it has to be where it runs"
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:
+        return False

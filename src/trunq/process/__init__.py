@@ -1,0 +1,1 @@
+"""What runs as a process beside workers: consumers and movers; its signals and threads."""

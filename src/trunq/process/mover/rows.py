@@ -1,0 +1,95 @@
+"""The messages of a batch, from one database into the other: by COPY, as the texts they are.
+
+Payloads are not decoded: numbers keep all their digits, and the program does half the work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from psycopg import AsyncConnection, sql
+
+from trunq.process.mover.split import Split
+from trunq.record import Batch
+from trunq.wire.call import explained
+from trunq.wire.json import json_text
+
+SOURCE_ID: Final = "trunq_source_id"
+"""The header with the id that a message had in the queue where it was published first."""
+
+_AT_ONCE: Final = 4_194_304
+"""Bytes that are gathered before they are sent."""
+
+_READ: Final = """copy (
+  select r.id, r.kind, r.key, r.payload,
+    case when jsonb_typeof(r.headers) = 'object' then {id} || r.headers else coalesce(r.headers, {id}) end,
+    r.body, r.priority
+  from trunq.read_batch({queue}, {subscription}, {batch}, p_filter => {filter}) r) to stdout"""
+_ID: Final = "pg_catalog.jsonb_build_object({name}, r.id)"
+_WRITE: Final = "copy {} (kind, key, payload, headers, body, priority) from stdin"
+
+_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
+_PLAIN: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+Ready = Callable[[str], Awaitable[None]]
+
+
+async def move_rows(
+    batch: Batch,
+    filter: Mapping[str, Any] | None,
+    split: Split,
+    reading: AsyncConnection[Any],
+    writing: AsyncConnection[Any],
+    ready: Ready,
+) -> int:
+    """Publish the messages of a batch; returns how many. `ready` is asked once for each queue they go to."""
+    gathered: dict[str, list[bytes]] = {}
+    known: set[str] = set()
+    size = count = 0
+
+    async def send() -> None:
+        for queue, lines in gathered.items():
+            statement = sql.SQL(_WRITE).format(sql.Identifier("trunq_log", queue))
+            with explained:
+                async with writing.cursor() as cursor, cursor.copy(statement) as into:
+                    await into.write(b"".join(lines))
+        gathered.clear()
+
+    async with reading.cursor() as cursor, cursor.copy(_read(batch, filter)) as rows:
+        async for row in rows:
+            line = bytes(row)
+            id, kind, key, _ = line.split(b"\t", 3)
+            queue = split.target(int(id), _label(kind), _label(key))
+            if queue not in known:
+                await ready(queue)
+                known.add(queue)
+            gathered.setdefault(queue, []).append(line[len(id) + 1 :])
+            size += len(line)
+            count += 1
+            if size > _AT_ONCE:
+                await send()
+                size = 0
+    await send()
+    return count
+
+
+def _read(batch: Batch, filter: Mapping[str, Any] | None) -> sql.Composed:
+    id = sql.SQL(_ID).format(name=sql.Literal(SOURCE_ID))
+    return sql.SQL(_READ).format(
+        id=id,
+        queue=sql.Literal(batch.queue),
+        subscription=sql.Literal(batch.subscription),
+        batch=sql.Literal(batch.batch_id),
+        filter=sql.SQL("{}::jsonb").format(sql.Literal(json_text("filter", filter) if filter else None)),
+    )
+
+
+def _label(field: bytes) -> str | None:
+    """A field of COPY's text format."""
+    if field == b"\\N":
+        return None
+    if b"\\" in field:
+        field = _ESCAPED.sub(lambda found: _PLAIN.get(found[1], found[1]), field)
+    return field.decode()

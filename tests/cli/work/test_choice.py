@@ -1,0 +1,71 @@
+"""Which messages a command is about."""
+
+from __future__ import annotations
+
+import pytest
+
+from shelling import Shell
+from trunq import Client
+
+
+@pytest.fixture
+def ids(client: Client) -> list[int]:
+    """Four messages: three dead, one alive; of two kinds, with three errors."""
+    client.create_queue("mail")
+    ids = client.publish_many(
+        "mail", [1, 2, 3, 4], kinds=["welcome", "bill", "welcome", "bill"], keys=["ann", "ann", "bob", "ann"]
+    )
+    held = client.lease("mail", "default", "postman", 3)
+    errors = ["Timed out", "no street", "timed OUT"]
+    client.reject("mail", "default", held[0].lease_id, held[0].token, ids[:3], errors=errors)
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("given", "dead", "alive"),
+    [
+        (["--kind", "bill"], [1], [3]),
+        (["--key", "ann"], [0, 1], [3]),
+        (["--error", "timed out"], [0, 2], []),
+        (["--error", "timed out", "--key", "bob"], [2], []),
+        (["--newer-than", "1h"], [0, 1, 2], [3]),
+        (["--older-than", "1h"], [], []),
+    ],
+)
+def test_messages_are_listed_and_requeued_by_what_they_have_in_common(
+    trunq: Shell, client: Client, ids: list[int], given: list[str], dead: list[int], alive: list[int]
+) -> None:
+    def numbers(*command: str) -> list[int]:
+        return sorted(row["id"] for row in trunq(*command, *given, "--json").json)
+
+    assert numbers("message", "list", "mail") == sorted(ids[at] for at in [*dead, *alive])
+    assert numbers("dead", "list", "mail") == [ids[at] for at in dead]
+    if dead:
+        asked = trunq("dead", "requeue", "mail", *given)
+        assert asked.status == 1
+        assert f"{len(dead)} dead message" in asked.said
+        assert "say --yes" in asked.said
+    assert client.count_dead("mail") == 3
+    done = trunq("dead", "requeue", "mail", *given, "--yes", "--json")
+    assert done.json == {"queue": "mail", "requeued": len(dead)}
+    assert client.count_dead("mail") == 3 - len(dead)
+
+
+def test_nothing_such_is_said_so(trunq: Shell, ids: list[int]) -> None:
+    assert len(ids) == 4
+    assert "Queue mail has no such dead messages." in trunq("dead", "list", "mail", "--kind", "x").said
+    assert "Queue mail has no such messages." in trunq("message", "list", "mail", "--kind", "x").said
+
+
+def test_many_go_in_parts_and_only_those_that_were_counted(
+    trunq: Shell, client: Client, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunq.cli.work.dead.PART", 2)
+    assert trunq("dead", "purge", "mail", "--all", "--yes", "--json").json["purged"] == 3
+    assert client.list_messages("mail", state="ready")[0].id == ids[3]
+    assert trunq("dead", "purge", "mail", "--all", "--json").json["purged"] == 0
+
+
+def test_messages_that_are_named_are_taken_unasked(trunq: Shell, client: Client, ids: list[int]) -> None:
+    assert trunq("dead", "purge", "mail", str(ids[0]), "--json").json["purged"] == 1
+    assert client.count_dead("mail") == 2
