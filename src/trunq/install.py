@@ -73,7 +73,7 @@ _PATIENCE: Final = 60
 second after which Postgres looks for a deadlock: it is never the publisher who has to give up.
 """
 
-_TURN: Final = "set local lock_timeout = '200ms';"
+_LOCK_TIMEOUT: Final = "set local lock_timeout = '200ms';"
 
 _BLOCKED: Final = "an open transaction stands in the way of this upgrade, and nothing was changed"
 _UNBLOCK: Final = "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; end it, or wait for its end"
@@ -215,7 +215,7 @@ def _bring_up_to_date(connection: Connection, facade: str | None) -> Change:
     facades = tuple(name for name in FACADES if _is_facade_old(connection, name, facade, functions))
     for name in facades:
         with _restoring(connection, "lock_timeout", "check_function_bodies", "role"):
-            _run(connection, _TURN)
+            _run(connection, _LOCK_TIMEOUT)
             _run(connection, _AS_OWNER)
             _run_or_refuse(connection, _facade_sql(name))
     return Change(before, newest(), functions, facades)
@@ -229,7 +229,7 @@ def _is_facade_old(connection: Connection, name: str, wanted: str | None, functi
 
 def _apply(connection: Connection, before: int, copied: int) -> None:
     """Everything an install runs, on a schema `before`, or on a copy, without rows, of schema `copied`."""
-    _run(connection, _TURN)
+    _run(connection, _LOCK_TIMEOUT)
     if before or copied:
         _run(connection, _AS_OWNER)
     _run(connection, _KEEP_CHANGES if before else _NO_CHANGES)

@@ -87,7 +87,7 @@ def costs(work: Engine, feature: str) -> dict[str, int]:
     name, connection = work.queue, work.connection
     looks = {
         "status": f"select * from trunq.status('{name}')",
-        "needing": "select trunq._all_needing(q, n) from trunq.queue q, generate_series(0, 3) n"
+        "needing": "select trunq._all_subscriptions_needing(q, n) from trunq.queue q, generate_series(0, 3) n"
         f" where q.name = '{name}'",
         "next_batch": f"select * from trunq_queue.{name}_next_batch('lake', 'ada')",
     }

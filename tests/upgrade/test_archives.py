@@ -24,7 +24,7 @@ alter table trunq.taker drop column archive_for, drop constraint name_is_short_a
   add constraint name_is_short_and_plain check (name ~ '^[a-z][a-z0-9_]{0,47}$');
 create function trunq._write_archive(trunq.queue, trunq.archive_mark, bigint[]) returns void language sql as 'select';
 create function trunq._archive(trunq.queue, integer, integer, boolean default false) returns integer language sql as 'select 0';
-create function trunq._walk(trunq.queue, integer, bigint, bigint[], bigint, boolean) returns integer language sql as 'select 0';
+create function trunq._walk_leases(trunq.queue, integer, bigint, bigint[], bigint, boolean) returns integer language sql as 'select 0';
 comment on schema trunq_data is 'functions of an older release';
 """  # noqa: E501
 """A policy and marks of its own, and functions that took them."""

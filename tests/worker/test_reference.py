@@ -188,7 +188,7 @@ def test_workers_and_the_database_make_them_alike(sql: psycopg.Connection[Any]) 
     text = with_reference("internal", made, 'two\nlines "quoted" Ž\u2028')
     assert ask(sql, "_reference_of", error=text) == made
     assert ask(sql, "_public_of", error=text) == 'two\nlines "quoted" Ž\u2028'
-    made_at = ask(sql, "_made_at", reference=made).timestamp()
+    made_at = ask(sql, "_reference_time", reference=made).timestamp()
     assert made_at % 300 == 0
     assert abs(made_at - time.time()) < 400
     assert ask(sql, "_limit", what="error_characters") == reference.LONGEST

@@ -124,7 +124,7 @@ class Control:
 
     def let_go(self, run: Run, holder: int, error: str | None = None, *, has_failed: bool = True) -> None:
         """We are not at it any more: others need not wait."""
-        self._call("_let_go", run_id=run.run_id, holder=holder, error=error, has_failed=has_failed)
+        self._call("_let_run_go", run_id=run.run_id, holder=holder, error=error, has_failed=has_failed)
 
     def note_crash(self, run: Run, holder: int, error: str) -> int:
         """The process that was at it crashed; how often that has happened to the run."""

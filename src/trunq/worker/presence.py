@@ -52,7 +52,7 @@ class Presence:
     async def leave(self, connection: AsyncConnection[Any]) -> None:
         """Tell it that they are gone."""
         with contextlib.suppress(psycopg.Error):
-            await execute(connection, Call("_leave", {"worker": self._options.identity}))
+            await execute(connection, Call("_leave_worker", {"worker": self._options.identity}))
 
     async def reclaim(self, connection: AsyncConnection[Any]) -> None:
         """Take back what a former worker of this name had leased, if it is the only one at any time."""

@@ -54,7 +54,7 @@ class Settlement:
         """The handler raised."""
         if lease.is_lost or isinstance(error, AckRefused):
             log.warning(
-                "message %s of %s ran in vain: its lease was lost meanwhile, and another worker runs it",
+                "message %s of %s has no effect: its lease was lost while it ran, and another worker handles it",
                 message.id,
                 message.queue,
                 extra=Subject.of(message).about,
@@ -123,7 +123,7 @@ class Settlement:
         fail, and go back.
         """
         log.warning(
-            "%s of %s ran in vain: a lease of theirs was lost meanwhile",
+            "%s of %s had no effect: a lease of theirs was lost while they ran",
             "1 message" if len(batch.entries) == 1 else f"{len(batch.entries)} messages",
             batch.subject.queue,
             extra={"queue": batch.subject.queue},

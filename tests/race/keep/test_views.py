@@ -82,7 +82,7 @@ def test_all_that_a_look_calls_sees_what_the_look_sees(session: Connection) -> N
             found for name in more for found in re.findall(r"trunq\.(_\w+|clock)\(", functions[name][0])
         } - called
         more &= functions.keys()
-    assert {"_position", "_holders", "_elsewhere"} <= called
+    assert {"_position", "_first_leases", "_delayed_or_dead"} <= called
     # A sequence knows no snapshots, and the offset of tests' clocks is one of a database that lets it move.
     volatile = {"clock", "_clock_offset", "_fail", "_last_message_id"}
     assert {name for name in called if functions[name][1] == "v"} == volatile

@@ -114,7 +114,7 @@ def test_one_that_reads_a_log_and_then_publishes_is_no_victim_of_a_new_rule(
 ) -> None:
     session, reader, ruler, queue = connect(), connect(autocommit=False), connect(), "q"
     ask(session, "create_queue", queue=queue, kinds=["mail"])
-    session.execute("alter function trunq._in_turns set lock_timeout = '20 s'")
+    session.execute("alter function trunq._try_for_locks set lock_timeout = '20 s'")
     assert fetch(reader, f"select count(*) from trunq_log.{queue}") == 0
     # One trigger comes, another goes.
     late = meanwhile(ask, ruler, "set_publishing", queue=queue, kinds=[], max_waiting=5)

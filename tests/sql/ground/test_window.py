@@ -76,7 +76,7 @@ def test_all_forms_agree(session: Connection, work: str, seed: int) -> None:
     for segment in range(4):
         needed = fetch(
             session,
-            "select %s = any (trunq._needing(q, %s)) from trunq.queue q where name = %s",
+            "select %s = any (trunq._subscriptions_needing(q, %s)) from trunq.queue q where name = %s",
             subscription_id,
             segment,
             work,

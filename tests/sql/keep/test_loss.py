@@ -345,8 +345,8 @@ def test_it_is_warned_of_a_size_too(session: psycopg.Connection[Any]) -> None:
 def test_warnings_come_at_50_80_and_95_percent(work: Engine) -> None:
     work.publish(1)
     ended = work.fetch(
-        "select extract(epoch from -trunq._age(q, trunq._turn(q, now())))::bigint from trunq.queue q"
-        " where q.queue_id = {id}"
+        "select extract(epoch from -trunq._segment_age(q, trunq._span_number(q, now())))::bigint"
+        " from trunq.queue q where q.queue_id = {id}"
     )
     told = []
     for share in (0.0, 0.49, 0.51, 0.79, 0.81, 0.94, 0.96):

@@ -124,7 +124,7 @@ def test_percentiles_are_right_within_nine_percent(work: Engine) -> None:
 
 @pytest.mark.parametrize("at", [1e-7, 1e-6, 0.0001, 0.5, 1.0, 77.7, 86_400.0, 1e6])
 def test_a_bucket_stands_for_times_within_nine_percent(session: psycopg.Connection[Any], at: float) -> None:
-    told = "select trunq._percentile(trunq._histogram(array[trunq._bucket(%s)]), 0.5)"
+    told = "select trunq._percentile(trunq._histogram(array[trunq._time_bucket(%s)]), 0.5)"
     assert fetch(session, told, at) == pytest.approx(max(at, 1e-6), rel=0.0906)
 
 

@@ -157,7 +157,7 @@ def test_history_finds_the_lease_of_every_message(session: Connection) -> None:
         txid = laned.fetch("select txid from {log} where id = %s", id)
         holder = fetch(
             session,
-            "select h.lease_id from trunq._holders((select q from trunq.queue q where name = %s),"
+            "select h.lease_id from trunq._first_leases((select q from trunq.queue q where name = %s),"
             " (select subscription_id from trunq.subscription where queue_id = %s and name = 'default'),"
             " array[%s]::xid8[], array[%s]::bigint[]) h",
             laned.queue,

@@ -30,7 +30,7 @@ def start(laned: Engine, ranker: str, functions: str = "by_need", without: str =
 def rank(laned: Engine, ranker: str, ranks: dict[str, int | None], limits: list[int | None]) -> Any:
     return ask(
         laned.connection,
-        "_rank",
+        "_apply_ranks",
         ranker=ranker,
         subscription_id=subscription_id(laned),
         function="by_need",
@@ -225,7 +225,7 @@ def test_free_slots_are_those_for_which_their_worker_has_leased_nothing(session:
     with queue.clock("31 seconds"):
         attend("two", 10, queue, other)
         assert fleet(queue) == (1, 10, 7)
-    ask(session, "_leave", worker="two")
+    ask(session, "_leave_worker", worker="two")
     assert fleet(other) == (0, 0, 0)
     with queue.clock("2 hours"):
         attend("three", 1, queue)

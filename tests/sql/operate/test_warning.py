@@ -183,7 +183,7 @@ def test_a_role_without_rights_sees_the_process_role_and_application(
     session.execute(f"grant usage on schema trunq to {role}".encode())
     try:
         session.execute(f"set role {role}".encode())
-        assert fetch(session, "select trunq._holder(%s)", pid) == (
+        assert fetch(session, "select trunq._describe_session(%s)", pid) == (
             f'process {pid} of role postgres, application "webshop"'
         )
     finally:

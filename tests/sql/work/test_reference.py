@@ -140,7 +140,9 @@ def test_a_worker_s_clock_may_be_off_by_a_day(work: Engine, offset: str, is_foun
 
 
 def test_a_reference_is_of_the_last_ten_years(work: Engine) -> None:
-    made_at = "select trunq._made_at(%s) between trunq.clock() - interval '6 minutes' and trunq.clock()"
+    made_at = (
+        "select trunq._reference_time(%s) between trunq.clock() - interval '6 minutes' and trunq.clock()"
+    )
     for offset in ("0", "3000 days", "6000 days"):
         with work.clock(offset):
             _, reference = refer(work)

@@ -171,7 +171,7 @@ class Ranker:
             "priorities": integer_array(said.priorities),
             "max_running": integer_array(said.max_running),
         }
-        call = Call("_rank", arguments)
+        call = Call("_apply_ranks", arguments)
         await self._link.run(lambda connection: value(connection, call))
 
     async def _fail(self, post: _Post, ranked: Ranked, why: str) -> None:

@@ -37,7 +37,7 @@ begin
     alter table trunq.moving_clock replica identity full;
     comment on table trunq.moving_clock is 'Sessions may move their clocks here (trunq.let_clock_move): a database of tests.';
   end if;
-  perform trunq._go_back(v_role);
+  perform trunq._restore_role(v_role);
 end $$;
 comment on function trunq.let_clock_move is
   'Lets sessions of this database move their clocks by the setting trunq.clock_offset, an interval, as tests do instead of waiting; for the owner of trunq, and for databases of tests alone: whoever may run SQL there may then end leases of others. The fixtures of pytest do this by themselves. p_moves false forbids it again.';

@@ -65,7 +65,7 @@ $$;
 comment on function trunq._passes is
   'Whether a message passes a filter. Null: as false.';
 
-create or replace function trunq._gets(
+create or replace function trunq._lane_gets(
   p_reader integer, p_for integer, p_expiries smallint,
   p_kinds text[], p_not_kinds text[], p_keys text[], p_not_keys text[], p_headers jsonb, p_not_headers jsonb[],
   p_kind text, p_key text, p_message_headers jsonb
@@ -78,7 +78,7 @@ begin
   end if;
   return trunq._passes(p_kinds, p_not_kinds, p_keys, p_not_keys, p_headers, p_not_headers, p_kind, p_key, p_message_headers);
 end $$;
-comment on function trunq._gets is
+comment on function trunq._lane_gets is
   'Whether a row of the log is one that a lane hands out in its order: it is for everyone and passes the filter, or for this reader and did not come back to one in order.';
 
 create or replace function trunq._filter_condition(p_filter jsonb, p_row text default 'g') returns text

@@ -71,11 +71,11 @@ create or replace function trunq._words(p_subject text) returns text[]
 language sql immutable parallel safe as $$ select v.words from trunq._vocabulary() v where v.subject operator(pg_catalog.=) p_subject $$;
 comment on function trunq._words is 'The words about a subject.';
 
-create or replace function trunq._either(p_words text[]) returns text
+create or replace function trunq._list_choices(p_words text[]) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select array_to_string(p_words[:cardinality(p_words) - 1], ', ') || ' or ' || p_words[cardinality(p_words)]
 $$;
-comment on function trunq._either is 'Words as a sentence lists them: a, b or c.';
+comment on function trunq._list_choices is 'Words as a sentence lists them: a, b or c.';
 
 create or replace function trunq._words_of_receipts() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -102,7 +102,7 @@ create or replace function trunq._check_word(p_word text, p_words text[], p_unkn
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
   if p_word <> all (p_words) then
-    perform trunq._fail('TQ005', format(p_unknown, p_word), trunq._either(p_words));
+    perform trunq._fail('TQ005', format(p_unknown, p_word), trunq._list_choices(p_words));
   end if;
 end $$;
 comment on function trunq._check_word is 'Refuses (TQ005) a word that is not among these; null passes.';

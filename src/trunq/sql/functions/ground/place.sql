@@ -86,15 +86,15 @@ end $$;
 comment on function trunq._newest_id is
   'About the newest id in the log, or before a place in it: where a look for the newest may begin. Ids that were drawn for delayed messages may be far above.';
 
-create or replace function trunq._is_for(p_row text, p_start text) returns text
+create or replace function trunq._is_after_start(p_row text, p_start text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- After trunq.rebase() every older row has a txid below 500.
   select format('(%1$s.txid < ''500'' or not pg_visible_in_snapshot(%1$s.txid, %2$s))', p_row, p_start)
 $$;
-comment on function trunq._is_for is
+comment on function trunq._is_after_start is
   'The condition that a row of the log, for everyone, was not there before a subscription started.';
 
-create or replace function trunq._holders(p_queue trunq.queue, p_subscription_id integer, p_txids xid8[], p_ids bigint[])
+create or replace function trunq._first_leases(p_queue trunq.queue, p_subscription_id integer, p_txids xid8[], p_ids bigint[])
 returns table (txid xid8, id bigint, lease_id bigint)
 -- Stable: it sees what the statement that calls it sees.
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
@@ -102,7 +102,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan
 declare
   v_probe text := format(
     'select lease_id, lo, hi, last_txid, last_id from trunq_data.%I where subscription_id = $1 and lease_id >= $2 and segment = any (%L) order by lease_id limit 1',
-    p_queue.lease_table, trunq._filled(p_queue, 'lease'));
+    p_queue.lease_table, trunq._filled_segments(p_queue, 'lease'));
   v_first bigint;
   v_newest bigint := (trunq._position(p_queue, p_subscription_id)).lease_id;
   v_low bigint;
@@ -158,10 +158,10 @@ begin
     end if;
   end loop;
 end $$;
-comment on function trunq._holders is
+comment on function trunq._first_leases is
   'For rows of the log the first lease whose position lies behind each: that one held it, if any did. Positions grow with the leases.';
 
-create or replace function trunq._elsewhere(p_queue_id integer, p_subscription_id integer, p_ids bigint[])
+create or replace function trunq._delayed_or_dead(p_queue_id integer, p_subscription_id integer, p_ids bigint[])
 returns table (
   id bigint, place text, attempt integer, created_at timestamptz, due_at timestamptz, kind text, key text, payload jsonb, headers jsonb, errors jsonb
 )
@@ -186,4 +186,4 @@ begin
       order by d.queue_id, d.subscription_id, d.id limit 1) d
     where d.id = u.id;
 end $$;
-comment on function trunq._elsewhere is 'Those of some messages that are put off or dead, as a subscription sees them.';
+comment on function trunq._delayed_or_dead is 'Those of some messages that are put off or dead, as a subscription sees them.';

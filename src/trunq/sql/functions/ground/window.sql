@@ -18,7 +18,7 @@
 --   trunq_queue.<queue>_window (sql/specimen/queue/window.sql)   the whole window: read_batch, trunq._has_new
 --   trunq._unread              (here)                   the rest of the window from a position, and all behind it
 --   trunq_queue.<queue>_lease  (sql/specimen/queue/lease.sql)    the next messages from a position, bounded
---   trunq._needing             (rotate.sql)             the readers for which one segment holds a row of the rest
+--   trunq._subscriptions_needing             (rotate.sql)             the readers for which one segment holds a row of the rest
 --   trunq._is_read_at          (here)                   whether a row lies before a position
 --   range.py                   (spark/source)           the window in parts that tasks read at once
 -- tests/sql/ground/test_window.py draws random snapshots and asks all of them for the same rows.
@@ -47,7 +47,7 @@ set search_path = pg_catalog, pg_temp
 -- The log has no statistics: left alone, the planner would read all of it.
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
-  v record := trunq._reading(p_queue, p_subscription_id);
+  v record := trunq._read_position(p_queue, p_subscription_id);
 begin
   if p_segments = '{}' then
     return;

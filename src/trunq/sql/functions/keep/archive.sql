@@ -117,12 +117,12 @@ declare
   v_walk record;
   v_total integer := 0;
 begin
-  perform trunq._enroll(p_queue);
+  perform trunq._make_marks(p_queue);
   for v_mark in
     select m.* from trunq.taker_mark m where m.queue_id = p_queue.queue_id and m.taker = '(archive)' order by m.subscription_id
   loop
     exit when v_total >= c_most;
-    v_walk := trunq._walk(p_queue, v_mark, c_most - v_total,
+    v_walk := trunq._walk_leases(p_queue, v_mark, c_most - v_total,
       p_is_last or not exists (select from trunq.subscription s where s.subscription_id = v_mark.subscription_id));
     if v_walk.over <> '{}' then
       perform trunq._write_archive(p_queue, v_mark, v_walk.over);
@@ -227,4 +227,4 @@ begin
   end if;
 end $$;
 comment on function trunq._archive_rest is
-  'Archives all attempts that are over, before all leases go. The caller has locked them, exclusively, and tries again when a lock is missing (trunq._in_turns).';
+  'Archives all attempts that are over, before all leases go. The caller has locked them, exclusively, and tries again when a lock is missing (trunq._try_for_locks).';

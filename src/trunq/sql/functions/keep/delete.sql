@@ -25,7 +25,7 @@ begin
     perform trunq._fail('TQ005', format('delete takes up to %s messages, not %s', trunq._limit('cancelled_messages'), cardinality(v_ids)),
       'delete them in parts');
   end if;
-  return trunq._in_turns(p_queue, format('select trunq._delete($1, %L)', v_ids));
+  return trunq._try_for_locks(p_queue, format('select trunq._delete($1, %L)', v_ids));
 end $$;
 comment on function trunq.delete is
   'Erases payload, body, headers, your own columns, errors, results, replies and checkpoints of messages, up to 10,000, for good, wherever they are: log, delayed, dead, archive. Unfinished messages are cancelled and never handed out again, not even to a later shared subscription that starts at the earliest; dead ones are purged; a worker that holds a message keeps what it has, and may still write an error or a result: delete it again when it is over. A stream that has yet to read one reads it empty. Kind, key and unique key stay. trunq.list_deletions tells who deleted what. What left the queue (lakes, movers, backups, other queues) is not reached.

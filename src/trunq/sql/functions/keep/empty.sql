@@ -7,7 +7,7 @@ begin
   perform trunq._find_queue(p_queue);
   perform trunq._require_read_committed('empty_queue');
   perform trunq._check_cluster();
-  return trunq._in_turns(p_queue, 'select trunq._empty_queue($1)');
+  return trunq._try_for_locks(p_queue, 'select trunq._empty_queue($1)');
 end $$;
 comment on function trunq.empty_queue is
   'Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts. Dead messages stay; ids and ticks go on. Workers and readers lose what they hold.

@@ -109,7 +109,7 @@ begin
       exit;
     end if;
     v_size := case when v_is_filtered then c_page else least(v_left, c_page) end;
-    v_places := trunq._candidates(p_sub, p_queue, p_state, v_size, v_before);
+    v_places := trunq._candidate_ids(p_sub, p_queue, p_state, v_size, v_before);
     exit when v_places.ids = '{}';
     return query
       with known as materialized (
@@ -138,7 +138,7 @@ end $$;
 comment on function trunq._pages is
   'Messages of a shared subscription with ids below p_before, in one state or any, that all filters given find, in no order.';
 
-create or replace function trunq._candidates(
+create or replace function trunq._candidate_ids(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
@@ -184,7 +184,7 @@ begin
       select l.* into ids, row_ids, row_txids, is_whole from trunq._logged_ids(p_sub, p_queue, null, p_limit, p_before) l;
       ids := array(
         select u.id from (
-          select unnest((trunq._candidates(p_sub, p_queue, s.state, p_limit, p_before)).ids) id
+          select unnest((trunq._candidate_ids(p_sub, p_queue, s.state, p_limit, p_before)).ids) id
           from unnest(array['scheduled', 'retrying', 'dead']) s(state)
           union
           select unnest(ids)) u
@@ -192,7 +192,7 @@ begin
   end case;
   ids := coalesce(ids, '{}');
 end $$;
-comment on function trunq._candidates is
+comment on function trunq._candidate_ids is
   'The newest ids below p_before that may be in a state, none left out, newest first; _message tells what state they are in. row_ids, row_txids: rows of the log that are theirs, null when it did not look there; is_whole: all those rows.';
 
 create or replace function trunq._logged_ids(
@@ -210,7 +210,7 @@ declare
   v_to xid8;
   v_newest bigint;
   v_last_lease bigint;
-  v_filled constant smallint[] := trunq._filled(p_queue, 'log');
+  v_filled constant smallint[] := trunq._filled_segments(p_queue, 'log');
   c_far constant bigint := 100000;
 begin
   ids := '{}';
@@ -248,8 +248,8 @@ begin
            and d.id >= (select min(g.id) from logged g) and d.id <= (select max(g.id) from logged g) order by d.id)),
       -- Thousands may have been read and wait again: whatever the leases of about then held and did not ack.
       bound as (
-        select (select h.lease_id from trunq._holders($10, $1, array[low.txid], array[low.id]) h) low,
-          coalesce($11, (select h.lease_id from trunq._holders($10, $1, array[high.txid], array[high.id]) h)) high
+        select (select h.lease_id from trunq._first_leases($10, $1, array[low.txid], array[low.id]) h) low,
+          coalesce($11, (select h.lease_id from trunq._first_leases($10, $1, array[high.txid], array[high.id]) h)) high
         from (select g.txid, g.id from logged g where g.txid >= '500' order by g.txid, g.id limit 1) low
         cross join (select g.txid, g.id from logged g where g.is_first order by g.txid desc, g.id desc limit 1) high
         where $3 = 'done'),
@@ -261,7 +261,7 @@ begin
       acked as materialized (
         select u.id from bound b cross join lateral (
           select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and (r.outcome = 'a' or r.outcome <> 'p'
-            and (trunq._turn($10, $14) - trunq._turn($10, r.finished_at) >= ($10).segments or trunq._segment_at($10, r.finished_at) <> all ($15))) offset 0) r
+            and (trunq._span_number($10, $14) - trunq._span_number($10, r.finished_at) >= ($10).segments or trunq._segment_at($10, r.finished_at) <> all ($15))) offset 0) r
         cross join lateral (select u.* from unnest(r.ids) u(id) where u.id >= $12 and u.id < $13) u),
       chosen as materialized (
         select distinct g.id from logged g
@@ -275,7 +275,7 @@ begin
       select array(select c.id from chosen c order by c.id desc) ids,
         array_agg(g.id) row_ids, array_agg(g.txid) row_txids
       from logged g where g.id in (select c.id from chosen c)
-    $q$, v_rows.query, trunq._is_for('g', '$2') || ' and ' || trunq._filter_condition(p_sub.filter), trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)'), p_queue.lease_table, p_queue.receipt_table) into v_found
+    $q$, v_rows.query, trunq._is_after_start('g', '$2') || ' and ' || trunq._filter_condition(p_sub.filter), trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $4, $5, $6, $7)'), p_queue.lease_table, p_queue.receipt_table) into v_found
     using p_sub.subscription_id, p_sub.start, p_state, v.lo, v.hi, v.last_txid, v.last_id,
       p_sub.queue_id, p_limit - cardinality(ids), p_queue, v_last_lease, v_low, v_high, trunq.clock(), v_filled;
     if p_state is distinct from 'done' or v_low < v_newest - c_far then
@@ -372,7 +372,7 @@ begin
   else
     if p_brief then
       -- What lies elsewhere needs no row of the log.
-      v_ids := array(select unnest(p_ids) except select e.id from trunq._elsewhere(p_sub.queue_id, p_sub.subscription_id, p_ids) e);
+      v_ids := array(select unnest(p_ids) except select e.id from trunq._delayed_or_dead(p_sub.queue_id, p_sub.subscription_id, p_ids) e);
     end if;
     select r.* into v_rows from (select coalesce(min(u.id), 1) low, coalesce(max(u.id), 0) high from unnest(v_ids) u(id)) u
     cross join lateral trunq._rows_of(p_queue, u.low, u.high, p_near) r;
@@ -387,10 +387,10 @@ begin
       from %1$s g
       where g.id = any ($8) and (g.subscription_id = $1 or g.subscription_id is null and %4$s)
     ),
-    elsewhere as materialized (select e.* from trunq._elsewhere($2, $1, $3) e),
+    elsewhere as materialized (select e.* from trunq._delayed_or_dead($2, $1, $3) e),
     holder as materialized (
       select h.* from (select array_agg(g.txid order by g.txid, g.id) txids, array_agg(g.id order by g.txid, g.id) ids from logged g where g.txid >= '500' and %11$s) a
-      cross join lateral trunq._holders($10, $1, a.txids, a.ids) h
+      cross join lateral trunq._first_leases($10, $1, a.txids, a.ids) h
     ),
     held as materialized (
       select g.id, g.txid, g.attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
@@ -457,7 +457,7 @@ begin
         when 'dead' then $15 or s.has_first and s.failed = jsonb_array_length(t.errors) end is true
     from told t left join story s on s.id = t.id
   $q$, v_rows.query, p_queue.lease_table, p_queue.receipt_table,
-    trunq._is_for('g', '$4') || ' and ' || trunq._filter_condition(p_sub.filter), trunq._is_read(p_queue, 'p', 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)'),
+    trunq._is_after_start('g', '$4') || ' and ' || trunq._filter_condition(p_sub.filter), trunq._is_read(p_queue, 'p', 'trunq._is_read_at(p.txid, p.id, $5, $6, $7, $12)'),
     case when p_brief then 'null::jsonb, null::jsonb' else 't.payload, t.headers' end,
     case when p_brief then 'null::jsonb' else 'g.payload' end, case when p_brief then 'null::jsonb' else 'g.headers' end,
     case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end,

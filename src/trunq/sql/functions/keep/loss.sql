@@ -84,29 +84,29 @@ comment on function trunq._check_loss is 'Refuses (TQ026) to hand anything out t
 
 create or replace function trunq._told_loss(p_sub trunq.subscription) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select format('%s, at %s', trunq._number(sum(o.messages)::bigint, bool_or(o.is_more)), date_trunc('second', p_sub.lost_at))
+  select format('%s, at %s', trunq._told_count(sum(o.messages)::bigint, bool_or(o.is_more)), date_trunc('second', p_sub.lost_at))
   from trunq.loss o join trunq.subscription s using (subscription_id)
   where (s.subscription_id = p_sub.subscription_id or s.group_id = p_sub.group_id) and o.accepted_at is null
 $$;
 comment on function trunq._told_loss is 'How many messages a subscription, or the group that it is a slot of, lost and nobody has accepted, for people.';
 
-create or replace function trunq._number(p_number bigint, p_is_more boolean) returns text
+create or replace function trunq._told_count(p_number bigint, p_is_more boolean) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_is_more then 'more than ' else '' end || ltrim(to_char(p_number, 'FM999,999,999,999,990'))
 $$;
-comment on function trunq._number is 'A count for people.';
+comment on function trunq._told_count is 'A count for people.';
 
-create or replace function trunq._carrier(p_subscription_id integer) returns text
+create or replace function trunq._position_worker(p_subscription_id integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select case when s.lost_at is null then 'rotate' else 'lost' end from trunq.subscription s where s.subscription_id = p_subscription_id
 $$;
-comment on function trunq._carrier is 'The worker of a position that rotation writes again: lost as long as nobody has accepted a loss.';
+comment on function trunq._position_worker is 'The worker of a position that rotation writes again: lost as long as nobody has accepted a loss.';
 
-create or replace function trunq._age(p_queue trunq.queue, p_turn bigint) returns interval
+create or replace function trunq._segment_age(p_queue trunq.queue, p_turn bigint) returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select make_interval(secs => (floor(date_part('epoch', trunq.clock()))::bigint - (p_turn + 1) * extract(epoch from p_queue.span)::bigint)::double precision)
 $$;
-comment on function trunq._age is 'How long ago a turn of the ring ended; negative: it has not.';
+comment on function trunq._segment_age is 'How long ago a turn of the ring ended; negative: it has not.';
 
 create or replace function trunq._segment_bytes(p_queue trunq.queue, p_segment integer) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -116,16 +116,16 @@ comment on function trunq._segment_bytes is 'What a segment of the log takes on 
 
 create or replace function trunq._log_bytes(p_queue trunq.queue, p_back integer) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select sum(trunq._segment_bytes(p_queue, ((trunq._turn(p_queue, trunq.clock()) - b) % p_queue.segments)::integer))::bigint
+  select sum(trunq._segment_bytes(p_queue, ((trunq._span_number(p_queue, trunq.clock()) - b) % p_queue.segments)::integer))::bigint
   from generate_series(0, least(p_back, p_queue.segments - 1)) b
 $$;
 comment on function trunq._log_bytes is 'What the log takes on disk from the segment so many spans back on.';
 
-create or replace function trunq._holds(p_queue trunq.queue, p_subscription_id integer, out held_for interval, out held_bytes bigint)
+create or replace function trunq._held_space(p_queue trunq.queue, p_subscription_id integer, out held_for interval, out held_bytes bigint)
 language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
-  v_turn constant bigint := trunq._turn(p_queue, trunq.clock());
-  v_filled constant smallint[] := trunq._filled(p_queue, 'log');
+  v_turn constant bigint := trunq._span_number(p_queue, trunq.clock());
+  v_filled constant smallint[] := trunq._filled_segments(p_queue, 'log');
   v_oldest record;
   v_waits interval;
   v_back integer;
@@ -141,7 +141,7 @@ begin
     return;
   end if;
   v_back := (v_turn - v_oldest.segment) % p_queue.segments;
-  held_for := greatest(trunq._age(p_queue, v_turn - v_back), '0');
+  held_for := greatest(trunq._segment_age(p_queue, v_turn - v_back), '0');
   -- Was it there a whole ring ago? Then its segment has been written to again, and no longer says since when. A row that came after the
   -- first tick that is kept was put off, and is younger than its message.
   v_waits := trunq.clock() - v_oldest.at;
@@ -156,7 +156,7 @@ begin
   end if;
   held_bytes := trunq._log_bytes(p_queue, v_back);
 end $$;
-comment on function trunq._holds is
+comment on function trunq._held_space is
   'How much of the log a subscription holds, from the oldest message that it has not read: how long ago the segment of that was last written to, or, once the ring has come around, since when the message waits; and the bytes from there on. Nulls: nothing.';
 
 create or replace function trunq._warn_space(p_queue text) returns table (queue text, subscription text, warning text, hint text)
@@ -184,7 +184,7 @@ begin
       return next;
     end if;
     continue when num_nonnulls((v.row).hold_at_most, (v.row).hold_size) = 0;
-    select max(h.held_for) held_for, max(h.held_bytes) held_bytes into v_held from unnest(v.ids) i(id) cross join lateral trunq._holds(v.row, i.id) h;
+    select max(h.held_for) held_for, max(h.held_bytes) held_bytes into v_held from unnest(v.ids) i(id) cross join lateral trunq._held_space(v.row, i.id) h;
     v_by_time := coalesce(extract(epoch from v_held.held_for) / extract(epoch from (v.row).hold_at_most), 0);
     v_by_size := coalesce(v_held.held_bytes::numeric / (v.row).hold_size, 0);
     v_share := (select max(t) from unnest(array[50, 80, 95]) t where t <= 100 * greatest(v_by_time, v_by_size));
@@ -199,7 +199,7 @@ begin
 end $$;
 comment on function trunq._warn_space is 'Subscriptions that have used 50, 80 or 95 % of what their queue holds for them, and those that lost messages.';
 
-create or replace function trunq._lose(p_queue trunq.queue, p_segment integer, p_reason text, p_seen pg_snapshot) returns integer
+create or replace function trunq._lose_segment(p_queue trunq.queue, p_segment integer, p_reason text, p_seen pg_snapshot) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_messages constant integer := trunq._limit('reaped_messages') * 10;
@@ -214,14 +214,14 @@ begin
   if trunq._is_in_use(p_queue, p_segment) or not pg_try_advisory_xact_lock(trunq._lock_class('tick'), p_queue.queue_id) then
     return null;
   end if;
-  for v_sub in select s.* from trunq.subscription s where s.subscription_id = any (trunq._all_needing(p_queue, p_segment)) order by s.subscription_id loop
+  for v_sub in select s.* from trunq.subscription s where s.subscription_id = any (trunq._all_subscriptions_needing(p_queue, p_segment)) order by s.subscription_id loop
     if not pg_try_advisory_xact_lock(trunq._lock_class('subscription'), v_sub.subscription_id) then
       raise exception using errcode = 'object_in_use';
     end if;
   end loop;
   -- By later statements than the locks. Positions only move forward: nobody else needs it now.
-  v_needing := trunq._all_needing(p_queue, p_segment);
-  v_holding := trunq._holding(p_queue, p_segment);
+  v_needing := trunq._all_subscriptions_needing(p_queue, p_segment);
+  v_holding := trunq._leases_of_segment(p_queue, p_segment);
   if not trunq._is_taken(p_queue, 'log', p_segment, v_holding.leases) then
     return 0;
   end if;
@@ -259,14 +259,14 @@ begin
 exception when object_in_use or lock_not_available then
   return null;
 end $$;
-comment on function trunq._lose is
+comment on function trunq._lose_segment is
   'Empties a segment of the log that subscriptions need, after it has written down what they lose. p_seen: what was there before anybody was asked.
 Returns: 1; 0 when the archive or a taker needs it, or an exclusive subscription a tick that nobody cuts; null when somebody was in the way.';
 
-create or replace function trunq._all_needing(p_queue trunq.queue, p_segment integer) returns integer[]
+create or replace function trunq._all_subscriptions_needing(p_queue trunq.queue, p_segment integer) returns integer[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_needing integer[] := trunq._needing(p_queue, p_segment);
+  v_needing integer[] := trunq._subscriptions_needing(p_queue, p_segment);
   v_more integer[] := '{}';
 begin
   -- _needing asks lanes only where nobody else needs it. By a later statement, as there.
@@ -275,13 +275,13 @@ begin
   end if;
   return array(select distinct n from unnest(v_needing || v_more) n order by n);
 end $$;
-comment on function trunq._all_needing is 'As _needing: all of them, those whose lanes alone hold something of the segment, too.';
+comment on function trunq._all_subscriptions_needing is 'As _needing: all of them, those whose lanes alone hold something of the segment, too.';
 
 create or replace function trunq._is_in_use(p_queue trunq.queue, p_segment integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms' as $$
 declare
   v_name text := trunq._segment_name(p_queue, 'log', p_segment);
-  v_patience constant integer := trunq._patience(p_queue.queue_id, v_name);
+  v_patience constant integer := trunq._lock_wait(p_queue.queue_id, v_name);
 begin
   -- Or longer, as this function is made.
   perform set_config('lock_timeout', greatest(extract(epoch from current_setting('lock_timeout')::interval) * 1000, v_patience)::integer || 'ms', true);
@@ -298,7 +298,7 @@ end $$;
 comment on function trunq._is_in_use is
   'Whether somebody uses a segment of the log just now, a dump for hours perhaps: then it spares counting under the locks of its readers.';
 
-create or replace function trunq._holding(p_queue trunq.queue, p_segment integer, out subscriptions integer[], out leases bigint[])
+create or replace function trunq._leases_of_segment(p_queue trunq.queue, p_segment integer, out subscriptions integer[], out leases bigint[])
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 begin
   -- As _is_held, and exactly: those that have a message of it.
@@ -319,7 +319,7 @@ begin
   $q$, p_queue.lease_table, p_queue.receipt_table, trunq._segment_name(p_queue, 'log', p_segment)) into subscriptions, leases using p_queue.queue_id;
   subscriptions := coalesce(subscriptions, '{}'); leases := coalesce(leases, '{}');
 end $$;
-comment on function trunq._holding is 'The open leases that hold messages of a segment of the log.';
+comment on function trunq._leases_of_segment is 'The open leases that hold messages of a segment of the log.';
 
 create or replace function trunq._lose_messages(p_queue trunq.queue, p_sub trunq.subscription, p_segment integer, p_reason text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -340,7 +340,7 @@ begin
     return;  -- what is left of it is not for this one
   end if;
   if p_sub.in_order then
-    perform trunq._let_lost_go(p_queue, p_sub.subscription_id, p_segment);
+    perform trunq._free_lost_lanes(p_queue, p_sub.subscription_id, p_segment);
   end if;
   perform trunq._note_loss(p_sub, p_reason, least(v.n, c_count), v.is_more, null, null, v.from_txid, v.to_txid, v.first_at, v.last_at);
   v := trunq._position(p_queue, p_sub.subscription_id);
@@ -349,7 +349,7 @@ end $$;
 comment on function trunq._lose_messages is
   'Writes down what a shared subscription loses with a segment, if anything. The caller holds its lock.';
 
-create or replace function trunq._let_lost_go(p_queue trunq.queue, p_subscription_id integer, p_segment integer) returns void
+create or replace function trunq._free_lost_lanes(p_queue trunq.queue, p_subscription_id integer, p_segment integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set jit = off as $$
 begin
   -- A lane is held for a message that was to come again: it never will.
@@ -358,7 +358,7 @@ begin
     from trunq_data.%2$I g where g.subscription_id = $1 and g.expiries is not null and not trunq_queue.%3$I($1, g.txid, g.id) having count(*) > 0
   $q$, p_queue.name || '_let_go', trunq._segment_name(p_queue, 'log', p_segment), p_queue.name || '_is_read') using p_subscription_id;
 end $$;
-comment on function trunq._let_lost_go is
+comment on function trunq._free_lost_lanes is
   'Of a subscription in order: lanes that are held for messages of a segment that goes let the next ones out.';
 
 create or replace function trunq._lose_batches(p_queue trunq.queue, p_sub trunq.subscription, p_tick trunq.tick, p_reason text) returns void
@@ -406,9 +406,9 @@ begin
       v_total.from_txid, v_total.to_txid, v_total.first_at, v_total.last_at);
   end if;
   if v_end > p_tick.tick_id then
-    perform trunq._put_batch(p_queue, p_sub.subscription_id, trunq._carrier(p_sub.subscription_id), v_newest.hi, v_newest.hi, v_end, v_end, v_into, v_open);
+    perform trunq._put_batch(p_queue, p_sub.subscription_id, trunq._position_worker(p_sub.subscription_id), v_newest.hi, v_newest.hi, v_end, v_end, v_into, v_open);
   else
-    perform trunq._put_batch(p_queue, p_sub.subscription_id, trunq._carrier(p_sub.subscription_id), p_tick.snapshot, p_tick.snapshot, p_tick.tick_id, p_tick.tick_id,
+    perform trunq._put_batch(p_queue, p_sub.subscription_id, trunq._position_worker(p_sub.subscription_id), p_tick.snapshot, p_tick.snapshot, p_tick.tick_id, p_tick.tick_id,
       v_into, v_open);
   end if;
 end $$;

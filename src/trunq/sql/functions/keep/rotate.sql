@@ -76,21 +76,21 @@ Returns: 1 when it did, or moved cursors out of the way first (call again at onc
 Raises: TQ001, TQ007.
 Locks: that segment, exclusively, waiting 5 ms for it, up to 80 ms when that was refused before; or a few subscriptions, while their cursors are carried forward. To the end of the transaction: call it in a short one of its own, which does not wait for a standby.';
 
-create or replace function trunq._turn(p_queue trunq.queue, p_at timestamptz) returns bigint
+create or replace function trunq._span_number(p_queue trunq.queue, p_at timestamptz) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select floor(date_part('epoch', p_at))::bigint / extract(epoch from p_queue.span)::bigint
 $$;
-comment on function trunq._turn is
+comment on function trunq._span_number is
   'The number of the span a time lies in, by full seconds as the segment of a row is (trunq._segment).';
 
 create or replace function trunq._segment_at(p_queue trunq.queue, p_at timestamptz) returns smallint
-language sql immutable set search_path = pg_catalog, pg_temp as $$ select (trunq._turn(p_queue, p_at) % p_queue.segments)::smallint $$;
+language sql immutable set search_path = pg_catalog, pg_temp as $$ select (trunq._span_number(p_queue, p_at) % p_queue.segments)::smallint $$;
 comment on function trunq._segment_at is 'The segment that rows of a time lie in.';
 
 create or replace function trunq._old_segments(p_queue trunq.queue) returns table (segment integer, is_old boolean, reason text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_turn bigint := trunq._turn(p_queue, trunq.clock());
+  v_turn bigint := trunq._span_number(p_queue, trunq.clock());
   v_age interval;
   -- Of the log from this segment on: without it and those before, so many bytes fewer.
   v_bytes bigint := 0;
@@ -102,7 +102,7 @@ begin
   -- The one being written to is never old.
   for v_back in reverse p_queue.segments - 1 .. 1 loop
     segment := (v_turn - v_back) % p_queue.segments;
-    v_age := trunq._age(p_queue, v_turn - v_back);
+    v_age := trunq._segment_age(p_queue, v_turn - v_back);
     is_old := v_age >= p_queue.retention;
     reason := case when v_age >= p_queue.hold_at_most then 'time' when v_bytes > p_queue.hold_size then 'size' end;
     if is_old or reason is not null or v_bytes > p_queue.retain_size then
@@ -129,15 +129,15 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   -- Before what is asked: rows that it does not see have not been looked at.
   v_seen pg_snapshot := trunq.snapshot();
-  v_needing integer[] := trunq._needing(p_queue, p_segment);
+  v_needing integer[] := trunq._subscriptions_needing(p_queue, p_segment);
   v_step integer;
 begin
   if v_needing <> '{}' then
     v_step := trunq._move_idle(p_queue, v_needing);
-    return case when v_step = 0 and p_reason is not null then trunq._lose(p_queue, p_segment, p_reason, v_seen) else v_step end;
+    return case when v_step = 0 and p_reason is not null then trunq._lose_segment(p_queue, p_segment, p_reason, v_seen) else v_step end;
   end if;
   if p_reason is not null and trunq._is_held(p_queue, 'log', p_segment) then
-    return trunq._lose(p_queue, p_segment, p_reason, v_seen);
+    return trunq._lose_segment(p_queue, p_segment, p_reason, v_seen);
   end if;
   if trunq._is_held(p_queue, 'log', p_segment) or not trunq._is_taken(p_queue, 'log', p_segment) then
     return 0;
@@ -161,7 +161,7 @@ begin
   -- Before it is asked which are open. Leases of one subscription are numbered and committed in one order, under its lock:
   -- what is above these came later.
   select array_agg(r.subscription_id), array_agg(r.lease_id), array_agg(r.subscription_id) filter (where r.segment = p_segment)
-  into v_subscriptions, v_newest, v_behind from trunq._readers(p_queue) r;
+  into v_subscriptions, v_newest, v_behind from trunq._list_readers(p_queue) r;
   if trunq._is_held(p_queue, 'lease', p_segment) or not trunq._is_taken(p_queue, 'lease', p_segment) then
     return 0;
   end if;
@@ -182,7 +182,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms'
 set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
-  v_patience constant integer := trunq._patience(p_queue.queue_id, v_name);
+  v_patience constant integer := trunq._lock_wait(p_queue.queue_id, v_name);
   v_is_needed boolean;
   v_is_locked boolean := false;
 begin
@@ -227,7 +227,7 @@ comment on function trunq._truncate is
   'Empties one table of one segment that nobody needed when it was looked at. p_seen: what was looked at of the log, and p_tick_id: the first tick that stays in reach; p_newest: the newest lease of each subscription that was looked at.
 Returns: 1, or null when the lock was not to be had, or something came in.';
 
-create or replace function trunq._patience(p_queue_id integer, p_name text) returns integer
+create or replace function trunq._lock_wait(p_queue_id integer, p_name text) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v trunq.refusal;
@@ -239,7 +239,7 @@ begin
   end if;
   return 5;
 end $$;
-comment on function trunq._patience is
+comment on function trunq._lock_wait is
   'How many milliseconds rotation waits for a lock: 5, and for one that was refused before 10, 20, 40, 80, each once fifty times the previous wait has passed.';
 
 create or replace function trunq._note_refusal(p_queue_id integer, p_name text, p_waited integer) returns void
@@ -256,7 +256,7 @@ exception when lock_not_available then
 end $$;
 comment on function trunq._note_refusal is 'Notes that rotation did not get a lock within so many milliseconds: of a segment, or of the queue.';
 
-create or replace function trunq._readers(p_queue trunq.queue)
+create or replace function trunq._list_readers(p_queue trunq.queue)
 returns table (
   subscription_id integer, mode text, lease_id bigint, segment smallint, lo pg_snapshot, hi pg_snapshot, last_txid xid8, last_id bigint
 )
@@ -270,18 +270,18 @@ begin
     from trunq.subscription s
     left join lateral (
       select * from trunq_data.%I l where l.subscription_id = s.subscription_id order by l.lease_id desc limit 1) l on true
-    left join lateral (select trunq._repeatable($1, s) where s.mode = 'exclusive') k(floor) on true
+    left join lateral (select trunq._repeatable_snapshot($1, s) where s.mode = 'exclusive') k(floor) on true
     where s.queue_id = ($1).queue_id
   $q$, p_queue.lease_table) using p_queue;
 end $$;
-comment on function trunq._readers is
+comment on function trunq._list_readers is
   'Each subscription with its newest lease (0: none) and the position from which it needs the messages.';
 
-create or replace function trunq._repeatable(p_queue trunq.queue, p_sub trunq.subscription) returns pg_snapshot
+create or replace function trunq._repeatable_snapshot(p_queue trunq.queue, p_sub trunq.subscription) returns pg_snapshot
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   -- This first: a position only moves forward.
-  v_floor pg_snapshot := trunq._floor(p_sub);
+  v_floor pg_snapshot := trunq._read_floor(p_sub);
   v_tick_id bigint := trunq._tick_position(p_sub);
 begin
   return coalesce((
@@ -289,17 +289,17 @@ begin
     where t.queue_id = p_queue.queue_id and t.tick_id < v_tick_id and t.tick_id >= p_queue.reachable_tick_id
     order by t.tick_id desc limit 1), v_floor);
 end $$;
-comment on function trunq._repeatable is
+comment on function trunq._repeatable_snapshot is
   'The snapshot an exclusive subscription needs all after: of the tick before its position, because a reader elsewhere may have to repeat its last batch.';
 
-create or replace function trunq._needing(p_queue trunq.queue, p_segment integer) returns integer[]
+create or replace function trunq._subscriptions_needing(p_queue trunq.queue, p_segment integer) returns integer[]
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
   v_needing integer[];
 begin
   -- The rest of the window and everything behind it; late ones of the window; late ones of the next.
   execute format($q$
-    select array_agg(r.subscription_id order by r.subscription_id) from trunq._readers($1) r
+    select array_agg(r.subscription_id order by r.subscription_id) from trunq._list_readers($1) r
     where exists (
         select from trunq_data.%1$I g
         where (g.txid, g.id) > (greatest(r.last_txid, pg_snapshot_xmax(r.lo)), case when r.last_txid < pg_snapshot_xmax(r.lo) then 0 else r.last_id end))
@@ -318,7 +318,7 @@ begin
   end if;
   return v_needing;
 end $$;
-comment on function trunq._needing is
+comment on function trunq._subscriptions_needing is
   'The subscriptions that have not read every message of this segment of the log. By index probes alone.';
 
 create or replace function trunq._is_held(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
@@ -453,7 +453,7 @@ begin
       v := trunq._newest_batch(p_queue, v_id);
       continue when v.segment = p_segment and not v.finished;
       if v.segment = p_segment then
-        perform trunq._put_batch(p_queue, v_id, trunq._carrier(v_id), v.lo, v.hi, v.from_tick_id, v.to_tick_id, v_into,
+        perform trunq._put_batch(p_queue, v_id, trunq._position_worker(v_id), v.lo, v.hi, v.from_tick_id, v.to_tick_id, v_into,
           array(select o.lease_id from trunq._open_batches(p_queue, v_id) o));
       end if;
     else
@@ -483,7 +483,7 @@ begin
   end if;
   execute format($q$
     insert into trunq_data.%1$I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, segment, tokens, tokens_at)
-    select nextval('trunq_data.%2$I'), $1, trunq._token(), trunq._carrier($1), $2, $3, $4, $5, trunq.clock(), $6, l.tokens, l.tokens_at
+    select nextval('trunq_data.%2$I'), $1, trunq._token(), trunq._position_worker($1), $2, $3, $4, $5, trunq.clock(), $6, l.tokens, l.tokens_at
     from (select) one left join (select n.tokens, n.tokens_at from trunq_data.%1$I n where n.subscription_id = $1 order by n.lease_id desc limit 1) l on true
   $q$, p_queue.lease_table, p_queue.lease_sequence)
   using p_subscription_id, p_lo, p_hi, p_last_txid, p_last_id, p_segment;

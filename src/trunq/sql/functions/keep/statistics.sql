@@ -30,12 +30,12 @@ begin
   perform trunq._check_interval('the interval of statistics', p_per, '1 minute');
   return query
     select s.at, s.name, s.subscription, s.kind, trunq._outcome(s.outcome), s.count, s.is_sampled,
-      s.took_sum / trunq._sum(s.took), trunq._percentile(s.took, 0.5), trunq._percentile(s.took, 0.9), trunq._percentile(s.took, 0.99),
-      s.waited_sum / trunq._sum(s.waited), trunq._percentile(s.waited, 0.5), trunq._percentile(s.waited, 0.9), trunq._percentile(s.waited, 0.99)
+      s.took_sum / trunq._sum_histogram(s.took), trunq._percentile(s.took, 0.5), trunq._percentile(s.took, 0.9), trunq._percentile(s.took, 0.99),
+      s.waited_sum / trunq._sum_histogram(s.waited), trunq._percentile(s.waited, 0.5), trunq._percentile(s.waited, 0.9), trunq._percentile(s.waited, 0.99)
     from (
       select case when p_per is not null then date_bin(p_per, t.at, '2000-01-01 00:00+00') end at, q.name, t.subscription,
         case when p_by_kind then nullif(t.kind, '') end kind, t.outcome, sum(t.count)::bigint count, bool_or(t.is_sampled) is_sampled,
-        sum(t.took_sum) took_sum, sum(t.waited_sum) waited_sum, trunq._merge(array_agg(t.took) filter (where t.took is not null)) took, trunq._merge(array_agg(t.waited) filter (where t.waited is not null)) waited
+        sum(t.took_sum) took_sum, sum(t.waited_sum) waited_sum, trunq._merge_histograms(array_agg(t.took) filter (where t.took is not null)) took, trunq._merge_histograms(array_agg(t.waited) filter (where t.waited is not null)) waited
       from trunq.statistic t join trunq.queue q on q.queue_id = t.queue_id
       where (p_queue is null or q.name = p_queue) and (p_subscription is null or t.subscription = p_subscription)
         and (p_kind is null or t.kind = p_kind) and t.at >= v_now - p_last
@@ -137,7 +137,7 @@ begin
     by_kind as (
       select m.name, m.outcome, case when m.kind in (select f.kind from frequent f) then m.kind else '(others)' end kind, count(*) n,
         sum(m.took) took_sum, sum(m.waited) waited_sum,
-        trunq._histogram(array_agg(trunq._bucket(m.took))) took, trunq._histogram(array_agg(trunq._bucket(m.waited))) waited
+        trunq._histogram(array_agg(trunq._time_bucket(m.took))) took, trunq._histogram(array_agg(trunq._time_bucket(m.waited))) waited
       from message m group by 1, 2, 3),
     -- What is counted in a part is scaled up, so that the kinds together are the whole.
     share as (
@@ -157,19 +157,19 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
     delete from trunq.statistic s where s.queue_id = p_queue.queue_id and not s.is_hour and s.at < p_before returning s.*)
   insert into trunq.statistic (queue_id, is_hour, at, subscription, kind, outcome, count, is_sampled, took_sum, waited_sum, took, waited)
   select g.queue_id, true, date_trunc('hour', g.at, 'UTC'), g.subscription, g.kind, g.outcome, sum(g.count), bool_or(g.is_sampled),
-    sum(g.took_sum), sum(g.waited_sum), trunq._merge(array_agg(g.took) filter (where g.took is not null)), trunq._merge(array_agg(g.waited) filter (where g.waited is not null))
+    sum(g.took_sum), sum(g.waited_sum), trunq._merge_histograms(array_agg(g.took) filter (where g.took is not null)), trunq._merge_histograms(array_agg(g.waited) filter (where g.waited is not null))
   from gone g group by 1, 3, 4, 5, 6
 $$;
 comment on function trunq._fold_minutes is 'Makes hours of the minutes before a full hour.';
 
-create or replace function trunq._bucket(p_seconds double precision) returns integer
+create or replace function trunq._time_bucket(p_seconds double precision) returns integer
 language sql immutable parallel safe as $$
   -- 160 of them reach to twelve days.
   -- A CASE, which Postgres writes into the query; ln(2) / 4.
   select case when p_seconds is not null then
     greatest(1, least(160, 1 operator(pg_catalog.+) pg_catalog.floor(pg_catalog.ln(greatest(p_seconds, 1e-6::double precision) operator(pg_catalog.*) 1e6::double precision) operator(pg_catalog./) 0.17328679513998632::double precision)::integer)) end
 $$;
-comment on function trunq._bucket is 'The bucket of a time, null for null.';
+comment on function trunq._time_bucket is 'The bucket of a time, null for null.';
 
 create or replace function trunq._histogram(p_buckets integer[]) returns integer[]
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -179,16 +179,16 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._histogram is 'How many of these buckets there are of each; null for none.';
 
-create or replace function trunq._sum(p_histogram integer[]) returns bigint
+create or replace function trunq._sum_histogram(p_histogram integer[]) returns bigint
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$ select sum(n) from unnest(p_histogram) n $$;
-comment on function trunq._sum is 'How many a histogram holds; null for none.';
+comment on function trunq._sum_histogram is 'How many a histogram holds; null for none.';
 
-create or replace function trunq._merge(p_histograms integer[]) returns integer[]
+create or replace function trunq._merge_histograms(p_histograms integer[]) returns integer[]
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select array_agg(h.n order by h.b) from (
     select (u.place - 1) % 160 b, sum(u.n)::integer n from unnest(p_histograms) with ordinality u(n, place) group by 1) h
 $$;
-comment on function trunq._merge is 'An array of histograms as one; null for none.';
+comment on function trunq._merge_histograms is 'An array of histograms as one; null for none.';
 
 create or replace function trunq._percentile(p_histogram integer[], p_share double precision) returns double precision
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$

@@ -32,7 +32,7 @@ begin
   v_queue := trunq._find_queue(p_queue);  -- it may have been dropped meanwhile
   insert into trunq.taker (queue_id, name, created_at) values (v_queue.queue_id, p_taker, trunq.clock()) on conflict do nothing;
   v_is_made := found;
-  perform trunq._enroll(v_queue);
+  perform trunq._make_marks(v_queue);
   return v_is_made;
 exception when lock_not_available then
   perform trunq._fail('TQ009', format('an open transaction uses queue "%s"', p_queue),
@@ -86,11 +86,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._unmarked is 'The marks that takers of a queue have yet to get, of shared subscriptions which they have not begun with.';
 
-create or replace function trunq._enroll(p_queue trunq.queue) returns void
+create or replace function trunq._make_marks(p_queue trunq.queue) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   insert into trunq.taker_mark select u.* from trunq._unmarked(p_queue) u order by u.taker, u.subscription_id on conflict do nothing
 $$;
-comment on function trunq._enroll is 'Gives each taker of a queue its mark of each shared subscription; also before one ends.';
+comment on function trunq._make_marks is 'Gives each taker of a queue its mark of each shared subscription; also before one ends.';
 
 create or replace function trunq._forget_ended(p_queue trunq.queue, p_taker text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -110,7 +110,7 @@ begin
 end $$;
 comment on function trunq._forget_ended is 'Removes the marks of subscriptions that ended and of which a taker has all.';
 
-create or replace function trunq._walk(
+create or replace function trunq._walk_leases(
   p_queue trunq.queue, p_mark trunq.taker_mark, p_messages bigint, p_is_last boolean,
   out over bigint[], out up_to bigint, out still_open bigint[], out size bigint
 )
@@ -133,7 +133,7 @@ begin
   loop
     exit when size >= p_messages;
     up_to := greatest(up_to, v_lease.lease_id);
-    if not v_lease.is_over and not (p_is_last and trunq._abandon(p_queue, p_mark.subscription_id, v_lease.lease_id)) then
+    if not v_lease.is_over and not (p_is_last and trunq._end_abandoned_lease(p_queue, p_mark.subscription_id, v_lease.lease_id)) then
       if v_lease.lease_id > p_mark.lease_id then
         still_open := still_open || v_lease.lease_id;
       end if;
@@ -150,11 +150,11 @@ begin
   -- Those that it did not come to stay noted.
   still_open := array(select unnest(p_mark.open) except select unnest(v_closed) order by 1) || still_open;
 end $$;
-comment on function trunq._walk is
+comment on function trunq._walk_leases is
   'Goes down the leases of a subscription from a mark until those that are over have about p_messages. p_is_last: ends those that are not.
 Returns: the leases with messages that are over, the mark behind them (up_to, still_open), and how many messages they have.';
 
-create or replace function trunq._abandon(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint) returns boolean
+create or replace function trunq._end_abandoned_lease(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 begin
   if not pg_try_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(p_queue.queue_id, p_lease_id)) then
@@ -165,7 +165,7 @@ begin
     using p_subscription_id, p_lease_id;
   return true;
 end $$;
-comment on function trunq._abandon is 'Ends an open lease of a subscription that was dropped.
+comment on function trunq._end_abandoned_lease is 'Ends an open lease of a subscription that was dropped.
 Returns: false when its lock is held just now.';
 
 create or replace function trunq._first_untaken(p_queue trunq.queue, p_taker text) returns timestamptz
@@ -266,7 +266,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_taker text;
 begin
-  perform trunq._enroll(p_queue);
+  perform trunq._make_marks(p_queue);
   v_taker := trunq._first_missing(p_queue, false);
   if v_taker is not null then
     perform trunq._fail('TQ009', format('history of queue "%s" is still to be taken by "%s"', p_queue.name, v_taker),
@@ -299,7 +299,7 @@ begin
   v_queue := trunq._find_queue(p_queue);
   perform trunq._find_taker(v_queue, p_taker, p_state);
   update trunq.taker t set planned_at = trunq.clock() where t.queue_id = v_queue.queue_id and t.name = p_taker;
-  perform trunq._enroll(v_queue);
+  perform trunq._make_marks(v_queue);
   -- Of other queues, which this pipeline read before; forgotten when they are gone.
   select coalesce(jsonb_object_agg(e.key, e.value), '{}') into v_state from jsonb_each(p_state) e
   where exists (select from trunq.subscription s where trunq._reader_name(s) = e.key);
@@ -354,7 +354,7 @@ create or replace function trunq._next_part(
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_walk record := trunq._walk(p_queue, p_mark, p_messages, p_is_last);
+  v_walk record := trunq._walk_leases(p_queue, p_mark, p_messages, p_is_last);
 begin
   size := v_walk.size;
   state := jsonb_build_object('lease', v_walk.up_to, 'open', to_jsonb(v_walk.still_open));

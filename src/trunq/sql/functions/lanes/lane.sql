@@ -84,7 +84,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._lane_tables is 'The tables of its lanes, to be put behind a list of tables: ", a, b", or nothing.';
 
-create or replace function trunq._laned(p_queue text, p_subscription text, out queue trunq.queue, out sub trunq.subscription)
+create or replace function trunq._find_laned(p_queue text, p_subscription text, out queue trunq.queue, out sub trunq.subscription)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   queue := trunq._find_queue(p_queue);
@@ -94,7 +94,7 @@ begin
       'lanes are chosen when a queue is made: trunq.create_queue(..., p_lanes => ''key'')');
   end if;
 end $$;
-comment on function trunq._laned is 'A queue with lanes and a shared subscription of it, by name; TQ005 for a plain queue.';
+comment on function trunq._find_laned is 'A queue with lanes and a shared subscription of it, by name; TQ005 for a plain queue.';
 
 create or replace function trunq._set_order(p_queue trunq.queue, p_sub trunq.subscription, p_in_order boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -178,7 +178,7 @@ begin
   on conflict (subscription_id) do update set is_watched = true where not lane_policy.is_watched;
   execute format('insert into trunq_data.%I (subscription_id, priority, lane) select $1, u.priority, u.lane from unnest($2, $3) u(priority, lane)',
     p_queue.name || '_wake') using p_subscription_id, p_priorities, p_lanes;
-  perform trunq._ring(p_queue.queue_id);
+  perform trunq._ring_bell(p_queue.queue_id);
 end $$;
 comment on function trunq._touch_lanes is
   'Has lanes looked at by the next lease, as their settings changed, and wakes who would take it. A lane that is null: all of them.';
@@ -194,7 +194,7 @@ create or replace function trunq.set_lanes(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := trunq._laned(p_queue, p_subscription);
+  v record := trunq._find_laned(p_queue, p_subscription);
   v_has_turns boolean;
   v_was_ranked boolean;
 begin
@@ -237,7 +237,7 @@ create or replace function trunq.set_lane(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := trunq._laned(p_queue, p_subscription);
+  v record := trunq._find_laned(p_queue, p_subscription);
 begin
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_lane_limits(p_max_running, p_rate, p_burst);
@@ -260,7 +260,7 @@ create or replace function trunq.pause_lane(
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := trunq._laned(p_queue, p_subscription);
+  v record := trunq._find_laned(p_queue, p_subscription);
 begin
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   perform trunq._check_pause(format('lane "%s" of queue "%s"', p_lane, p_queue), coalesce(p_until, 'infinity'));
@@ -278,7 +278,7 @@ create or replace function trunq.resume_lane(
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := trunq._laned(p_queue, p_subscription);
+  v record := trunq._find_laned(p_queue, p_subscription);
 begin
   perform trunq._check_lane(v.queue, array[p_lane], array[p_priority]);
   if not exists (
@@ -306,7 +306,7 @@ returns table (
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  v record := trunq._laned(p_queue, p_subscription);
+  v record := trunq._find_laned(p_queue, p_subscription);
   v_now timestamptz := trunq.clock();
 begin
   perform trunq._check_limit(p_limit);

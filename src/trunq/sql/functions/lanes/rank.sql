@@ -21,7 +21,7 @@ create or replace function trunq.set_ranks(
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := trunq._laned(p_queue, p_subscription);
+  v record := trunq._find_laned(p_queue, p_subscription);
   v_id integer := (v.sub).subscription_id;
   v_changed record;
 begin
@@ -129,7 +129,7 @@ create or replace function trunq._end_ranking(p_ranker text) returns void
 language sql set search_path = pg_catalog, pg_temp as $$ update trunq.ranking r set ranker = null, seen_at = null where r.ranker = p_ranker $$;
 comment on function trunq._end_ranking is 'Leaves all rankings of a process to others, at once.';
 
-create or replace function trunq._rank(
+create or replace function trunq._apply_ranks(
   p_ranker text, p_subscription_id integer, p_function text, p_lanes text[], p_ranks integer[], p_priorities smallint[], p_max_running integer[]
 ) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -150,7 +150,7 @@ begin
   end if;
   return v_changed;
 end $$;
-comment on function trunq._rank is
+comment on function trunq._apply_ranks is
   'Sets ranks and limits as a function said; lanes that it left out have none.
 Returns: how many changed; null: another ranks by now, or another function does, and nothing changed.
 Raises: TQ005.';
@@ -235,7 +235,7 @@ begin
 end $$;
 comment on function trunq._attend_queue is '_attend, for one queue.';
 
-create or replace function trunq._leave(p_worker text) returns void
+create or replace function trunq._leave_worker(p_worker text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._leave_queue(o.queue, p_worker) from trunq._open_to(trunq._doors_to('_leave_queue')) o(queue);
@@ -243,7 +243,7 @@ begin
     delete from trunq.worker w where w.name = p_worker;
   end if;
 end $$;
-comment on function trunq._leave is 'Tells that a worker leases no more.';
+comment on function trunq._leave_worker is 'Tells that a worker leases no more.';
 
 create or replace function trunq._leave_queue(p_queue text, p_worker text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

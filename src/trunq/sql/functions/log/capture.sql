@@ -95,7 +95,7 @@ begin
   v_capture.hidden := trunq._virtual_columns(p_relation);
   v_capture.format := coalesce(p_format, 'plain');
   if v_capture.format <> all (trunq._words('capture_format')) then
-    perform trunq._fail('TQ005', format('a capture has no format "%s"', left(p_format, 100)), 'the format is ' || trunq._either(trunq._words('capture_format')));
+    perform trunq._fail('TQ005', format('a capture has no format "%s"', left(p_format, 100)), 'the format is ' || trunq._list_choices(trunq._words('capture_format')));
   end if;
   v_role := trunq._become_owner();
   perform pg_advisory_xact_lock(trunq._lock_class('captures'), 0);
@@ -118,7 +118,7 @@ begin
   perform trunq._define_capture(v_capture);
   -- As the caller again: the owner of trunq need not have the right TRIGGER himself.
   perform set_config('role', v_role, true);
-  perform trunq._in_table_turns(p_relation, format('select trunq._put_triggers(%s, %s)', v_capture.capture_id, p_relation::oid));
+  perform trunq._try_for_table_lock(p_relation, format('select trunq._put_triggers(%s, %s)', v_capture.capture_id, p_relation::oid));
   return v_is_new;
 end $$;
 comment on function trunq._set_capture is 'What trunq.capture does.';
@@ -137,7 +137,7 @@ begin
   perform pg_advisory_xact_lock(trunq._lock_class('captures'), 0);
   select c.capture_id into v_capture_id from trunq.capture c where trunq._captured_table(c.capture_id) = p_relation;
   if found then
-    perform trunq._in_table_turns(p_relation, format('select trunq._drop_capture(%s)', v_capture_id));
+    perform trunq._try_for_table_lock(p_relation, format('select trunq._drop_capture(%s)', v_capture_id));
   end if;
   perform set_config('role', v_role, true);
   return v_capture_id is not null;
@@ -189,10 +189,10 @@ comment on function trunq._forget_captures is
   'Drops what is left of captures whose table was dropped, of one queue or all.
 Returns: how many.';
 
-create or replace function trunq._in_table_turns(p_relation regclass, p_statement text) returns void
+create or replace function trunq._try_for_table_lock(p_relation regclass, p_statement text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 begin
-  -- As trunq._in_turns: whoever writes to the table passes.
+  -- As trunq._try_for_locks: whoever writes to the table passes.
   for v_try in 1..10 loop
     begin
       execute p_statement;
@@ -204,7 +204,7 @@ begin
   perform trunq._fail('TQ009', format('table "%s" is in use by an open transaction', trunq._table_name(p_relation)),
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
-comment on function trunq._in_table_turns is
+comment on function trunq._try_for_table_lock is
   'Runs what needs a table for itself, and gives every lock back when it would have to wait longer than 200 ms; TQ009 when ten turns were not enough.';
 
 create or replace function trunq._put_triggers(p_capture_id integer, p_relation oid) returns void

@@ -46,7 +46,7 @@ begin
   v_gone := concat('(select ', v_row, ' as row from gone t offset 0) r', ' where ' || v_where);
   if p_capture.columns is not null then
     v_pairs := format('(select r.*, %s as picked_before, %s as picked_after from %s offset 0) r',
-      trunq._pick(p_capture, 'r.before'), trunq._pick(p_capture, 'r.after'), v_both);
+      trunq._picked_columns(p_capture, 'r.before'), trunq._picked_columns(p_capture, 'r.after'), v_both);
     v_old := 'r.picked_before';
     v_new := 'r.picked_after';
   end if;
@@ -86,13 +86,13 @@ begin
       end if;
       return null;
     end $body$,
-    v_log, v_added, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'insert', 'r.row', 'null', trunq._pick(p_capture, 'r.row')), ' from ', v_added)),
-    v_gone, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'delete', 'r.row', trunq._pick(p_capture, 'r.row'), 'null'), ' from ', v_gone)),
+    v_log, v_added, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'insert', 'r.row', 'null', trunq._picked_columns(p_capture, 'r.row')), ' from ', v_added)),
+    v_gone, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'delete', 'r.row', trunq._picked_columns(p_capture, 'r.row'), 'null'), ' from ', v_gone)),
     -- An INSERT of no rows wakes workers, and a gate refuses it, all the same: a statement that changes nothing should do neither.
     case when num_nonnulls(p_capture.columns, p_capture.ignore, p_capture.condition) > 0 then concat(
       E'\n        if v_added <= 1000 and not exists (select from ', v_pairs, ' where ', v_differs, E') then\n          return null;\n        end if;') end,
     trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'update', 'r.after', v_old, v_new), ' from ', v_pairs, ' where ', v_differs, ' order by r.at')),
-    trunq._refusal(p_capture, 'insert'), trunq._refusal(p_capture, 'delete'), trunq._refusal(p_capture, 'update'), trunq._refusal(p_capture, 'truncate'),
+    trunq._change_refusal(p_capture, 'insert'), trunq._change_refusal(p_capture, 'delete'), trunq._change_refusal(p_capture, 'update'), trunq._change_refusal(p_capture, 'truncate'),
     p_capture.capture_id, trunq._truncate_message(p_capture));
 end $$;
 comment on function trunq._capture_body is 'The body of the trigger function of a capture.';
@@ -143,7 +143,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._capture_kind is 'The kind of the messages of a capture about inserts, updates, deletes or TRUNCATE.';
 
-create or replace function trunq._pick(p_capture trunq.capture, p_row text) returns text
+create or replace function trunq._picked_columns(p_capture trunq.capture, p_row text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_capture.columns is null then p_row else '(' || (
     -- A function has 100 arguments at most.
@@ -151,7 +151,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
       select format('jsonb_build_object(%s)', string_agg(format('%L, %s -> %1$L', u.name, p_row), ', ' order by u.at)) part
       from unnest(p_capture.columns) with ordinality u(name, at) group by (u.at - 1) / 50 order by 1) c) || ')' end
 $$;
-comment on function trunq._pick is 'Of a row, an expression, the columns that are published.';
+comment on function trunq._picked_columns is 'Of a row, an expression, the columns that are published.';
 
 create or replace function trunq._where_condition(p_capture trunq.capture, p_row text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -165,11 +165,11 @@ create or replace function trunq._where_columns(p_where jsonb) returns setof tex
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select o.key from jsonb_each(p_where) c cross join jsonb_each(c.value) o $$;
 comment on function trunq._where_columns is 'The columns that a condition names.';
 
-create or replace function trunq._refusal(p_capture trunq.capture, p_op text) returns text
+create or replace function trunq._change_refusal(p_capture trunq.capture, p_op text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_op = any (p_capture.deny) then E'\n        perform trunq._refuse_change(tg_relid, tg_op);' else '' end
 $$;
-comment on function trunq._refusal is 'What refuses a change that is denied; empty where it is not.';
+comment on function trunq._change_refusal is 'What refuses a change that is denied; empty where it is not.';
 
 create or replace function trunq._refuse_change(p_relation oid, p_op text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

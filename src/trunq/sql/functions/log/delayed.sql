@@ -55,7 +55,7 @@ begin
       select count(*), max(g.due_at), max(g.id) filter (where g.due_at = l.due_at)
       from gone g cross join (select max(due_at) due_at from gone) l
     $q$, trunq._log(v_queue, 'gone'));
-    perform trunq._go_inside(v_queue.name);
+    perform trunq._pass_gate(v_queue.name);
     begin
       execute v_statement into v_count, v_last, v_last_id using v_queue.queue_id, v_from, v_now, p_max, v_from_id, null::tid;
     exception when insufficient_resources then
@@ -66,7 +66,7 @@ begin
       select a.count, a.last, a.last_id into v_count, v_last, v_last_id
       from trunq._promote_apart(v_queue, v_statement, v_from, v_from_id, v_now, p_max) a;
     end;
-    perform trunq._go_inside(null);
+    perform trunq._pass_gate(null);
   end if;
   -- As many as asked for: there may be more, go on behind the last. Less: nothing due is left, but a due time is given by the
   -- clock before its row commits, so look a little behind the next time.

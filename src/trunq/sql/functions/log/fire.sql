@@ -44,15 +44,15 @@ begin
     return 0;
   end if;
   if v_schedule.paused_until is not null then
-    v_done := trunq._pass_pause(v_schedule, p_now);
+    v_done := trunq._skip_paused_times(v_schedule, p_now);
     update trunq.schedule s set paused_until = null where s.schedule_id = p_schedule_id and s.paused_until <= p_now;
   end if;
   loop
     select s.* into v_schedule from trunq.schedule s where s.schedule_id = p_schedule_id;
     exit when (v_schedule.next_due <= p_now) is not true or v_done >= p_max;
-    select j.skip, j.until into v_skip, v_to from trunq._judge(v_schedule, p_now) j;
+    select j.skip, j.until into v_skip, v_to from trunq._skip_reason(v_schedule, p_now) j;
     if v_skip is not null then
-      v_done := v_done + trunq._pass_over(v_schedule, v_to, v_skip, p_now);
+      v_done := v_done + trunq._skip_due_times(v_schedule, v_to, v_skip, p_now);
       continue;
     end if;
     v_count := trunq._publish_due(v_schedule, p_now, case when v_schedule.overlap = 'allow' then p_max - v_done else 1 end);
@@ -71,7 +71,7 @@ begin
 end $$;
 comment on function trunq._fire is 'Fires or skips what one schedule has due, up to so many times. Returns: how many.';
 
-create or replace function trunq._judge(p_schedule trunq.schedule, p_now timestamptz, out skip text, out until timestamptz)
+create or replace function trunq._skip_reason(p_schedule trunq.schedule, p_now timestamptz, out skip text, out until timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_last timestamptz;
@@ -93,7 +93,7 @@ begin
     until := p_now;
   end if;
 end $$;
-comment on function trunq._judge is
+comment on function trunq._skip_reason is
   'Why the times of a schedule up to a time are to be skipped; null: its next one is to be published.';
 
 create or replace function trunq._is_finished(p_queue_id integer, p_id bigint) returns boolean
@@ -127,7 +127,7 @@ begin
     insert into trunq.schedule_run (schedule_id, due_at, last_due_at, fired_at, id)
     values (p_schedule.schedule_id, v_due_at, v_due_at, p_now, v_id);
   end loop;
-  perform trunq._move_on(p_schedule, v_due_at);
+  perform trunq._pass_due_times(p_schedule, v_due_at);
   update trunq.schedule s set last_id = v_id, error = null where s.schedule_id = p_schedule.schedule_id;
   return cardinality(v_due);
 exception when others then
@@ -147,12 +147,12 @@ begin
       order by d.due_at limit p_max);
   end if;
   return array(
-    select trunq._step(p_schedule.next_due, p_schedule.every, n)
+    select trunq._add_intervals(p_schedule.next_due, p_schedule.every, n)
     from generate_series(0, least(p_max, (trunq._due_until(p_schedule, p_until)).number) - 1) n);
 end $$;
 comment on function trunq._list_due is 'The next times of a schedule that are due until a time, up to so many.';
 
-create or replace function trunq._pass_over(p_schedule trunq.schedule, p_until timestamptz, p_why text, p_now timestamptz) returns integer
+create or replace function trunq._skip_due_times(p_schedule trunq.schedule, p_until timestamptz, p_why text, p_now timestamptz) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_due record := trunq._due_until(p_schedule, p_until);
@@ -167,18 +167,18 @@ begin
     insert into trunq.schedule_run (schedule_id, due_at, last_due_at, runs, fired_at, skipped, error)
     values (p_schedule.schedule_id, p_schedule.next_due, v_due.last, v_due.number, p_now, p_why, p_schedule.error);
   end if;
-  perform trunq._move_on(p_schedule, v_due.last);
+  perform trunq._pass_due_times(p_schedule, v_due.last);
   return 1;
 end $$;
-comment on function trunq._pass_over is
+comment on function trunq._skip_due_times is
   'Skips all times of a schedule up to a time. Returns: 1, or 0 when there are none.';
 
-create or replace function trunq._pass_pause(p_schedule trunq.schedule, p_now timestamptz) returns integer
+create or replace function trunq._skip_paused_times(p_schedule trunq.schedule, p_now timestamptz) returns integer
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select case when p_schedule.paused_until is null then 0
-    else trunq._pass_over(p_schedule, least(p_now, p_schedule.paused_until - interval '1 microsecond'), 'paused', p_now) end
+    else trunq._skip_due_times(p_schedule, least(p_now, p_schedule.paused_until - interval '1 microsecond'), 'paused', p_now) end
 $$;
-comment on function trunq._pass_pause is 'Skips the times of a schedule that fell into its pause. Returns: 1, or 0 when there are none.';
+comment on function trunq._skip_paused_times is 'Skips the times of a schedule that fell into its pause. Returns: 1, or 0 when there are none.';
 
 create or replace function trunq._due_until(p_schedule trunq.schedule, p_until timestamptz, out number bigint, out last timestamptz)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -188,14 +188,14 @@ begin
     where d.schedule_id = p_schedule.schedule_id and d.due_at <= p_until;
   elsif p_schedule.next_due <= p_until then
     number := floor(extract(epoch from p_until - p_schedule.next_due) / extract(epoch from p_schedule.every)) + 1;
-    last := trunq._step(p_schedule.next_due, p_schedule.every, number - 1);
+    last := trunq._add_intervals(p_schedule.next_due, p_schedule.every, number - 1);
   else
     number := 0;
   end if;
 end $$;
 comment on function trunq._due_until is 'How many times of a schedule are due until a time, and the last of them.';
 
-create or replace function trunq._move_on(p_schedule trunq.schedule, p_due timestamptz) returns void
+create or replace function trunq._pass_due_times(p_schedule trunq.schedule, p_due timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   delete from trunq.schedule_due d where d.schedule_id = p_schedule.schedule_id and d.due_at <= p_due;
@@ -204,7 +204,7 @@ begin
     else (select min(d.due_at) from trunq.schedule_due d where d.schedule_id = s.schedule_id) end
   where s.schedule_id = p_schedule.schedule_id;
 end $$;
-comment on function trunq._move_on is 'Says that the times of a schedule up to this one are done with.';
+comment on function trunq._pass_due_times is 'Says that the times of a schedule up to this one are done with.';
 
 create or replace function trunq._until_due() returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$

@@ -45,9 +45,9 @@ comment on function trunq.open_queue is
 Raises: TQ001; TQ009 while an open transaction uses it.
 Locks: as close_queue.';
 
-create or replace function trunq._go_inside(p_queue text) returns void
+create or replace function trunq._pass_gate(p_queue text) returns void
 language sql volatile as $$ select pg_catalog.set_config('trunq.inside', coalesce(p_queue, ''), true) $$;
-comment on function trunq._go_inside is
+comment on function trunq._pass_gate is
   'Around an insert into the log of a queue of what was let in before: its name before, null behind. A trigger of the user''s that publishes into another queue meets that one''s gate.';
 
 create or replace function trunq._change_gate(
@@ -59,9 +59,9 @@ declare
 begin
   perform trunq._require_read_committed('set_publishing');
   v_role := trunq._become_owner();
-  perform trunq._in_turns(p_queue, format('select 0 from trunq._apply_gate($1, %L, %L, %L, %L, %L)',
+  perform trunq._try_for_locks(p_queue, format('select 0 from trunq._apply_gate($1, %L, %L, %L, %L, %L)',
     p_kinds, p_max_waiting, p_max_per_transaction, p_announce, p_close));
-  perform trunq._go_back(v_role);
+  perform trunq._restore_role(v_role);
 end $$;
 comment on function trunq._change_gate is 'set_publishing, close_queue and open_queue: null leaves a rule as it is.';
 
@@ -148,7 +148,7 @@ begin
   end if;
   begin
     select max(w.ready) into v_waiting
-    from trunq.subscription s cross join lateral trunq._waiting(p_queue, s.subscription_id) w
+    from trunq.subscription s cross join lateral trunq._count_waiting(p_queue, s.subscription_id) w
     where s.queue_id = p_queue.queue_id and s.mode = 'shared';
     -- Gives the locks of all segments back: a publisher that stays open would hold up rotation.
     raise exception using errcode = 'TQ000';

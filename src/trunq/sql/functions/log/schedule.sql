@@ -108,7 +108,7 @@ begin
   perform trunq._find_schedule(p_schedule);
   select s.* into v_schedule from trunq.schedule s where s.name = p_schedule for no key update;
   v_now := trunq.clock();
-  perform trunq._pass_pause(v_schedule, v_now);
+  perform trunq._skip_paused_times(v_schedule, v_now);
   update trunq.schedule s set paused_until = null where s.schedule_id = v_schedule.schedule_id;
   perform trunq._call_leader();
   return coalesce(v_schedule.paused_until > v_now, false);
@@ -170,7 +170,7 @@ begin
   if v_schedule.cron is not null then
     return array(select d.due_at from trunq.schedule_due d where d.schedule_id = v_schedule.schedule_id order by d.due_at limit p_limit);
   end if;
-  return array(select trunq._step(v_schedule.next_due, v_schedule.every, n) from generate_series(0, p_limit - 1) n);
+  return array(select trunq._add_intervals(v_schedule.next_due, v_schedule.every, n) from generate_series(0, p_limit - 1) n);
 end $$;
 comment on function trunq.preview_schedule is
   'When a schedule is due next, as far as that is computed ahead: p_limit times (10), at most 1,000. In Python, trunq.schedule.due_times tells the same of a cron text.
@@ -223,9 +223,9 @@ begin
   elsif p_new.start_at not between '0001-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then
     perform trunq._fail('TQ017', format('%s cannot start at %s', v_what, p_new.start_at), 'give a time before the year 9000');
   elsif p_new.missed <> all (trunq._words('missed')) then
-    perform trunq._fail('TQ017', format('%s: missed cannot be "%s"', v_what, left(p_new.missed, 100)), trunq._either(trunq._words('missed')));
+    perform trunq._fail('TQ017', format('%s: missed cannot be "%s"', v_what, left(p_new.missed, 100)), trunq._list_choices(trunq._words('missed')));
   elsif p_new.overlap <> all (trunq._words('overlap')) then
-    perform trunq._fail('TQ017', format('%s: overlap cannot be "%s"', v_what, left(p_new.overlap, 100)), trunq._either(trunq._words('overlap')));
+    perform trunq._fail('TQ017', format('%s: overlap cannot be "%s"', v_what, left(p_new.overlap, 100)), trunq._list_choices(trunq._words('overlap')));
   elsif jsonb_typeof(p_new.headers) <> 'object' then
     perform trunq._fail('TQ017', format('%s: headers are a JSON object, not %s', v_what, jsonb_typeof(p_new.headers)));
   elsif p_new.options ? 'expires_at' then
@@ -412,17 +412,17 @@ Returns: whether it did.';
 create or replace function trunq._next_step(p_every interval, p_start_at timestamptz, p_after timestamptz) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_after < p_start_at then p_start_at
-    else trunq._step(p_start_at, p_every, floor(extract(epoch from p_after - p_start_at) / extract(epoch from p_every)) + 1) end
+    else trunq._add_intervals(p_start_at, p_every, floor(extract(epoch from p_after - p_start_at) / extract(epoch from p_every)) + 1) end
 $$;
 comment on function trunq._next_step is 'The first time after p_after, counted from a start.';
 
-create or replace function trunq._step(p_from timestamptz, p_every interval, p_times numeric) returns timestamptz
+create or replace function trunq._add_intervals(p_from timestamptz, p_every interval, p_times numeric) returns timestamptz
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- By hours and seconds: a day added to a time would mind daylight saving, and seconds alone are a double.
   select p_from + make_interval(hours => div(s.seconds, 3600)::integer, secs => mod(s.seconds, 3600)::double precision)
   from (select p_times * extract(epoch from p_every) as seconds) s
 $$;
-comment on function trunq._step is 'So many intervals after a time, exactly.';
+comment on function trunq._add_intervals is 'So many intervals after a time, exactly.';
 
 create or replace function trunq._call_leader() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -104,7 +104,7 @@ declare
 begin
   if p_unique <> all (trunq._words('unique_policy')) then
     perform trunq._fail('TQ005', format('queue "%s" cannot have unique keys by the policy "%s"', p_queue, left(p_unique, 100)),
-      'the policy is ' || trunq._either(trunq._words('unique_policy')));
+      'the policy is ' || trunq._list_choices(trunq._words('unique_policy')));
   end if;
   select q.unique_policy into v_policy from trunq.queue q where q.name = p_queue;
   if found and p_unique is not null and v_policy is distinct from p_unique then
@@ -251,7 +251,7 @@ comment on function trunq._forget_keys is
   'Forgets unique keys that nobody holds, going through the table in slices, and frees those whose messages nobody is to handle, looking at 1,000 at most.
 Returns: how many turns of keys it forgot.';
 
-create or replace function trunq._abandoned(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
+create or replace function trunq._nobody_handles(p_queue trunq.queue, p_ids bigint[]) returns bigint[]
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   c_open constant text[] := array(select s.state from trunq._states() s where s.is_open);
@@ -269,4 +269,4 @@ begin
   end loop;
   return v_ids;
 end $$;
-comment on function trunq._abandoned is 'Those of some messages that no shared subscription is to handle.';
+comment on function trunq._nobody_handles is 'Those of some messages that no shared subscription is to handle.';

@@ -81,7 +81,7 @@ begin
     perform trunq._fail('TQ005', format('webhook "%s" needs the name of a variable that has its secret', p_webhook),
       'a name as GITHUB_SECRET, which the server has in its environment; the secret itself does not belong here');
   elsif p_scheme is null or p_scheme <> all (trunq._words('webhook_scheme')) then
-    perform trunq._fail('TQ005', format('webhook "%s": there is no scheme "%s"', p_webhook, coalesce(p_scheme, '')), trunq._either(trunq._words('webhook_scheme')));
+    perform trunq._fail('TQ005', format('webhook "%s": there is no scheme "%s"', p_webhook, coalesce(p_scheme, '')), trunq._list_choices(trunq._words('webhook_scheme')));
   elsif p_body is null or p_body <> all (trunq._words('webhook_body')) then
     perform trunq._fail('TQ005', format('webhook "%s": a body is json or bytes, not "%s"', p_webhook, coalesce(p_body, '')));
   elsif p_max_bytes is null or p_max_bytes not between 1 and 16000000 then

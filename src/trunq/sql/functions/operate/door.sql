@@ -1,7 +1,7 @@
 -- The doors of a queue, through which roles reach functions by the name of a queue (trunq.status, trunq.cancel). Those run with the
 -- rights of their caller, and read tables of all queues. One who has not the owner's rights but may execute a door of that queue
 -- (role.sql) goes through it: trunq._door says which, in the caller's name, and behind it the same function runs again as the
--- owner (trunq._call_inside). A function with the owner's rights that asked by itself who its caller is could be deceived: Postgres tells
+-- owner (trunq._call_behind_door). A function with the owner's rights that asked by itself who its caller is could be deceived: Postgres tells
 -- it who began the session, and somebody else's function or index may have called it meanwhile.
 --
 -- Which doors lead to which function stands in trunq._doors alone. The files of functions know nothing of it: when all are applied, an
@@ -54,7 +54,7 @@ begin
     from trunq._doors() d
     left join pg_proc p on p.pronamespace = 'trunq'::regnamespace and p.proname = d.function
     cross join lateral (
-      select string_agg(format('%I %s', c.name, c.type), ', ' order by c.place) as columns from trunq._returned(d.function) c) r
+      select string_agg(format('%I %s', c.name, c.type), ', ' order by c.place) as columns from trunq._returned_columns(d.function) c) r
     cross join lateral (
       select coalesce(bool_or(u.name = 'p_queue'), false) as asks_queue,
         -- Not those in pages: of several queues, the rows would come in no order.
@@ -126,15 +126,15 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._open_to is 'The queues of which the caller goes through one of these doors.';
 
-create or replace function trunq._returned(p_function text) returns table (place bigint, name text, type text)
+create or replace function trunq._returned_columns(p_function text) returns table (place bigint, name text, type text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select a.place, a.name, format_type(a.type, null)
   from pg_proc p cross join lateral unnest(p.proargmodes, p.proargnames, p.proallargtypes) with ordinality a(mode, name, type, place)
   where p.pronamespace = 'trunq'::regnamespace and p.proname = p_function and a.mode = 't'
 $$;
-comment on function trunq._returned is 'The columns of a function of trunq that returns a table.';
+comment on function trunq._returned_columns is 'The columns of a function of trunq that returns a table.';
 
-create or replace function trunq._call_inside(p_queue text, p_door text, p_function text, p_arguments text[]) returns text
+create or replace function trunq._call_behind_door(p_queue text, p_door text, p_function text, p_arguments text[]) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_asks_queue boolean;
@@ -156,7 +156,7 @@ begin
   v_arguments := concat_ws(', ', case when v_asks_queue then format('p_queue => %L', p_queue) end, (
     select string_agg(format('%I => %L', p_arguments[n], p_arguments[n + 1]), ', ' order by n) from generate_series(1, cardinality(p_arguments), 2) n));
   select string_agg(case when r.name = any (trunq._secret_columns()) and p_door in ('read', 'administer') then format('null::%s', r.type) else quote_ident(r.name) end,
-    ', ' order by r.place) into v_columns from trunq._returned(p_function) r;
+    ', ' order by r.place) into v_columns from trunq._returned_columns(p_function) r;
   return format('select %s from trunq.%I(%s) value', coalesce(v_columns, case when v_is_void then 'null::text' else 'value::text' end), p_function, v_arguments);
 end $$;
-comment on function trunq._call_inside is 'The call of a function behind a door of a queue, which runs it with the owner''s rights; 42501 when the door does not lead there.';
+comment on function trunq._call_behind_door is 'The call of a function behind a door of a queue, which runs it with the owner''s rights; 42501 when the door does not lead there.';

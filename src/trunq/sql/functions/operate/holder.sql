@@ -4,20 +4,20 @@
 -- Everybody sees the process, role and application of a session. What it does, and since when, Postgres tells to members of its role and of
 -- pg_read_all_stats alone. Whose state is hidden is named only where rotation was refused.
 
-create or replace function trunq._holder(p_pid integer) returns text
+create or replace function trunq._describe_session(p_pid integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select case when p_pid is null then 'a prepared transaction, see pg_prepared_xacts' else coalesce((
     select concat('process ', p_pid, ' of ', coalesce('role ' || a.usename, a.backend_type), format(', application "%s"', nullif(a.application_name, '')),
       case when a.state like 'idle in transaction%' then ', idle' end, ', in a transaction since ' || date_trunc('second', a.xact_start))
     from pg_stat_activity a where a.pid = p_pid), 'process ' || p_pid) end
 $$;
-comment on function trunq._holder is 'A session as a warning or an error names it: process, role, application and since when, as far as the caller may see; null: a prepared transaction.';
+comment on function trunq._describe_session is 'A session as a warning or an error names it: process, role, application and since when, as far as the caller may see; null: a prepared transaction.';
 
-create or replace function trunq._ends(p_pid integer) returns text
+create or replace function trunq._way_to_end(p_pid integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(format('select pg_terminate_backend(%s) ends it', p_pid), 'commit prepared or rollback prepared ends it, with the gid in pg_prepared_xacts')
 $$;
-comment on function trunq._ends is 'How a session, or a prepared transaction, is ended.';
+comment on function trunq._way_to_end is 'How a session, or a prepared transaction, is ended.';
 
 create or replace function trunq._warn_refused(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -44,10 +44,10 @@ begin
     queue := v.name;
     warning := format('rotation of queue "%s" has not got the lock of %s since %s: %s', v.name,
       case when v.lock = 'queue' then 'the queue' else 'trunq_data.' || v.lock end, date_trunc('second', v.since),
-      coalesce((select string_agg(trunq._holder(p.pid), '; ' order by p.place) from unnest(v_pids) with ordinality p(pid, place)),
+      coalesce((select string_agg(trunq._describe_session(p.pid), '; ' order by p.place) from unnest(v_pids) with ordinality p(pid, place)),
         'one short transaction after another'));
     hint := concat('until then no space is freed',
-      case when cardinality(v_pids) > 0 then '; ' || trunq._ends(v_pids[1]) else '; keep transactions that read its tables apart' end);
+      case when cardinality(v_pids) > 0 then '; ' || trunq._way_to_end(v_pids[1]) else '; keep transactions that read its tables apart' end);
     return next;
   end loop;
 end $$;
@@ -56,10 +56,10 @@ comment on function trunq._warn_refused is 'Locks that rotation was refused thre
 create or replace function trunq._warn_locked(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   select q.name, s.name,
-    format('%s holds the lock of %s', trunq._holder(l.pid), case when s.name is null then format('queue "%s"', q.name)
+    format('%s holds the lock of %s', trunq._describe_session(l.pid), case when s.name is null then format('queue "%s"', q.name)
       else format('subscription "%s" of queue "%s"', s.name, q.name) end),
     concat(case when s.name is null then 'what changes or rotates the queue, or cuts its ticks, waits for it' else 'nobody else can read from it (TQ008)' end,
-      '; ', trunq._ends(l.pid))
+      '; ', trunq._way_to_end(l.pid))
   from pg_locks l
   join pg_stat_activity a on a.pid = l.pid
   left join trunq.subscription s on l.classid = trunq._lock_class('subscription') and s.subscription_id = l.objid::bigint
@@ -88,8 +88,8 @@ begin
   end if;
   return query
     select q.name, null::text,
-      format('%s has %s queue "%s"', trunq._holder(l.pid), case when bool_or(l.is_published) then 'published to' else 'locks on tables of' end, q.name),
-      concat(case when bool_or(l.is_published) then 'nobody reads what it published until it commits, and ' end, 'what it has used is not emptied; ', trunq._ends(l.pid))
+      format('%s has %s queue "%s"', trunq._describe_session(l.pid), case when bool_or(l.is_published) then 'published to' else 'locks on tables of' end, q.name),
+      concat(case when bool_or(l.is_published) then 'nobody reads what it published until it commits, and ' end, 'what it has used is not emptied; ', trunq._way_to_end(l.pid))
     from (
       select k.pid, n.nspname = 'trunq_log' is_log,
         -- A queue may be called as a segment is: orders_log_1.

@@ -165,7 +165,7 @@ begin
     for v_try in 1..50 loop
       commit;
       set transaction isolation level read committed;
-      v_is_left := trunq._is_left(v_each.duty, v_each.queue);
+      v_is_left := trunq._perform_or_note(v_each.duty, v_each.queue);
       exit when not v_is_left;
     end loop;
   end loop;
@@ -208,14 +208,14 @@ $$;
 comment on function trunq._note_all_duties is 'Notes that every duty was done of every queue, but those that failed; at most every ten seconds.
 Locks: the rows of these duties.';
 
-create or replace function trunq._is_left(p_duty text, p_queue text) returns boolean
+create or replace function trunq._perform_or_note(p_duty text, p_queue text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_done bigint := (select p.done from trunq.perform_duty(p_duty, p_queue) p);
 begin
   return coalesce(v_done >= (select d.again_from from trunq.list_duties() d where d.duty = p_duty), false);
 end $$;
-comment on function trunq._is_left is 'Performs one duty once.
+comment on function trunq._perform_or_note is 'Performs one duty once.
 Returns: whether there may be more to do.';
 
 create or replace function trunq._perform(p_duty text, p_queue text) returns bigint

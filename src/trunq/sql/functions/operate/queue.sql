@@ -48,7 +48,7 @@ begin
   if v_is_made and p_kinds is not null then
     perform trunq.set_publishing(p_queue, p_kinds);
   end if;
-  perform trunq._go_back(v_role);
+  perform trunq._restore_role(v_role);
   return v_is_made;
 end $$;
 comment on function trunq.create_queue is
@@ -165,7 +165,7 @@ create or replace function trunq.drop_queue(p_queue text, p_force boolean defaul
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._require_read_committed('drop_queue');
-  perform trunq._in_turns(p_queue, format('select 0 from trunq._drop_queue($1, %L)', p_force));
+  perform trunq._try_for_locks(p_queue, format('select 0 from trunq._drop_queue($1, %L)', p_force));
 end $$;
 comment on function trunq.drop_queue is
   'Drops a queue with all its messages. Its archive stays, with all attempts that are over, until trunq.drop_archive. p_force: also one that is in use.
@@ -211,15 +211,15 @@ begin
   delete from trunq.duty_failure f where f.queue = p_queue.name;
   delete from trunq.queue q where q.queue_id = p_queue.queue_id;
 end $$;
-comment on function trunq._drop_queue is 'One turn of drop_queue, under the lock of the queue.';
+comment on function trunq._drop_queue is 'One try of drop_queue, under the lock of the queue.';
 
-create or replace function trunq._in_turns(p_queue text, p_statement text) returns bigint
+create or replace function trunq._try_for_locks(p_queue text, p_statement text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 declare
   v_queue trunq.queue;
   v_done bigint;
 begin
-  -- Behind one open transaction all others would queue up: wait in short turns, letting them pass.
+  -- Behind one open transaction all others would queue up: wait in short tries, letting them pass.
   for v_try in 1..10 loop
     v_queue := trunq._find_queue(p_queue);
     begin
@@ -236,9 +236,9 @@ begin
   perform trunq._fail('TQ009', format('queue "%s" is in use by an open transaction', p_queue),
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
-comment on function trunq._in_turns is
+comment on function trunq._try_for_locks is
   'Runs what needs a queue ($1) for itself, and gives every lock back when it would have to wait longer than 200 ms for one of them.
-Returns: what the statement does; TQ009 when ten turns were not enough.';
+Returns: what the statement does; TQ009 when ten tries were not enough.';
 
 create or replace function trunq._check_unused(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

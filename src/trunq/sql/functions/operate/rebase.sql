@@ -13,7 +13,7 @@ declare
   v_total bigint := 0;
 begin
   perform trunq._require_read_committed('rebase');
-  for v_queue in select q.* from trunq._to_rebase() q loop
+  for v_queue in select q.* from trunq._queues_to_rebase() q loop
     v_total := v_total + trunq._rebase(v_queue);
   end loop;
   perform trunq._end_rebase();
@@ -52,27 +52,27 @@ begin
   perform trunq._require_read_committed('rebase_each_queue');
   -- One at a time.
   perform pg_advisory_xact_lock(trunq._lock_class('install'), 0);
-  select q.* into v_queue from trunq._to_rebase() q limit 1;
+  select q.* into v_queue from trunq._queues_to_rebase() q limit 1;
   if v_queue.queue_id is null then
     perform trunq._end_rebase();
     return null;
   end if;
   v_count := trunq._rebase(v_queue);
-  return format('queue "%s": %s messages published again, %s queues left', v_queue.name, v_count, (select count(*) from trunq._to_rebase()));
+  return format('queue "%s": %s messages published again, %s queues left', v_queue.name, v_count, (select count(*) from trunq._queues_to_rebase()));
 end $$;
 comment on function trunq._rebase_next is 'Rebases one queue of those that are left. Returns: what it did; null: none was left, and all is done.';
 
-create or replace function trunq._to_rebase() returns setof trunq.queue
+create or replace function trunq._queues_to_rebase() returns setof trunq.queue
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q from trunq.queue q cross join pg_control_system() s
   where not exists (select from trunq.rebased r where r.queue_id = q.queue_id and r.system_identifier = s.system_identifier) order by q.queue_id
 $$;
-comment on function trunq._to_rebase is 'The queues that a rebase has left to do.';
+comment on function trunq._queues_to_rebase is 'The queues that a rebase has left to do.';
 
 create or replace function trunq._end_rebase() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  perform trunq._go_inside(null);
+  perform trunq._pass_gate(null);
   delete from trunq.rebased;
   update trunq.cluster c set system_identifier = (select s.system_identifier from pg_control_system() s);
 end $$;
@@ -87,7 +87,7 @@ declare
   v_total bigint := 0;
 begin
   -- What is published again was let in before.
-  perform trunq._go_inside(p_queue.name);
+  perform trunq._pass_gate(p_queue.name);
   execute format('lock table trunq_log.%I, trunq_data.%I, trunq_data.%I in access exclusive mode', p_queue.log_table,
     p_queue.lease_table, p_queue.receipt_table);
   if p_queue.lanes is not null then
@@ -97,7 +97,7 @@ begin
   v_tick := trunq._cut_tick(p_queue);
   for v_sub in
     select s.subscription_id, s.filter, p.since,
-      case s.mode when 'exclusive' then trunq._floor(s) else s.start end as floor
+      case s.mode when 'exclusive' then trunq._read_floor(s) else s.start end as floor
     from trunq.subscription s cross join lateral (
       select coalesce(max(t.created_at), s.created_at) since from trunq.tick t
       where s.mode = 'exclusive' and t.queue_id = s.queue_id and t.tick_id = trunq._tick_position(s)) p

@@ -26,7 +26,7 @@ begin
     perform trunq._change_role(trunq._find_queue(p_queue), p_role, p_grantee, false, true);
   end if;
   perform trunq._change_role(trunq._find_queue(p_queue), p_role, p_grantee, true, coalesce(p_payload, false));
-  perform trunq._go_back(v_role);
+  perform trunq._restore_role(v_role);
 end $$;
 comment on function trunq.grant_role is
   'Lets a database role do with one queue what a publisher, worker, reader or admin does, and no more. publisher: publish, in every way. worker: lease, extend, answer, read batches. reader: see status, lists and history; payloads, headers and results with p_payload alone. admin: see as a reader does, pause, resume, limit, cancel, requeue, purge, set lanes, close and open. For the owner of trunq or a member of that role, who leads, creates, drops and grants.
@@ -46,8 +46,8 @@ begin
   v_queue := trunq._find_queue(p_queue);
   v_had := exists (select from trunq._roles(v_queue) r where r.role = p_role and r.grantee = p_grantee);
   perform trunq._change_role(v_queue, p_role, p_grantee, false, true);
-  perform trunq._shut_out(p_grantee);
-  perform trunq._go_back(v_role);
+  perform trunq._revoke_schemas(p_grantee);
+  perform trunq._restore_role(v_role);
   return v_had;
 end $$;
 comment on function trunq.revoke_role is
@@ -76,7 +76,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   perform trunq._find_queue(p_queue);
   if p_role is null or p_role <> all (trunq._words('role')) then
-    perform trunq._fail('TQ005', format('a queue has no role "%s"', coalesce(p_role, '')), trunq._either(trunq._words('role')));
+    perform trunq._fail('TQ005', format('a queue has no role "%s"', coalesce(p_role, '')), trunq._list_choices(trunq._words('role')));
   elsif not exists (select from pg_roles r where r.rolname = p_grantee) then
     perform trunq._fail('TQ005', format('there is no database role "%s"', coalesce(p_grantee, '')),
       'create it first (create role); a group takes the place of PUBLIC');
@@ -87,7 +87,7 @@ begin
 end $$;
 comment on function trunq._check_role is 'Refuses (TQ001, TQ005) what cannot be granted.';
 
-create or replace function trunq._go_back(p_role text) returns void
+create or replace function trunq._restore_role(p_role text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   -- Behind a door nobody may set a role, and nobody did.
@@ -95,7 +95,7 @@ begin
     perform set_config('role', p_role, true);
   end if;
 end $$;
-comment on function trunq._go_back is 'Ends what trunq._become_owner began.';
+comment on function trunq._restore_role is 'Ends what trunq._become_owner began.';
 
 create or replace function trunq._change_role(p_queue trunq.queue, p_role text, p_grantee text, p_grant boolean, p_payload boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
@@ -201,12 +201,12 @@ begin
   perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
   for v_role in select r.* from trunq._roles(p_queue) r loop
     perform trunq._change_role(p_queue, v_role.role, v_role.grantee, false, true);
-    perform trunq._shut_out(v_role.grantee);
+    perform trunq._revoke_schemas(v_role.grantee);
   end loop;
 end $$;
 comment on function trunq._end_roles is 'Revokes all roles of a queue that is being dropped.';
 
-create or replace function trunq._shut_out(p_grantee text) returns void
+create or replace function trunq._revoke_schemas(p_grantee text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_roles constant text[] := array(select distinct r.role from trunq.queue q cross join trunq._roles(q) r where r.grantee = p_grantee);
@@ -219,4 +219,4 @@ begin
     execute format('revoke usage on schema trunq, trunq_queue, trunq_log, trunq_data from %I', p_grantee);
   end if;
 end $$;
-comment on function trunq._shut_out is 'Takes from a database role what it has by any role of a queue, or by any publisher''s, when it has none any more.';
+comment on function trunq._revoke_schemas is 'Takes from a database role what it has by any role of a queue, or by any publisher''s, when it has none any more.';

@@ -57,23 +57,23 @@ begin
     select p.paused, p.paused_until into paused, paused_until from trunq._pause(v.sub, v_now) p;
     begin
       select w.ready, v_now - w.oldest, estimated || case when w.is_estimate then '{ready}'::text[] end
-      into ready, oldest_ready, estimated from trunq._waiting(v.row, v.subscription_id) w;
+      into ready, oldest_ready, estimated from trunq._count_waiting(v.row, v.subscription_id) w;
       if oldest_ready is not null then
-        select h.held_for, h.held_bytes into held_for, held_bytes from trunq._holds(v.row, v.subscription_id) h;
+        select h.held_for, h.held_bytes into held_for, held_bytes from trunq._held_space(v.row, v.subscription_id) h;
       end if;
       select o.leased, o.workers, estimated || case when o.is_estimate then '{leased}'::text[] end
-      into leased, workers, estimated from trunq._leased(v.row, v.sub, v_now) o;
+      into leased, workers, estimated from trunq._count_leased(v.row, v.sub, v_now) o;
       select sum(o.number), estimated || case when bool_or(o.is_estimate) then '{delayed}'::text[] end into delayed, estimated
       -- What waits for all of a group counts once.
       from unnest(case when v.slot > 0 then array['= ' || v.subscription_id] else array['is null', '= ' || v.subscription_id] end) whose
-      cross join lateral trunq._counted('trunq.delayed', format('queue_id = %s and subscription_id %s', v.queue_id, whose)) o;
+      cross join lateral trunq._count_rows('trunq.delayed', format('queue_id = %s and subscription_id %s', v.queue_id, whose)) o;
       select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
-      from trunq._counted('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
+      from trunq._count_rows('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
       oldest_dead := v_now - trunq._oldest_dead(v.queue_id, v.subscription_id);
       done_last_minute := 0;
       if v.mode = 'shared' then  -- a batch is finished as a whole, whatever lies in it
         select o.done, estimated || case when o.is_estimate then '{done_last_minute}'::text[] end into done_last_minute, estimated
-        from trunq._done(v.row, v.subscription_id, v_now, interval '1 minute') o;
+        from trunq._count_done(v.row, v.subscription_id, v_now, interval '1 minute') o;
       end if;
       raise exception using errcode = 'TQ000';  -- gives the locks back
     exception when sqlstate 'TQ000' then
@@ -95,12 +95,12 @@ begin
 end $$;
 comment on function trunq._is_led is 'Whether somebody performs the duties: a leader, or pg_cron.';
 
-create or replace function trunq._filled(p_queue trunq.queue, p_table text) returns smallint[]
+create or replace function trunq._filled_segments(p_queue trunq.queue, p_table text) returns smallint[]
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(array_agg(n::smallint), '{}') from generate_series(0, p_queue.segments - 1) n
   where pg_relation_size(to_regclass(format('trunq_data.%I', trunq._segment_name(p_queue, p_table, n)))) > 0
 $$;
-comment on function trunq._filled is
+comment on function trunq._filled_segments is
   'The segments of a table (log, lease or receipt) that hold anything. In a query as a literal, it keeps Postgres from opening the others.';
 
 create or replace function trunq._page_count(p_queue trunq.queue, p_table text, p_segment smallint) returns bigint
@@ -110,14 +110,14 @@ $$;
 comment on function trunq._page_count is
   'How many pages a segment has. Whoever looks reads it through its queue''s table, which he may have rights on; nobody is granted segments.';
 
-create or replace function trunq._waiting(
+create or replace function trunq._count_waiting(
   p_queue trunq.queue, p_subscription_id integer, out ready bigint, out oldest timestamptz, out is_estimate boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_look constant integer := 2000;
   v_log regclass := format('trunq_log.%I', p_queue.log_table);
-  v_segments smallint[] := trunq._filled(p_queue, 'log');
+  v_segments smallint[] := trunq._filled_segments(p_queue, 'log');
   v_frontier pg_snapshot := trunq._frontier(p_queue, p_subscription_id);
   v record;
 begin
@@ -134,7 +134,7 @@ begin
         and (u.txid, u.id) <= (o.last_txid, o.last_id));
   end if;
   if is_estimate then
-    v := trunq._reading(p_queue, p_subscription_id);
+    v := trunq._read_position(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(v_log, trunq._page_count(p_queue, 'log', s.n), s.from_page, format(
       'g.segment = %8$s and (g.subscription_id = %1$s or g.subscription_id is null and %7$s) and not '
         || case when p_queue.lanes is null then 'trunq._is_read_at(g.txid, g.id, %2$L, %3$L, %4$L, %5$s)' else 'trunq_queue.%6$I(%1$s, g.txid, g.id)' end,
@@ -144,7 +144,7 @@ begin
     where s.from_page is not null;
   end if;
 end $$;
-comment on function trunq._waiting is
+comment on function trunq._count_waiting is
   'How many messages a subscription has not read yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
 
 create or replace function trunq._first_page(p_log regclass, p_segment smallint, p_txid xid8, p_id bigint) returns bigint
@@ -181,7 +181,7 @@ end $$;
 comment on function trunq._estimate is
   'About how many rows of a table (g) of so many pages (those of a segment, which the condition names), from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
-create or replace function trunq._counted(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
+create or replace function trunq._count_rows(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
   c_exact constant integer := 1000;
@@ -192,7 +192,7 @@ begin
     number := greatest(number, trunq._estimate(p_table, pg_relation_size(p_table) / current_setting('block_size')::integer, 0, p_condition)::bigint);
   end if;
 end $$;
-comment on function trunq._counted is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
+comment on function trunq._count_rows is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
 
 create or replace function trunq._oldest_dead(p_queue_id integer, p_subscription_id integer) returns timestamptz
 language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -200,7 +200,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan =
 $$;
 comment on function trunq._oldest_dead is 'When the first of the dead messages of a subscription died.';
 
-create or replace function trunq._leased(
+create or replace function trunq._count_leased(
   p_queue trunq.queue, p_sub trunq.subscription, p_now timestamptz, out leased bigint, out workers integer, out is_estimate boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -230,14 +230,14 @@ begin
   -- As many leases as lie on so many pages: one of a hundred messages is twenty times as long as one of one.
   select sum(trunq._estimate(format('trunq_data.%I', p_queue.lease_table)::regclass, s.pages, 0, 'segment = ' || s.n)) / nullif(sum(s.pages), 0)
   into v_rows
-  from (select n, trunq._page_count(p_queue, 'lease', n) as pages from unnest(trunq._filled(p_queue, 'lease')) n) s;
+  from (select n, trunq._page_count(p_queue, 'lease', n) as pages from unnest(trunq._filled_segments(p_queue, 'lease')) n) s;
   v_most := c_pages * greatest(1, coalesce(v_rows, 1));
   select coalesce(sum(l.unanswered), 0), count(*) >= v_most,
     count(distinct l.worker) filter (where l.leased_at > p_now - interval '1 minute' or l.expires_at > p_now and not l.is_reaped)
   into leased, is_estimate, workers
   from trunq._leases(p_queue, p_sub.subscription_id, p_now - interval '1 minute', v_most) l;
 end $$;
-comment on function trunq._leased is
+comment on function trunq._count_leased is
   'How many messages are under open leases, and how many workers hold or held one within a minute; at least so many, when there are too many leases to look at.';
 
 create or replace function trunq._leases(
@@ -250,10 +250,10 @@ set search_path = pg_catalog, pg_temp
 -- one lease, and would look through the receipts of all for each.
 set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set enable_nestloop = off set jit = off set max_parallel_workers_per_gather = 0 as $$
 declare
-  v_mark record := trunq._reaped(p_queue, p_subscription_id);
+  v_mark record := trunq._reap_mark(p_queue, p_subscription_id);
   v_newest bigint := greatest(v_mark.newest, (trunq._position(p_queue, p_subscription_id)).lease_id - p_limit);
-  v_leases smallint[] := trunq._filled(p_queue, 'lease');
-  v_receipts smallint[] := trunq._filled(p_queue, 'receipt');
+  v_leases smallint[] := trunq._filled_segments(p_queue, 'lease');
+  v_receipts smallint[] := trunq._filled_segments(p_queue, 'receipt');
 begin
   if v_leases = '{}' then
     return;
@@ -295,7 +295,7 @@ end $$;
 comment on function trunq._leases is
   'Leases of a subscription that may be open (the reaper''s mark tells), and those that ended since a time, with the number of their messages that have no answer. With a limit: the newest so many, and as many of those that expire late.';
 
-create or replace function trunq._done(
+create or replace function trunq._count_done(
   p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, p_within interval, out done bigint, out is_estimate boolean
 )
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
@@ -312,7 +312,7 @@ begin
   done := 0;
   is_estimate := false;
   -- Receipts lie in the order they came: from the end of each segment back, until none is of that time.
-  foreach v_segment in array trunq._filled(p_queue, 'receipt') loop
+  foreach v_segment in array trunq._filled_segments(p_queue, 'receipt') loop
     v_to := trunq._page_count(p_queue, 'receipt', v_segment);
     v_step := 8;  -- more than positions that rotation carried would fill
     while v_to > 0 loop
@@ -336,5 +336,5 @@ begin
     done := done * extract(epoch from p_within) / greatest(0.001, extract(epoch from p_now - v_oldest));
   end if;
 end $$;
-comment on function trunq._done is
+comment on function trunq._count_done is
   'How many messages were acked within a time; when more than a thousand pages tell of it, as many as at the pace of the newest.';

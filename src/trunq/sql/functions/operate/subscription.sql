@@ -66,7 +66,7 @@ begin
   perform trunq._check_cluster();
   select * into v_sub from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription;
   if not found then
-    v_tick := trunq._start(trunq._find_queue(v_queue_id), p_mode, p_start, p_tick_id, p_at);
+    v_tick := trunq._start_snapshot(trunq._find_queue(v_queue_id), p_mode, p_start, p_tick_id, p_at);
     insert into trunq.subscription (queue_id, name, mode, start, queue_paused_until, start_tick_id)
     values (v_queue_id, p_subscription, p_mode, v_tick.snapshot, (trunq._find_queue(v_queue_id)).paused_until, case p_mode when 'exclusive' then v_tick.tick_id end)
     on conflict (queue_id, name) do nothing
@@ -131,7 +131,7 @@ begin
     perform trunq._fail('TQ005', format('"%s" of queue "%s" is a slot of a group: without it, nobody would read its keys', p_subscription, p_queue),
       format('end the group: select trunq.drop_group(%L, %L)', p_queue, split_part(p_subscription, '#', 1)));
   end if;
-  perform trunq._enroll(trunq._find_queue(v_queue_id));
+  perform trunq._make_marks(trunq._find_queue(v_queue_id));
   delete from trunq.subscription s where s.queue_id = v_queue_id and s.name = p_subscription
   returning s.subscription_id into v_subscription_id;
   perform trunq._forget_subscription(v_queue_id, v_subscription_id);
@@ -157,14 +157,14 @@ begin
   perform trunq._check_cluster();
   v_sub := trunq._subscription_of(p_queue, p_subscription, null, null);
   -- It may cut a tick: before the locks of subscriptions (functions/ground/lock.sql), of a group those of all slots.
-  v_tick := trunq._start(trunq._find_queue(p_queue), v_sub.mode, p_start);
+  v_tick := trunq._start_snapshot(trunq._find_queue(p_queue), v_sub.mode, p_start);
   perform trunq._move_back(v_sub.queue_id, v_sub.subscription_id);
   for v_name in
     select p_subscription where not trunq._is_split(p_queue, p_subscription) union all select trunq._slots(p_queue, p_subscription)
   loop
     v_sub := trunq._subscription(p_queue, v_name);
     perform trunq._lock_subscription(v_sub.subscription_id, p_queue, v_name);
-    perform trunq._enroll(trunq._find_queue(v_sub.queue_id));
+    perform trunq._make_marks(trunq._find_queue(v_sub.queue_id));
     -- Under a new id nothing of what it had read, held or given up is its own any more; its name and its policy stay.
     update trunq.subscription s set subscription_id = default, lost_at = null, start = v_tick.snapshot, start_tick_id = v_tick.tick_id
     where s.subscription_id = v_sub.subscription_id
@@ -240,7 +240,7 @@ begin
   if p_policy.max_attempts < 0 then
     perform trunq._fail('TQ005', format('max_attempts in the policy of %s cannot be %s', p_what, p_policy.max_attempts), 'give 1 or more, or 0 for ever');
   elsif p_policy.backoff <> all (trunq._words('backoff')) then
-    perform trunq._fail('TQ005', format('backoff in the policy of %s cannot be "%s"', p_what, left(p_policy.backoff, 100)), 'give ' || trunq._either(trunq._words('backoff')));
+    perform trunq._fail('TQ005', format('backoff in the policy of %s cannot be "%s"', p_what, left(p_policy.backoff, 100)), 'give ' || trunq._list_choices(trunq._words('backoff')));
   elsif p_policy.jitter not between 0 and 1 then
     perform trunq._fail('TQ005', format('jitter in the policy of %s cannot be %s', p_what, p_policy.jitter), 'give a number from 0 to 1');
   end if;
@@ -261,7 +261,7 @@ begin
 end $$;
 comment on function trunq._check_start is 'Refuses (TQ005) what is no place to start at.';
 
-create or replace function trunq._start(
+create or replace function trunq._start_snapshot(
   p_queue trunq.queue, p_mode text, p_start text, p_tick_id bigint default null, p_at timestamptz default null
 ) returns trunq.tick
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -274,7 +274,7 @@ begin
   v_tick.snapshot := case p_start when 'earliest' then '3:3:'::pg_snapshot else trunq.snapshot() end;
   return v_tick;
 end $$;
-comment on function trunq._start is
+comment on function trunq._start_snapshot is
   'Where a subscription starts: a snapshot, which for an exclusive one is that of a tick. The caller holds the lock of the queue.';
 
 create or replace function trunq._forget_subscription(p_queue_id integer, p_subscription_id integer) returns void
@@ -303,22 +303,22 @@ begin
 end $$;
 comment on function trunq._position is 'The newest lease of a subscription, which is its cursor; lease_id 0: it has none yet.';
 
-create or replace function trunq._floor(p_sub trunq.subscription) returns pg_snapshot
+create or replace function trunq._read_floor(p_sub trunq.subscription) returns pg_snapshot
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_sub.queue_id);
   v record;
 begin
   if p_sub.mode = 'exclusive' then
-    v := trunq._stand(v_queue, p_sub);
+    v := trunq._stream_position(v_queue, p_sub);
     return v.lo;
   end if;
   v := trunq._position(v_queue, p_sub.subscription_id);
   return case when v.last_txid >= pg_snapshot_xmax(v.hi) then v.hi else v.lo end;
 end $$;
-comment on function trunq._floor is 'A snapshot: the subscription has read everything visible in it.';
+comment on function trunq._read_floor is 'A snapshot: the subscription has read everything visible in it.';
 
-create or replace function trunq._reading(
+create or replace function trunq._read_position(
   p_queue trunq.queue, p_subscription_id integer, out lo pg_snapshot, out hi pg_snapshot, out last_txid xid8, out last_id bigint
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -328,12 +328,12 @@ declare
 begin
   select s.* into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
   if v_sub.mode = 'exclusive' then
-    v := trunq._stand(p_queue, v_sub);
+    v := trunq._stream_position(p_queue, v_sub);
     lo := v.lo; hi := v.hi; last_txid := v.after_txid; last_id := v.after_id;
   else
     v := trunq._position(p_queue, p_subscription_id);
     lo := v.lo; hi := v.hi; last_txid := v.last_txid; last_id := v.last_id;
   end if;
 end $$;
-comment on function trunq._reading is
+comment on function trunq._read_position is
   'The position of a subscription: a shared one is behind its newest lease, an exclusive one behind what it finished.';

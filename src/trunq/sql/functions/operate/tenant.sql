@@ -13,8 +13,8 @@ declare
 begin
   perform trunq._require_read_committed('set_tenancy');
   v_role := trunq._become_owner();
-  perform trunq._in_turns(p_queue, format('select 0 from trunq._set_tenancy($1, %L)', coalesce(p_tenancy, true)));
-  perform trunq._go_back(v_role);
+  perform trunq._try_for_locks(p_queue, format('select 0 from trunq._set_tenancy($1, %L)', coalesce(p_tenancy, true)));
+  perform trunq._restore_role(v_role);
 end $$;
 comment on function trunq.set_tenancy is
   'Lets roles that are not the owner publish into a queue, and read its log, for one tenant at a time: the key of a message must be the setting trunq.tenant (in Python: client.for_tenant). p_tenancy false: no more. A guard against mistakes, as a session may change the setting. Postgres refuses COPY there (publish_many takes its place). Workers, readers and admins see all tenants.

@@ -125,7 +125,7 @@ begin
   if not exists (select from trunq.unhandled h where h.subscription_id = p_subscription_id) then
     return;
   end if;
-  v := trunq._reading(p_queue, p_subscription_id);
+  v := trunq._read_position(p_queue, p_subscription_id);
   return query execute format($q$
     select g.kind, count(*) from (
       select h.kind, h.txid, u.id from trunq.unhandled h cross join lateral unnest(h.ids) u(id) where h.subscription_id = $1) g
@@ -143,7 +143,7 @@ declare
   v record;
 begin
   for v_id in select distinct h.subscription_id from trunq.unhandled h where h.queue_id = p_queue.queue_id order by 1 loop
-    v := trunq._reading(p_queue, v_id);
+    v := trunq._read_position(p_queue, v_id);
     execute format($q$
       delete from trunq.unhandled h where h.subscription_id = $1
         and not exists (select from unnest(h.ids) u(id) cross join lateral (select h.txid, u.id) g where not %s)

@@ -156,14 +156,14 @@ end $$;
 comment on function trunq._hold_run is
   'Who is at a run says so, and how far it is. over: the run has ended or another is at it; cancelled: it is to be given up; null: go on.';
 
-create or replace function trunq._let_go(p_run_id bigint, p_holder bigint, p_error text default null, p_has_failed boolean default true) returns void
+create or replace function trunq._let_run_go(p_run_id bigint, p_holder bigint, p_error text default null, p_has_failed boolean default true) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
   update trunq.pipeline_run r set held_until = null, holder = null, error = coalesce(left(p_error, trunq._limit('error_characters')), r.error),
     failures = r.failures + f.failed, failing_since = case when f.failed = 1 then coalesce(r.failing_since, trunq.clock()) else r.failing_since end
   from (select (p_error is not null and p_has_failed)::integer as failed) f
   where r.run_id = p_run_id and (r.holder = p_holder and r.ended_at is null or not r.is_settled)
 $$;
-comment on function trunq._let_go is
+comment on function trunq._let_run_go is
   'Who was at a run is not any more: others need not wait. p_error: why; p_has_failed: and that is a failure.';
 
 create or replace function trunq._note_crash(p_pipeline text, p_message_id bigint, p_error text) returns integer

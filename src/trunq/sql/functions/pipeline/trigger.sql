@@ -184,7 +184,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._list_triggered is 'Pipelines that a runner starts: on messages of a queue, and continuous ones. Those that are paused are left out.';
 
-create or replace function trunq._still_asked(p_asked bigint[]) returns bigint[]
+create or replace function trunq._open_requests(p_asked bigint[]) returns bigint[]
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_id bigint;
@@ -204,7 +204,7 @@ begin
   end loop;
   return v_left;
 end $$;
-comment on function trunq._still_asked is 'Of messages that ask for runs those that wait or are under way.';
+comment on function trunq._open_requests is 'Of messages that ask for runs those that wait or are under way.';
 
 create or replace function trunq._ask_run(p_pipeline text) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -219,7 +219,7 @@ begin
   if not found then
     return null;
   end if;
-  v_asked := trunq._still_asked(v_pipeline.asked);
+  v_asked := trunq._open_requests(v_pipeline.asked);
   if cardinality(v_asked) > 0 then
     return v_asked[1];
   end if;
@@ -250,7 +250,7 @@ begin
     return 0;
   end if;
   v_queue := v_pipeline.definition->'trigger'->>'queue';
-  v_asked := trunq._still_asked(v_pipeline.asked);
+  v_asked := trunq._open_requests(v_pipeline.asked);
   if not trunq._has_subscription(v_queue, 'trigger_' || p_pipeline) then
     perform trunq._fail('TQ031', format('pipeline "%s": queue "%s" has no subscription "trigger_%s" any more', p_pipeline, v_queue, p_pipeline),
       'trunq pipeline create, with the file it came from, makes it again');

@@ -247,7 +247,7 @@ begin
   perform trunq._check_reachable(v_queue.queue_id, p_tick_id);
   v_newest := trunq._newest_batch(v_queue, v_sub.subscription_id);
   -- Before any of it is changed: a position would see that.
-  v := trunq._stand(v_queue, v_sub);
+  v := trunq._stream_position(v_queue, v_sub);
   v_open := trunq._open_behind(v_queue, v_sub, v_tick);
   perform trunq._put_batch(v_queue, v_sub.subscription_id, 'advance', v.lo, v_tick.snapshot,
     v.tick_id, v_tick.tick_id, trunq._segment_at(v_queue, now()), v_open,
@@ -389,13 +389,13 @@ comment on function trunq._check_next_batch is 'Refuses (TQ005) what no batch ca
 create or replace function trunq._tick_position(p_sub trunq.subscription) returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-  v record := trunq._stand(trunq._find_queue(p_sub.queue_id), p_sub);
+  v record := trunq._stream_position(trunq._find_queue(p_sub.queue_id), p_sub);
 begin
   return v.tick_id;
 end $$;
 comment on function trunq._tick_position is 'The tick up to which an exclusive subscription has read and finished.';
 
-create or replace function trunq._stand(
+create or replace function trunq._stream_position(
   p_queue trunq.queue, p_sub trunq.subscription, out tick_id bigint, out lo pg_snapshot, out hi pg_snapshot, out after_txid xid8, out after_id bigint
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -413,5 +413,5 @@ begin
     lo := coalesce(v.hi, p_sub.start); hi := lo; after_txid := pg_snapshot_xmax(lo); after_id := 0;
   end if;
 end $$;
-comment on function trunq._stand is
+comment on function trunq._stream_position is
   'Where an exclusive subscription stands: the tick, the window of its first open batch and the message behind which that begins; without one, the frontier.';

@@ -29,7 +29,7 @@ begin
   if not found then
     v_group := trunq._group(p_queue, p_group);
     if v_group.slots is distinct from p_slots then
-      perform trunq._fail('TQ011', format('group "%s" of queue "%s" is there, and reads %s', p_group, p_queue, trunq._way(v_group.slots)),
+      perform trunq._fail('TQ011', format('group "%s" of queue "%s" is there, and reads %s', p_group, p_queue, trunq._reading_way(v_group.slots)),
         'that is fixed when it is made: choose another name, or drop it first');
     end if;
     return false;
@@ -61,7 +61,7 @@ declare
   v_group_id integer;
   v_ids integer[];
 begin
-  perform trunq._enroll(v_queue);
+  perform trunq._make_marks(v_queue);
   select g.group_id into v_group_id from trunq.subscription_group g where g.queue_id = v_queue.queue_id and g.name = p_group for update;
   if not found then
     return false;
@@ -290,11 +290,11 @@ begin
 end $$;
 comment on function trunq._group is 'A group by name, or TQ001, TQ002.';
 
-create or replace function trunq._way(p_slots integer) returns text
+create or replace function trunq._reading_way(p_slots integer) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select case when p_slots is null then 'whole batches' else format('by key over %s slots', p_slots) end
 $$;
-comment on function trunq._way is 'How a group reads, in words.';
+comment on function trunq._reading_way is 'How a group reads, in words.';
 
 create or replace function trunq._frontier(p_queue trunq.queue, p_subscription_id integer) returns pg_snapshot
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$

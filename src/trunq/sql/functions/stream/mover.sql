@@ -55,7 +55,7 @@ begin
   return query
     select format('%s/%s', trunq._database(), v_queue.queue_id), v_sub.subscription_id, p.from_place, p.to_place,
       (select m.place from trunq.mover m where m.subscription_id = v_sub.subscription_id)
-    from trunq._places(v_queue, v_sub, p_batch_id, p_token) p;
+    from trunq._batch_places(v_queue, v_sub, p_batch_id, p_token) p;
   if current_setting('synchronous_commit') = 'off' then
     -- Before the target has its messages, the batch is on disk, with all that was committed before: after a crash, it would be opened with
     -- another end. Only a commit that wrote something waits for the disk.
@@ -82,16 +82,16 @@ begin
     -- The source forgets the batch when this is committed.
     perform set_config('synchronous_commit', 'on', true);
   end if;
-  v_from := trunq._place(p_from); v_to := trunq._place(p_to);
+  v_from := trunq._read_place(p_from); v_to := trunq._read_place(p_to);
   if coalesce(p_source, '') = '' or p_subscription_id is null or v_from is null or v_to is null or v_from > v_to then
     perform trunq._fail('TQ005', 'a batch that is received has a source, and two places', 'trunq.begin_move in the source tells them');
   end if;
   insert into trunq.received (source, subscription_id) values (p_source, p_subscription_id) on conflict do nothing;
   -- To the end of the transaction: of two processes that bring one batch, the second finds that it is here.
   select * into v_mark from trunq.received r where r.source = p_source and r.subscription_id = p_subscription_id for update;
-  if v_from >= trunq._place(v_mark.from_place) and v_to <= trunq._place(v_mark.to_place)
-      and (v_from > trunq._place(v_mark.from_place) or p_from = v_mark.from_place)
-      and (v_to < trunq._place(v_mark.to_place) or p_to = v_mark.to_place) then
+  if v_from >= trunq._read_place(v_mark.from_place) and v_to <= trunq._read_place(v_mark.to_place)
+      and (v_from > trunq._read_place(v_mark.from_place) or p_from = v_mark.from_place)
+      and (v_to < trunq._read_place(v_mark.to_place) or p_to = v_mark.to_place) then
     return false;
   end if;
   if p_accept is not true and v_mark.to_place is null and p_moved is not null then
@@ -130,7 +130,7 @@ begin
   end if;
   perform trunq._lock_subscription(v_sub.subscription_id, p_queue, p_subscription);
   if exists (select from trunq._open_batches(v_queue, v_sub.subscription_id) o where o.lease_id = p_batch_id) then
-    v_place := (trunq._places(v_queue, v_sub, p_batch_id, p_token)).to_place;
+    v_place := (trunq._batch_places(v_queue, v_sub, p_batch_id, p_token)).to_place;
   end if;
   if not trunq.finish_batch(p_queue, p_subscription, p_batch_id, p_token) then
     return false;
@@ -232,7 +232,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._database is 'What tells this database from any other: the system identifier of its cluster and its number there.';
 
-create or replace function trunq._places(
+create or replace function trunq._batch_places(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_token bigint, out from_place jsonb, out to_place jsonb
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -246,10 +246,10 @@ begin
   to_place := case when v.last_txid >= pg_snapshot_xmax(v.hi) then jsonb_build_object('tick_id', v.to_tick_id, 'snapshot', v.hi, 'txid', 0, 'id', 0)
     else from_place || jsonb_build_object('txid', v.last_txid::text::bigint, 'id', v.last_id) end;
 end $$;
-comment on function trunq._places is
+comment on function trunq._batch_places is
   'Where a batch that the caller has in hand begins and ends; TQ003 when another has it. Takes the subscription''s lock.';
 
-create or replace function trunq._place(p_place jsonb) returns bigint[]
+create or replace function trunq._read_place(p_place jsonb) returns bigint[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
   if p_place is null then
@@ -263,7 +263,7 @@ begin
   end if;
   perform trunq._fail('TQ005', format('this is not a place in a stream: %s', left(p_place::text, 200)), 'trunq.begin_move tells the two of a batch');
 end $$;
-comment on function trunq._place is 'A place in a stream, as numbers in its order; TQ005 for anything else.';
+comment on function trunq._read_place is 'A place in a stream, as numbers in its order; TQ005 for anything else.';
 
 create or replace function trunq._told_place(p_place jsonb) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$

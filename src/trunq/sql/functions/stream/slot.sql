@@ -125,7 +125,7 @@ begin
   -- By a later statement: whatever v_seen sees is there for it.
   execute format('select trunq_queue.%I($1, $2, $3)', p_queue.name || '_first_of_slot') into v_txid using p_sub, p_from_snapshot, v_seen;
   if v_txid is null then
-    if v_last.tick_id > p_from_tick_id and trunq._is_far(p_queue.queue_id, p_from_tick_id, v_last) then
+    if v_last.tick_id > p_from_tick_id and trunq._should_move_slot(p_queue.queue_id, p_from_tick_id, v_last) then
       perform trunq._put_batch(p_queue, p_sub.subscription_id, 'skip', p_from_snapshot, v_last.snapshot, p_from_tick_id, v_last.tick_id,
         trunq._segment_at(p_queue, now()));
     end if;
@@ -149,13 +149,13 @@ end $$;
 comment on function trunq._slot_window is
   'Up to which tick the next batch of a slot goes, which has messages then; it cuts one where it must. Null: there is nothing for it, and a slot that is far behind moves on. The caller holds its lock.';
 
-create or replace function trunq._is_far(p_queue_id integer, p_tick_id bigint, p_last trunq.tick) returns boolean
+create or replace function trunq._should_move_slot(p_queue_id integer, p_tick_id bigint, p_last trunq.tick) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select p_last.tick_id > p_tick_id and coalesce((
     select p_last.last_message_id - t.last_message_id > 1000 or p_last.created_at - t.created_at > '1 minute'
     from trunq.tick t where t.queue_id = p_queue_id and t.tick_id = p_tick_id), true)
 $$;
-comment on function trunq._is_far is 'Whether a slot that has nothing to read should move on, so that nobody walks the same rows again, nor rotation waits for it.';
+comment on function trunq._should_move_slot is 'Whether a slot that has nothing to read should move on, so that nobody walks the same rows again, nor rotation waits for it.';
 
 create or replace function trunq._is_done(p_member trunq.member, p_group trunq.subscription_group, p_now timestamptz) returns boolean
 language sql immutable set search_path = pg_catalog, pg_temp as $$

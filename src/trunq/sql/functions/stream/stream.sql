@@ -85,7 +85,7 @@ begin
         'copy its position when the batch is finished; seek ends an open batch');
     end if;
   end loop;
-  v_stand := trunq._stand(v_queue, v_from);
+  v_stand := trunq._stream_position(v_queue, v_from);
   perform trunq._check_reachable(v_queue.queue_id, v_stand.tick_id);
   if v_from.subscription_id <> v_to.subscription_id then
     perform trunq._put_batch(v_queue, v_to.subscription_id, 'seek', v_stand.lo, v_stand.hi, v_stand.tick_id, v_stand.tick_id,
@@ -117,7 +117,7 @@ begin
   -- gained by waiting longer and longer.
   v_until := trunq.clock() + coalesce(p_after, least(v_sub.lease_time, trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap,
     v_sub.jitter, case when v_failures >= v_sub.max_attempts then 1 else v_failures end)));
-  perform trunq._put_back(v_queue, v_sub, p_batch_id, v_failures,
+  perform trunq._reopen_batch(v_queue, v_sub, p_batch_id, v_failures,
     left(coalesce(p_error, format('batch %s failed', p_batch_id)), trunq._limit('error_characters')), v_until);
   return v_until;
 end $$;
@@ -236,7 +236,7 @@ begin
   return query execute format($q$
     with place as (
       select e.id, e.place, e.attempt, e.created_at, e.due_at, e.kind, e.key, e.payload, e.headers, e.errors, null::xid8 txid
-      from trunq._elsewhere($2, $1, array[$3]) e
+      from trunq._delayed_or_dead($2, $1, array[$3]) e
       union all
       (select g.id, null, g.attempt, g.created_at, null, g.kind, g.key, g.payload, g.headers, g.errors, g.txid from %1$s g
        where g.subscription_id = $1 or g.subscription_id is null and %2$s order by g.txid desc limit 1)
@@ -255,7 +255,7 @@ begin
       t.worker, t.leased_at, t.expires_at, case when t.place is not null then (t.errors -> -1 ->> 'at')::timestamptz end,
       case when t.state <> 'done' then t.errors -> -1 ->> 'error' end, null::jsonb
     from told t
-  $q$, v_rows.query, trunq._is_for('g', format('%L::pg_snapshot', p_sub.start)) || ' and ' || trunq._filter_condition(p_sub.filter))
+  $q$, v_rows.query, trunq._is_after_start('g', format('%L::pg_snapshot', p_sub.start)) || ' and ' || trunq._filter_condition(p_sub.filter))
   using p_sub.subscription_id, p_queue.queue_id, p_id, split_part(p_sub.name, '#', 1), v_end, p_queue;
 end $$;
 comment on function trunq._streamed_message is
@@ -308,7 +308,7 @@ begin
     queue := v.queue; subscription := v.subscription; group_id := (v.sub).group_id; slot := (v.sub).slot; newest_tick_id := v.newest; first_tick_id := v.reachable_tick_id;
     position_tick_id := trunq._tick_position(v.sub);
     paused := trunq._is_paused(v.sub, trunq.clock());
-    select w.ready, w.oldest, w.is_estimate into pending, v_oldest, is_estimate from trunq._waiting(v.row, (v.sub).subscription_id) w;
+    select w.ready, w.oldest, w.is_estimate into pending, v_oldest, is_estimate from trunq._count_waiting(v.row, (v.sub).subscription_id) w;
     lag := coalesce(trunq.clock() - v_oldest, '0');
     select o.lease_id, o.worker, o.to_tick_id, o.expires_at, coalesce(o.failures, 0) + 1, o.error, count(*) over ()
     into batch_id, worker, to_tick_id, expires_at, attempt, error, batches
@@ -362,7 +362,7 @@ end $$;
 comment on function trunq._open_part is
   'Opens a part of the window of a batch that nobody has yet, beside p_open.';
 
-create or replace function trunq._put_back(
+create or replace function trunq._reopen_batch(
   p_queue trunq.queue, p_sub trunq.subscription, p_lease_id bigint, p_failures integer, p_error text, p_until timestamptz
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -402,10 +402,10 @@ begin
   perform trunq._put_batch(p_queue, p_sub.subscription_id, v.worker, v.lo, v.hi, v.from_tick_id, v.to_tick_id,
     trunq._segment_at(p_queue, now()), v_open, v_newest.to_tick_id, v_newest.hi);
 end $$;
-comment on function trunq._put_back is
+comment on function trunq._reopen_batch is
   'What becomes of a batch that failed p_failures times: it is handed out again from p_until on; after max_attempts its first half, and the second when that is finished; a single message has up to three attempts, then dies, or waits if it may fail more often, and the position moves past it. The caller holds the subscription''s lock.';
 
-create or replace function trunq._keep_rest(
+create or replace function trunq._open_rest(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_upto_txid bigint, p_upto_id bigint
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -428,5 +428,5 @@ begin
       array(select o.lease_id from trunq._open_batches(p_queue, p_sub.subscription_id) o where o.lease_id <> p_batch_id), null, null);
   end if;
 end $$;
-comment on function trunq._keep_rest is
+comment on function trunq._open_rest is
   'Opens what is left of a batch behind a message, if anything is, before the batch is finished; TQ005 when the message lies elsewhere. The caller holds the subscription''s lock.';

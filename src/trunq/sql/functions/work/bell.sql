@@ -47,11 +47,11 @@ comment on function trunq.queue_channel is
   'The channel to LISTEN on for new messages of a queue: payload m, there are messages; bell, the bell is free; look, every worker is to look (a pause has ended, a limit has changed).
 Raises: TQ001.';
 
-create or replace function trunq._ring(p_queue_id integer) returns void
+create or replace function trunq._ring_bell(p_queue_id integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('trunq.notify', true) is distinct from 'off' and not pg_try_advisory_xact_lock_shared(trunq._lock_class('bell'), p_queue_id) then
     perform pg_notify('trunq_' || p_queue_id, 'm');
   end if;
 end $$;
-comment on function trunq._ring is 'Notifies a sleeping worker, if there is one, as the trigger of a log does.';
+comment on function trunq._ring_bell is 'Notifies a sleeping worker, if there is one, as the trigger of a log does.';

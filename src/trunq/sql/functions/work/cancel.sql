@@ -72,7 +72,7 @@ begin
     end loop;
     delete from trunq.cancelled c where c.subscription_id = v_sub.subscription_id and c.id = any (v_over);
   end loop;
-  perform trunq._call_off(p_queue.queue_id, v_leased);
+  perform trunq._tell_cancelled(p_queue.queue_id, v_leased);
 end $$;
 comment on function trunq._cancel is 'Cancels messages, also those that are nowhere. Returns: as cancel, one row for each that is somewhere.';
 
@@ -169,7 +169,7 @@ begin
 end $$;
 comment on function trunq._check_found is 'Refuses (TQ013) to cancel what is nowhere.';
 
-create or replace function trunq._call_off(p_queue_id integer, p_ids bigint[]) returns void
+create or replace function trunq._tell_cancelled(p_queue_id integer, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_ids bigint[] := array(select distinct u.id from unnest(p_ids) u(id) order by u.id);
@@ -179,7 +179,7 @@ begin
     perform pg_notify('trunq_' || p_queue_id, concat_ws(' ', 'cancel', case when cardinality(v_ids) <= 100 then array_to_string(v_ids, ' ') end));
   end if;
 end $$;
-comment on function trunq._call_off is 'Tells the workers of a queue that messages which run were cancelled.';
+comment on function trunq._tell_cancelled is 'Tells the workers of a queue that messages which run were cancelled.';
 
 create or replace function trunq._is_cancelled(p_subscription_id integer, p_id bigint) returns boolean
 -- Not in SQL: Postgres would put it in the place of its call, and open the table where nobody asks.

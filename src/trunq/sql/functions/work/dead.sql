@@ -93,7 +93,7 @@ begin
   if v_queue.unique_policy is not null then
     execute format('select trunq_queue.%I($1)', v_queue.name || '_take_dead_keys') into v_dead_ids using v_dead_ids;
   end if;
-  perform trunq._go_inside(v_queue.name);
+  perform trunq._pass_gate(v_queue.name);
   execute format($q$
     with gone as (
       delete from trunq.dead d where d.dead_id = any ($1)
@@ -107,7 +107,7 @@ begin
     %s
     select count(*) from gone
   $q$, trunq._log(v_queue, 'again')) into v_count using v_dead_ids;
-  perform trunq._go_inside(null);
+  perform trunq._pass_gate(null);
   return v_count;
 end $$;
 comment on function trunq.requeue is
@@ -248,10 +248,10 @@ begin
     raise warning 'trunq: message % died and is not published into queue "%", where it died before', p_dead.id, p_into;
   else
     -- Whatever that queue refuses, a death is no time for it.
-    perform trunq._go_inside(p_into);
+    perform trunq._pass_gate(p_into);
     execute format('insert into trunq_log.%I (kind, key, payload, headers, body) values ($1, $2, $3, $4, $5)', p_into)
       using p_dead.kind, p_dead.key, p_dead.payload, v_headers || jsonb_build_object('trunq_dead', v_lineage || p_entry), p_dead.body;
-    perform trunq._go_inside(nullif(v_inside, ''));
+    perform trunq._pass_gate(nullif(v_inside, ''));
   end if;
 exception
   when serialization_failure or deadlock_detected or lock_not_available or insufficient_resources then

@@ -122,7 +122,7 @@ end $$;
 comment on function trunq._has_buried_long is
   'Whether a lease that found only messages not to be handed out is to end here; then every sleeping worker looks again.';
 
-create or replace function trunq._bytes(p_kind text, p_key text, p_payload jsonb, p_body bytea, p_headers jsonb) returns bigint
+create or replace function trunq._message_bytes(p_kind text, p_key text, p_payload jsonb, p_body bytea, p_headers jsonb) returns bigint
 -- No settings here: Postgres then puts the expression in the place of its call.
 language sql stable as $$
   -- A jsonb that is not compressed has about the size of its text, and to write the text took half the time of a large lease.
@@ -130,7 +130,7 @@ language sql stable as $$
     operator(pg_catalog.+) coalesce(case when pg_catalog.pg_column_compression(p_payload) is null then pg_catalog.pg_column_size(p_payload) else pg_catalog.octet_length(p_payload::text) end, 0)
     operator(pg_catalog.+) coalesce(case when pg_catalog.pg_column_compression(p_headers) is null then pg_catalog.pg_column_size(p_headers) else pg_catalog.octet_length(p_headers::text) end, 0)
 $$;
-comment on function trunq._bytes is
+comment on function trunq._message_bytes is
   'How many bytes of a message a worker receives, about: not those of its row, where they may be compressed.';
 
 create or replace function trunq._lock_subscription(p_subscription_id integer, p_queue text, p_subscription text) returns void
@@ -150,7 +150,7 @@ declare
 begin
   perform pg_advisory_xact_lock(trunq._lock_class('subscription'), p_subscription_id);
 exception when lock_not_available then
-  select string_agg(trunq._holder(l.pid), ', ') into v_holder
+  select string_agg(trunq._describe_session(l.pid), ', ') into v_holder
   from pg_locks l
   where l.locktype = 'advisory' and l.granted and l.classid = trunq._lock_class('subscription') and l.objid = p_subscription_id and l.objsubid = 2
     and l.database = (select d.oid from pg_database d where d.datname = current_database());

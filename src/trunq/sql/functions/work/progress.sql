@@ -69,7 +69,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan
 declare
   v_lease record := trunq._lease(p_queue, p_subscription_id, p_lease_id);
 begin
-  return v_lease.token is not null and v_lease.reaped_at is null and trunq._unanswered(p_queue, p_subscription_id, p_lease_id, array[p_id]) <> '{}';
+  return v_lease.token is not null and v_lease.reaped_at is null and trunq._unanswered_messages(p_queue, p_subscription_id, p_lease_id, array[p_id]) <> '{}';
 end $$;
 comment on function trunq._is_running is 'Whether a message of a lease is neither answered nor given back.';
 

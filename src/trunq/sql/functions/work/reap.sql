@@ -37,7 +37,7 @@ begin
     where s.queue_id = v_queue.queue_id and s.mode = 'shared' order by s.subscription_id
   loop
     exit when v_total >= 100 or v_messages >= trunq._limit('reaped_messages');
-    v_look := trunq._look(v_queue, v_sub.subscription_id);
+    v_look := trunq._reap_horizon(v_queue, v_sub.subscription_id);
     continue when v_look.at is null;  -- somebody leases just now: next time
     v_from := least(coalesce(v_sub.at, 'epoch'), v_look.at);
     v_is_busy := v_look.newest > v_sub.newest or trunq._has_leases_after(v_queue, v_sub.subscription_id, v_from);
@@ -81,7 +81,7 @@ begin
     perform trunq._fail('TQ005', 'a worker reclaims under its name, and gave none');
   end if;
   v_sub := trunq._subscription(p_queue, p_subscription, 'shared');
-  v_mark := trunq._reaped(v_queue, v_sub.subscription_id);
+  v_mark := trunq._reap_mark(v_queue, v_sub.subscription_id);
   select e.reaped into v_ended from trunq._end_leases(v_queue, v_sub.subscription_id,
     trunq._open_leases(v_queue, v_sub.subscription_id, v_mark.until, 'infinity', v_mark.newest, p_worker, 1000),
     'infinity', v_now, null) e;
@@ -93,7 +93,7 @@ Returns: how many leases.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011.
 Locks: each lease it ends.';
 
-create or replace function trunq._look(p_queue trunq.queue, p_subscription_id integer, out at timestamptz, out newest bigint)
+create or replace function trunq._reap_horizon(p_queue trunq.queue, p_subscription_id integer, out at timestamptz, out newest bigint)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if pg_try_advisory_xact_lock(trunq._lock_class('subscription'), p_subscription_id) then
@@ -104,15 +104,15 @@ begin
   raise exception using errcode = 'TQ000';
 exception when sqlstate 'TQ000' then
 end $$;
-comment on function trunq._look is
+comment on function trunq._reap_horizon is
   'The time, and the newest lease, when no lease of the subscription was in flight; null when one was.';
 
-create or replace function trunq._reaped(p_queue trunq.queue, p_subscription_id integer, out until timestamptz, out newest bigint)
+create or replace function trunq._reap_mark(p_queue trunq.queue, p_subscription_id integer, out until timestamptz, out newest bigint)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(max(m.at), 'epoch'), coalesce(max(m.last_id), 0) from trunq.mark m
   where m.queue_id = p_queue.queue_id and m.subscription_id = p_subscription_id and m.duty = 'reap'
 $$;
-comment on function trunq._reaped is
+comment on function trunq._reap_mark is
   'How far the reaper looked: what expires later, or is newer, may still be held.';
 
 create or replace function trunq._note_reaped(
@@ -211,7 +211,7 @@ begin
   if v_lease.reaped_at is not null or v_lease.expires_at > p_until then
     return 0;
   end if;
-  v_ids := trunq._unanswered(p_queue, p_subscription_id, p_lease_id, v_lease.ids);
+  v_ids := trunq._unanswered_messages(p_queue, p_subscription_id, p_lease_id, v_lease.ids);
   if cardinality(v_ids) = 0 then
     return 0;
   end if;
@@ -226,7 +226,7 @@ begin
       array_fill(format('lease %s of worker %s expired', p_lease_id, v_lease.worker), array[cardinality(v_ids)]), p_now,
       v_blame.blame, v_blame.scatter;
   if exists (select from trunq.subscription s where s.subscription_id = p_subscription_id and s.max_running is not null) then
-    perform trunq._ring(p_queue.queue_id);
+    perform trunq._ring_bell(p_queue.queue_id);
   end if;
   if p_until < 'infinity' then
     perform trunq._note_expiry(p_queue.queue_id, p_subscription_id, v_lease.worker, cardinality(v_ids), p_now);
@@ -303,7 +303,7 @@ comment on function trunq._blame is
   'For whom the end of a lease by expiry counts. sole: its messages, and they may die of it. shared: an attempt, but no death, as others expired too. likely: an attempt, and they may die of it when more leases in a row ran out than it has attempts. spared: no attempt, as a suspect was beside them. A message with one attempt dies of it all the same.
 Returns: that, and over how long its messages are to be scattered.';
 
-create or replace function trunq._line_up(p_subscription_id integer, p_now timestamptz, p_place bigint) returns interval
+create or replace function trunq._suspect_delay(p_subscription_id integer, p_now timestamptz, p_place bigint) returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$
   -- About one a second behind the last in line; when the line is ten minutes long, somewhere in it.
   select case when w.wait > interval '10 minutes' then random() * interval '10 minutes' else w.wait end
@@ -315,9 +315,9 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
       where d.subscription_id = p_subscription_id and d.expiries > 1 and (d.errors -> -1 ? 'times') is not true
       order by d.due_at desc limit 1) d) w
 $$;
-comment on function trunq._line_up is 'How long the next suspect but p_place - 1 waits.';
+comment on function trunq._suspect_delay is 'How long the next suspect but p_place - 1 waits.';
 
-create or replace function trunq._unanswered(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_ids bigint[]) returns bigint[]
+create or replace function trunq._unanswered_messages(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_ids bigint[];
@@ -331,7 +331,7 @@ begin
   $q$, p_queue.receipt_table) into v_ids using p_ids, p_lease_id, p_subscription_id;
   return v_ids;
 end $$;
-comment on function trunq._unanswered is 'The messages of a lease that have no receipt, in their order.';
+comment on function trunq._unanswered_messages is 'The messages of a lease that have no receipt, in their order.';
 
 create or replace function trunq._has_leases_after(p_queue trunq.queue, p_subscription_id integer, p_from timestamptz) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$

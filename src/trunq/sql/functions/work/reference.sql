@@ -43,7 +43,7 @@ begin
     perform trunq._find_queue(p_queue);
   end if;
   v_reference := trunq._read_reference(p_reference);
-  v_made_at := trunq._made_at(v_reference);
+  v_made_at := trunq._reference_time(v_reference);
   foreach v_reach in array array['15 minutes', '1 day']::interval[] loop
     for v_name in
       select q.name from trunq.queue q where q.name = coalesce(p_queue, q.name)
@@ -56,7 +56,7 @@ begin
       v_found := null;
       begin
         select jsonb_agg(f) into v_found
-        from trunq._referred(v_name, v_reference, v_made_at - v_reach, v_made_at + v_reach + interval '5 minutes') f;
+        from trunq._find_referred(v_name, v_reference, v_made_at - v_reach, v_made_at + v_reach + interval '5 minutes') f;
         raise exception using errcode = 'TQ000';  -- gives the locks back: a look at a thousand queues holds those of one
       exception when sqlstate 'TQ000' then
       end;
@@ -94,7 +94,7 @@ comment on function trunq.show_public is
   'What the users of your application may see of a message, a row a shared subscription: its state as in show_message, the reference of its last error unless it is done, and, of one that is dead, the public text it was rejected with. Never what the error says besides. Whether the message is theirs, your application must check.
 Raises: TQ001, TQ013.';
 
-create or replace function trunq._referred(p_name text, p_reference text, p_from timestamptz, p_to timestamptz)
+create or replace function trunq._find_referred(p_name text, p_reference text, p_from timestamptz, p_to timestamptz)
 returns table (subscription_id integer, subscription text, id bigint, kind text, attempt integer, failed_at timestamptz, worker text, error text)
 language plpgsql stable set search_path = pg_catalog, pg_temp
 -- Receipts and archive by their BRIN on finished_at, leases and log by their indexes, whatever the statistics say.
@@ -139,7 +139,7 @@ begin
     $q$, p_name) using p_reference, p_from, p_to;
   end if;
 end $$;
-comment on function trunq._referred is
+comment on function trunq._find_referred is
   'The attempts of one queue, or of the archive it left, that ended within a time with a reference; one may come several times, of several places.';
 
 create or replace function trunq._new_reference() returns text
@@ -165,7 +165,7 @@ begin
 end $$;
 comment on function trunq._read_reference is 'A reference as somebody wrote it down, or TQ005.';
 
-create or replace function trunq._made_at(p_reference text) returns timestamptz
+create or replace function trunq._reference_time(p_reference text) returns timestamptz
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- The newest such stretch, a day of tomorrow included: clocks differ.
   select to_timestamp(300 * (l.stretch - ((l.stretch - m.stretch) & 1048575)))
@@ -174,7 +174,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     select sum((strpos('0123456789ABCDEFGHJKMNPQRSTVWXYZ', substr(p_reference, s.at + 1, 1)) - 1)::bigint << (15 - 5 * s.at))::bigint stretch
     from generate_series(0, 3) s(at)) m
 $$;
-comment on function trunq._made_at is 'When a reference was made: the beginning of the five minutes.';
+comment on function trunq._reference_time is 'When a reference was made: the beginning of the five minutes.';
 
 create or replace function trunq._reference_of(p_error text) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$

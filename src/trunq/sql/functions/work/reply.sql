@@ -65,7 +65,7 @@ begin
   for v_message in
     select u.id, m.state, w.* from unnest(p_ids) u(id)
     left join trunq._message(p_sub, v_queue, p_ids, true, false) m on m.id = u.id
-    left join trunq._wishes(v_queue, p_sub.subscription_id, p_ids) w on w.message_id = u.id
+    left join trunq._awaited_messages(v_queue, p_sub.subscription_id, p_ids) w on w.message_id = u.id
     order by u.id
   loop
     if v_message.state is null then
@@ -92,7 +92,7 @@ end $$;
 comment on function trunq._find_unreplied is
   'The first of these messages that will never have a reply, and why; null: there is none.';
 
-create or replace function trunq._wishes(p_queue trunq.queue, p_subscription_id integer, p_ids bigint[])
+create or replace function trunq._awaited_messages(p_queue trunq.queue, p_subscription_id integer, p_ids bigint[])
 returns table (message_id bigint, is_awaited boolean, is_own boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off as $$
 declare
@@ -117,7 +117,7 @@ begin
     group by w.id
   $q$, v_rows.query) using p_ids, p_queue.queue_id, p_subscription_id, v_txid;
 end $$;
-comment on function trunq._wishes is
+comment on function trunq._awaited_messages is
   'Of messages, wherever they are: whether they were published as awaited, and by the transaction that asks.';
 
 create or replace function trunq._reply_time(p_options jsonb) returns interval

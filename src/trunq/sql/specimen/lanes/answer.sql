@@ -20,7 +20,7 @@ begin
   where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment
     and (v_is_whole or u.id = any (new.ids));
   if found then
-    perform trunq._ring(0 /*queue_id*/);
+    perform trunq._ring_bell(0 /*queue_id*/);
   end if;
   return null;
 end $$;
@@ -41,7 +41,7 @@ begin
   from unnest(p_ids) u(id) left join unnest(p_lease_ids, p_lease_txids) l(id, txid) on l.id = u.id
   left join lateral (
     select g.priority, coalesce(g.key, '') /*lane*/ lane from trunq_log._specimen g where trunq._is_row(g.txid, g.id, g.subscription_id, l.txid, l.id, p_subscription_id) offset 0) g on true;
-  perform trunq._ring(0 /*queue_id*/);
+  perform trunq._ring_bell(0 /*queue_id*/);
 end $$;
 comment on function trunq_queue._lanespecimen_go_on is
   'Of a subscription in order: messages of a lease are over and do not come back, so that their lanes go on.';
@@ -53,7 +53,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
   insert into trunq_data._lanespecimen_wake (subscription_id, priority, lane, id)
   select p_subscription_id, u.priority, coalesce(u.key, ''), u.id from unnest(p_ids, p_priorities, p_keys) u(id, priority, key);
-  perform trunq._ring(0 /*queue_id*/);
+  perform trunq._ring_bell(0 /*queue_id*/);
 end $$;
 comment on function trunq_queue._lanespecimen_let_go is
   'Of a subscription in order, which goes by keys: messages that were put off are over, so that their lanes go on.';

@@ -129,7 +129,7 @@ begin
          order by g.txid, g.id limit p_max_messages + 1)
         limit p_max_messages + 1),
       total as (
-        select count(*) n, sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
+        select count(*) n, sum(trunq._message_bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
           coalesce(max(b.expiries), 0) expiries from batch b),
       own as materialized (
         select b.* from batch b cross join total t
@@ -288,7 +288,7 @@ begin
                  where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
                    and g.segment = any (v_segments)
                    and g.txid = late.txid and g.id > case when late.txid = s.last_txid then s.last_id else 0 end
-                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._lane_gets(
                      v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
                      v_headers, v_not_headers, g.kind, g.key, g.headers))
                  order by g.id limit s.n) m
@@ -300,7 +300,7 @@ begin
                  and (g.txid, g.id) > (greatest(s.last_txid, pg_snapshot_xmax(s.lo)),
                    case when s.last_txid < pg_snapshot_xmax(s.lo) then 0 else s.last_id end)
                  and g.txid < pg_snapshot_xmax(s.hi) and pg_visible_in_snapshot(g.txid, s.hi)
-                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._lane_gets(
                    v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
                    v_headers, v_not_headers, g.kind, g.key, g.headers))
                order by g.txid, g.id limit s.n)
@@ -313,7 +313,7 @@ begin
                  select g.*, trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
                  where g.priority = s.priority and coalesce(g.key, '') /*lane*/ collate "C" = s.lane
                    and g.segment = any (v_segments) and g.txid = late.txid
-                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                   and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._lane_gets(
                      v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
                      v_headers, v_not_headers, g.kind, g.key, g.headers))
                  order by g.id limit s.n) m
@@ -324,7 +324,7 @@ begin
                  and g.segment = any (v_segments)
                  and (g.txid, g.id) > (pg_snapshot_xmax(s.hi), 0) and g.txid < pg_snapshot_xmax(c.hi)
                    and pg_visible_in_snapshot(g.txid, c.hi)
-                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._gets(
+                 and (g.subscription_id is null and v_all or g.subscription_id = v_own or trunq._lane_gets(
                    v_sub.subscription_id, g.subscription_id, g.expiries, v_kinds, v_not_kinds, v_keys, v_not_keys,
                    v_headers, v_not_headers, g.kind, g.key, g.headers))
                order by g.txid, g.id limit s.n)) m
@@ -333,7 +333,7 @@ begin
           limit v_most),
         numbered as materialized (
           select f.*, row_number() over rest number,
-            sum(trunq._bytes(f.kind, f.key, f.payload, f.body, f.headers)) over rest bytes
+            sum(trunq._message_bytes(f.kind, f.key, f.payload, f.body, f.headers)) over rest bytes
           from found f window rest as (rows unbounded preceding)),
         -- Cut by bytes, and before a suspect, which is leased alone, before anything is recorded.
         cut as materialized (

@@ -284,7 +284,7 @@ begin
     -- The first turn of its lane whose position lies behind it: positions of a lane grow. One that discovery made has no lease and
     -- stands before what it found.
     v_lease_id := null;
-    v_found_by := case when v_row.came_back then (select h.lease_id from trunq._holders(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h) end;
+    v_found_by := case when v_row.came_back then (select h.lease_id from trunq._first_leases(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h) end;
     select min(n.seq), max(n.seq) into v_low, v_high from trunq_data._lanespecimen_turn n
     where n.subscription_id = p_subscription_id and n.priority = v_row.priority and n.lane = v_row.lane;
     while v_low <= v_high loop
@@ -314,7 +314,7 @@ begin
     select l.lease_id into lease_id from trunq_data._lanespecimen_lease l
     where l.subscription_id = p_subscription_id and l.lease_id = v_lease_id and l.txids[array_position(l.ids, v_row.id)] = v_row.txid;
     if not found then
-      select l.lease_id into lease_id from trunq._holders(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h
+      select l.lease_id into lease_id from trunq._first_leases(v_queue, p_subscription_id, array[v_row.txid], array[v_row.id]) h
       join trunq_data._lanespecimen_lease l on l.subscription_id = p_subscription_id and l.lease_id = h.lease_id
       where l.txids[array_position(l.ids, v_row.id)] = v_row.txid;
     end if;
@@ -333,7 +333,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 begin
   insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
     jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment, tokens, tokens_at)
-  select nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), trunq._carrier(p_subscription_id), p_lo, p_hi, p_last_txid, p_last_id,
+  select nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), trunq._position_worker(p_subscription_id), p_lo, p_hi, p_last_txid, p_last_id,
     coalesce(c.epoch, 0) + (p_hi::text is distinct from c.hi::text)::integer, coalesce(c.turn_no, 0), coalesce(c.looked, 0),
     c.jump_priority, c.jump_lane, c.carried_to, c.wake_lo, c.timer_at, coalesce(c.classes, '{}'), coalesce(c.heads, '{}'), trunq.clock(), p_segment, c.tokens, c.tokens_at
   from (select 1) one left join (
@@ -389,7 +389,7 @@ begin
   if v_count > 0 then
     insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
       jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment, tokens, tokens_at)
-    values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), trunq._carrier(p_subscription_id), c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no,
+    values (nextval('trunq_data._specimen_lease_id'), p_subscription_id, trunq._token(), trunq._position_worker(p_subscription_id), c.lo, c.hi, c.last_txid, c.last_id, c.epoch, c.turn_no,
       c.looked, c.jump_priority, c.jump_lane, v_last, c.wake_lo, c.timer_at, c.classes, c.heads, trunq.clock(), p_into,
       c.tokens, c.tokens_at);
   end if;

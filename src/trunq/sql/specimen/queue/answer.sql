@@ -150,7 +150,7 @@ begin
   end if;
   if v_sub.max_running is not null then
     -- Others may run now: rung for as publishers ring (trunq_queue.<queue>_wake).
-    perform trunq._ring(0 /*queue_id*/);
+    perform trunq._ring_bell(0 /*queue_id*/);
   end if;
 /*unique   if p_outcome = 'a' and v_keyed = p_ids then
     insert into trunq_data._uniquespecimen_freed (id) select unnest(p_ids);
@@ -233,7 +233,7 @@ begin
     v_sub.backoff_cap := coalesce(p_policy.backoff_cap, v_sub.backoff_cap);
     v_sub.jitter := coalesce(p_policy.jitter, v_sub.jitter);
   end if;
-  perform trunq._go_inside('_specimen');
+  perform trunq._pass_gate('_specimen');
   with given as materialized (
     select g.id, g.error, g.delay, g.at from unnest(p_ids, p_errors, p_delays) with ordinality g(id, error, delay, at)
   ),
@@ -275,7 +275,7 @@ begin
           trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap, v_sub.jitter, m.attempt))
         when p_outcome = 'l' and m.delay is not null then m.delay
         when m.is_put_off then trunq._put_off(m.all_errors)
-        when line.place is not null then trunq._line_up(p_subscription_id, p_now, line.place)
+        when line.place is not null then trunq._suspect_delay(p_subscription_id, p_now, line.place)
         when p_outcome = 'x' then p_scatter * (0.1 + 0.9 * random())
         else '0' end wait,
       case when p_outcome = 'l' or p_blame = 'spared' then m.attempt
@@ -303,7 +303,7 @@ begin
     from fate f where f.reason is null and f.wait <= '0' and f.extra is null order by f.at
   )
   select count(*), array_agg(f.id) filter (where f.reason is null) into v_found, v_back from fate f;
-  perform trunq._go_inside(null);
+  perform trunq._pass_gate(null);
   if v_sub.in_order then
     perform trunq_queue._lanespecimen_go_on(p_subscription_id,
       array(select u.id from unnest(p_ids) u(id) where u.id = any (v_back) is not true), p_lease_ids, p_lease_txids);

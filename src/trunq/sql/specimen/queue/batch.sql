@@ -78,7 +78,7 @@ begin
     perform trunq._check_reachable(0 /*queue_id*/, v_open.from_tick_id);
     v_failures := coalesce(v_open.failures, 0) + case when v_open.worker is null then 0 else 1 end;
     if v_open.worker is not null and v_failures >= v_sub.max_attempts then
-      perform trunq._put_back(trunq._find_queue(0 /*queue_id*/), v_sub, v_open.lease_id, v_failures,
+      perform trunq._reopen_batch(trunq._find_queue(0 /*queue_id*/), v_sub, v_open.lease_id, v_failures,
         format('batch %s of worker %s was not finished', v_open.lease_id, v_open.worker), null);
       select b.* into v_newest from trunq_queue._specimen_newest(v_sub.subscription_id) b;
       continue;
@@ -208,7 +208,7 @@ begin
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_batch_id);
   end if;
   if num_nonnulls(p_upto_txid, p_upto_id) > 0 then
-    perform trunq._keep_rest(trunq._find_queue(0 /*queue_id*/), v_sub, p_batch_id, p_upto_txid, p_upto_id);
+    perform trunq._open_rest(trunq._find_queue(0 /*queue_id*/), v_sub, p_batch_id, p_upto_txid, p_upto_id);
   end if;
   insert into trunq_data._specimen_receipt (lease_id, segment, subscription_id, outcome, size, ids, finished_at)
   values (p_batch_id, v_batch.segment, v_sub.subscription_id, 'b', 0, '{}', trunq.clock());

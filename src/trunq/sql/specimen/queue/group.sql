@@ -40,7 +40,7 @@ begin
   select t.* into v_last from trunq.tick t where t.queue_id = 0 /*queue_id*/ order by t.tick_id desc limit 1;
   v_seen := case when p_cut then trunq.snapshot() else v_last.snapshot end;
   -- By later statements: what v_seen sees, and where slots stand.
-  v_is_noted := trunq._is_done(v_member, p_group, v_now) and not trunq._is_far(0 /*queue_id*/, v_member.done_tick_id, v_last);
+  v_is_noted := trunq._is_done(v_member, p_group, v_now) and not trunq._should_move_slot(0 /*queue_id*/, v_member.done_tick_id, v_last);
   if v_is_noted then
     select array_agg(distinct r.slot), count(*) into v_arrived, v_count
     from trunq_queue._specimen_arrivals(p_group, v_member.done, v_seen, c_look) r;
@@ -58,7 +58,7 @@ begin
       cross join lateral trunq_queue._specimen_arrivals(p_group, f.hi, v_seen, c_look) r)
     select c.*, (select count(*) from arrived) >= c_look or exists (
         select from arrived r where r.slot = c.slot and not pg_visible_in_snapshot(r.txid, c.hi)) has_more,
-      trunq._is_far(0 /*queue_id*/, c.tick_id, v_last) is_far
+      trunq._should_move_slot(0 /*queue_id*/, c.tick_id, v_last) is_far
     from slots c order by c.is_mine desc, c.tick_id, c.slot
   loop
     v_is_done := v_is_done and not v.is_open and not v.has_more;

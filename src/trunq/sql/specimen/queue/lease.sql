@@ -146,7 +146,7 @@ begin
       limit c.most),
     total as (
       select array_agg(b.id) ids, array_agg(b.txid) txids, count(nullif(b.attempt, 0))::integer n,
-        min(b.attempt) = 0 ended, sum(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
+        min(b.attempt) = 0 ended, sum(trunq._message_bytes(b.kind, b.key, b.payload, b.body, b.headers)) bytes,
         coalesce(max(b.expiries), 0) expiries, count(b.options) optioned, count(b.hold) holding
       from batch b),
     taken as materialized (
@@ -154,7 +154,7 @@ begin
         case when t.expiries <= 1 and c.most = c.max_messages
             and t.bytes <= coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/) then t.n
           else (select trunq._cut(t.n, p_max_bytes, c.max_messages, array_agg(b.expiries),
-              array_agg(trunq._bytes(b.kind, b.key, b.payload, b.body, b.headers)),
+              array_agg(trunq._message_bytes(b.kind, b.key, b.payload, b.body, b.headers)),
               case when c.most > c.max_messages then array_agg(
                 trunq._fate(b.options, c.leased_at, c.has_cancelled, c.subscription_id, b.id) is null
                 and not (trunq_queue._specimen_replaces() and exists (

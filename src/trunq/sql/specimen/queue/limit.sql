@@ -22,7 +22,7 @@ begin
   if v_sub.rate is not null then
     tokens := trunq._tokens(v_sub, tokens, tokens_at, p_now);
     tokens_at := p_now;
-    allowed := least(allowed, trunq._whole(tokens));
+    allowed := least(allowed, trunq._whole_tokens(tokens));
   else
     tokens := null; tokens_at := null;
   end if;
@@ -31,7 +31,7 @@ begin
     select coalesce(array_agg(o.lease_id), '{}'), coalesce(sum(o.size), 0) into open_leases, v_running
     from (
       select l.lease_id, l.size - coalesce(r.size, 0) size
-      from unnest(coalesce(open_leases, trunq._held(p_subscription_id))) e(lease_id)
+      from unnest(coalesce(open_leases, trunq._unanswered_leases(p_subscription_id))) e(lease_id)
       cross join lateral (
         select l.lease_id, l.size, l.segment from trunq_data._specimen_lease l
         where l.subscription_id = p_subscription_id and l.lease_id = e.lease_id and l.reaped_at is null) l

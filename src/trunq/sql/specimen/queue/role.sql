@@ -4,7 +4,7 @@
 create or replace function trunq_queue._specimen_work(p_function text, p_arguments text[] default '{}') returns setof record
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  return query execute trunq._call_inside('_specimen', 'work', p_function, p_arguments);
+  return query execute trunq._call_behind_door('_specimen', 'work', p_function, p_arguments);
 end $$;
 revoke execute on function trunq_queue._specimen_work from public;
 comment on function trunq_queue._specimen_work is
@@ -14,7 +14,7 @@ Raises: 42501 for another function.';
 create or replace function trunq_queue._specimen_read(p_function text, p_arguments text[] default '{}') returns setof record
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  return query execute trunq._call_inside('_specimen', 'read', p_function, p_arguments);
+  return query execute trunq._call_behind_door('_specimen', 'read', p_function, p_arguments);
 end $$;
 revoke execute on function trunq_queue._specimen_read from public;
 comment on function trunq_queue._specimen_read is
@@ -24,7 +24,7 @@ Raises: 42501 for another function.';
 create or replace function trunq_queue._specimen_read_payload(p_function text, p_arguments text[] default '{}') returns setof record
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  return query execute trunq._call_inside('_specimen', 'read_payload', p_function, p_arguments);
+  return query execute trunq._call_behind_door('_specimen', 'read_payload', p_function, p_arguments);
 end $$;
 revoke execute on function trunq_queue._specimen_read_payload from public;
 comment on function trunq_queue._specimen_read_payload is
@@ -34,7 +34,7 @@ Raises: 42501 for another function.';
 create or replace function trunq_queue._specimen_administer(p_function text, p_arguments text[] default '{}') returns setof record
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  return query execute trunq._call_inside('_specimen', 'administer', p_function, p_arguments);
+  return query execute trunq._call_behind_door('_specimen', 'administer', p_function, p_arguments);
 end $$;
 revoke execute on function trunq_queue._specimen_administer from public;
 comment on function trunq_queue._specimen_administer is

@@ -250,7 +250,7 @@ begin
     where x.ctid >= format('(%s,0)', p_from)::tid and x.ctid < format('(%s,0)', p_from + p_blocks)::tid) s;
   if p_is_checked and v_known.ids is not null then
     insert into trunq_data._uniquespecimen_freed (id)
-    select unnest(trunq._abandoned(trunq._find_queue('_uniquespecimen'), v_known.ids[1:1000]));
+    select unnest(trunq._nobody_handles(trunq._find_queue('_uniquespecimen'), v_known.ids[1:1000]));
   end if;
   with over as materialized (
     select x.ctid place from unnest(v_known.places) p(place) cross join lateral (
