@@ -54,7 +54,7 @@ class Settlement:
         """The handler raised."""
         if lease.is_lost or isinstance(error, AckRefused):
             log.warning(
-                "message %s of %s has no effect: its lease was lost while it ran, and another worker handles it",
+                "message %s of %s has no effect: its lease was lost while it ran; another worker handles it",
                 message.id,
                 message.queue,
                 extra=Subject.of(message).about,

@@ -61,7 +61,7 @@ begin
   values (p_queue.queue_id, p_queue.name, trunq.clock(), session_user, cardinality(v_found), v_running, v_found);
   return cardinality(v_found);
 end $$;
-comment on function trunq._delete is 'One turn of delete, under the lock of the queue.';
+comment on function trunq._delete is 'One try of delete, under the lock of the queue.';
 
 create or replace function trunq._delete_dead(p_queue_id integer, p_ids bigint[]) returns bigint[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$

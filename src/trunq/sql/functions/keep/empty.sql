@@ -44,4 +44,4 @@ begin
   execute format('truncate %s', v_tables);
   return v_logged + v_delayed;
 end $$;
-comment on function trunq._empty_queue is 'One turn of empty_queue, under the lock of the queue.';
+comment on function trunq._empty_queue is 'One try of empty_queue, under the lock of the queue.';

@@ -79,7 +79,7 @@ begin
   where q.queue_id = p_queue.queue_id returning * into p_queue;
   perform trunq._define_gate(p_queue);
 end $$;
-comment on function trunq._apply_gate is 'One turn of _change_gate, under the lock of the queue.';
+comment on function trunq._apply_gate is 'One try of _change_gate, under the lock of the queue.';
 
 create or replace function trunq._define_gate(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

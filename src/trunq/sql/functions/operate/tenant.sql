@@ -37,7 +37,7 @@ begin
   end if;
   perform trunq._define_queue(p_queue);
 end $$;
-comment on function trunq._set_tenancy is 'One turn of set_tenancy, under the lock of the queue.';
+comment on function trunq._set_tenancy is 'One try of set_tenancy, under the lock of the queue.';
 
 create or replace function trunq._has_tenants(p_queue trunq.queue) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$
