@@ -40,7 +40,7 @@ TOUCHED: Final = {
 }
 """Private names by library. Whoever adds one tests below what it is relied on for."""
 
-SHARED: Final = {"_exec_command", "_pool"}
+SHARED: Final = {"_closed", "_exec_command", "_pool"}
 """Those that something of ours has as well."""
 
 PROMISED: Final = {"_asdict", "_exit", "_fields", "_make", "_replace"}

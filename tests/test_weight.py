@@ -76,7 +76,7 @@ BROUGHT_BY = {
 
 EXTRAS = {
     "": r"client|worker(?!\.executor)|process|leader|settings|install",
-    "arrow": "arrow",
+    "arrow": r"arrow(?!\.delta)",
     "cli": "cli(?!.keep.(report|chart)$)",
     "cli,report": "cli.keep.(report|chart)",
     "embedded": "embedded",

@@ -34,9 +34,7 @@ LOCK: Final = 1953656416
 _CHECKSUM: Final = "select obj_description(to_regnamespace('trunq_data')::oid, 'pg_namespace')"
 
 _PATH: Final = "set local search_path = pg_catalog, pg_temp;"
-"""Neither what is asked here, nor defaults, views and bodies that are bound now, may mean somebody's own
-functions and operators: all this runs as the owner.
-"""
+"""What is bound here (queries, defaults, views, bodies) never means somebody's own functions."""
 
 _LATE_BOUND: Final = "set local check_function_bodies = off;"
 """Functions in `language sql` may name what a later file makes."""

@@ -16,7 +16,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from trunq import AsyncClient, Client, InvalidArgument, MessagesLost, TickNotFound, fetch
+from trunq import AsyncClient, Client, InvalidArgument, MessagesLost, TickNotFound
+from trunq.arrow import reader
 from trunq.client._async.stream.columns import AsyncColumns
 from trunq.record import Batch, BatchMessage
 from waiting import async_wait_until
@@ -137,7 +138,7 @@ async def test_every_way_reads_what_read_batch_reads(
 
 
 async def test_a_batch_of_any_size_is_read_in_pieces(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 20_000)
     async with AsyncClient(ledger) as client, AsyncConnectionPool(ledger, open=False) as pool:
         await client.subscribe("sales", "other", mode="exclusive")
         ids = await client.publish_many("sales", ["x" * 100] * 1000)

@@ -159,7 +159,7 @@ def test_new_columns_of_a_result_are_added_and_a_changed_type_is_refused(filled:
     assert filled.sql("select words from moved where id > 999 order by id") == [(None,), ({"new": 1001},)]
     filled.sql("insert into source values (1002, 'newer')")
     filled.make(TABLE, MOVED, name=name, sql=["select word as id from input"])
-    with pytest.raises(InvalidPipeline, match='column "id" of "moved" is bigint and comes as text'):
+    with pytest.raises(InvalidPipeline, match='column "id" of moved is bigint and comes as text'):
         filled.run(name)
 
 

@@ -160,7 +160,7 @@ def test_a_plain_queue_has_no_unique_keys(session: Connection, queue: str, datab
     assert (
         fetch(
             session,
-            "select count(*) from pg_proc where proname like %s and prosrc ~ 'unique|keyed|replaced'",
+            "select count(*) from pg_proc where proname like %s and prosrc ~ 'unique|trunq_data.[^ ]*_freed'",
             f"{queue}\\_%",
         )
         == 0

@@ -81,7 +81,7 @@ def test_each_function_of_the_table_begins_with_its_doors_and_no_file_says_so(sh
         assert found[1] == "{" + ",".join(doors) + "}", name
     asking = {name for name, text in install.function_files() if re.search(r"trunq\._(door|open_to)\(", text)}
     # A worker tells of itself to several queues at once.
-    assert asking == {"functions/operate/door.sql", "functions/lanes/rank.sql"}
+    assert asking == {"functions/door.sql", "functions/rank.sql"}
 
 
 def test_an_install_refuses_doors_to_what_is_no_function(shop: Connection) -> None:

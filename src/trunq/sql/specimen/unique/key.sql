@@ -137,7 +137,8 @@ language sql stable as $$
     where x.unique_key operator(pg_catalog.=) (p_hold).unique_key order by x.turn desc limit 1) n
   -- A message that was not tried yet is replaced also by one that came when another subscription had freed the key; not
   -- by one that was requeued, and which only the subscription has in which it had died.
-  where n.turn operator(pg_catalog.>) (p_hold).turn and (n.from_turn operator(pg_catalog.<=) (p_hold).turn
+  where trunq_queue._uniquespecimen_replaces()
+    and n.turn operator(pg_catalog.>) (p_hold).turn and (n.from_turn operator(pg_catalog.<=) (p_hold).turn
     or p_attempt operator(pg_catalog.=) 1 and n.until operator(pg_catalog.<>) 't'
       and n.until operator(pg_catalog.<>) 'q')
 $$;
