@@ -23,8 +23,8 @@ from trunq.connection.given import require_connection
 from trunq.errors import InvalidArgument
 from trunq.wire.json import headers_bytes, json_bytes
 from trunq.wire.scalar import Label, content, label
-from trunq.worker.registry import Handler, Registry
-from trunq.worker.result import encode
+from trunq.worker.handler import Handler, Registry
+from trunq.worker.handler.result import encode
 
 _LEASE_TIME: Final = timedelta(seconds=60)
 
