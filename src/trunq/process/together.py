@@ -14,4 +14,5 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
         async with asyncio.TaskGroup() as group:
             yield group
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        first = errors.exceptions[0]
+        raise first from first.__cause__
