@@ -41,7 +41,7 @@ from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, Label, label, seconds
 from trunq.word import Backoff, Missed, Overlap
 from trunq.worker.answer.lease import Statistics
-from trunq.worker.handler import DEFAULT_KIND, Function, Handler, Registry, child
+from trunq.worker.handler import DEFAULT_KIND, Function, Handler, Registry, Settings, child
 from trunq.worker.handler.batched import Batching
 from trunq.worker.handler.incoming import Incoming, OnInvalid
 from trunq.worker.handler.policy import policy, require_names, require_whole
@@ -193,14 +193,16 @@ class Worker(Now, WorkerHabits):
         Raises TypeError for a function that cannot be called so, ValueError for a kind that has a handler or
         a policy that cannot be.
         """
-        settings = (_seconds(time_out, "time_out"), _places(concurrency))
-        own = policy(max_attempts, backoff, backoff_base, backoff_cap, jitter)
-        most = concurrency or self.process_pool
+        settings: Settings = {
+            "time_out": _seconds(time_out, "time_out"),
+            "concurrency": _places(concurrency) or (self.process_pool if process else None),
+            "policy": policy(max_attempts, backoff, backoff_base, backoff_cap, jitter),
+        }
 
         def inspect(function: Callable[..., Any]) -> Handler:
             if process:
-                return self._registry.inspect_apart(function, transaction, settings[0], most, own)
-            return self._registry.inspect(self._prepared(function), transaction, *settings, own)
+                return self._registry.inspect_apart(function, transaction, **settings)
+            return self._registry.inspect(self._prepared(function), transaction, **settings)
 
         return self._register(kinds, inspect)
 
@@ -251,12 +253,15 @@ class Worker(Now, WorkerHabits):
         The rest is as for `handler`.
         """
         require_whole("size", size, 1, "1 or more")
-        gathered = Batching(size, _wait(wait))
-        settings = (_seconds(time_out, "time_out"), _places(concurrency))
-        own = policy(max_attempts, backoff, backoff_base, backoff_cap, jitter)
+        settings: Settings = {
+            "time_out": _seconds(time_out, "time_out"),
+            "concurrency": _places(concurrency),
+            "policy": policy(max_attempts, backoff, backoff_base, backoff_cap, jitter),
+            "batching": Batching(size, _wait(wait)),
+        }
 
         def inspect(function: Callable[..., Any]) -> Handler:
-            return self._registry.inspect(self._prepared(function), transaction, *settings, own, gathered)
+            return self._registry.inspect(self._prepared(function), transaction, **settings)
 
         return self._register(kinds, inspect)
 

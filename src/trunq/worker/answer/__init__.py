@@ -51,21 +51,10 @@ MOST_UNSENT: Final = 20_000
 class Outbox:
     """Where slots put their answers; `run` sends them."""
 
-    def __init__(
-        self,
-        link: AsyncLink,
-        statistics: Statistics,
-        outcomes: Outcomes,
-        lost: Callable[[Lease], None],
-        renewed: Callable[[Lease], None],
-        cancelled: Callable[[Lease, list[int]], None],
-    ) -> None:
+    def __init__(self, link: AsyncLink, statistics: Statistics, outcomes: Outcomes) -> None:
         self._link = link
         self._statistics = statistics
         self._outcomes = outcomes
-        self._lost = lost
-        self._renewed = renewed
-        self._cancelled = cancelled
         self._unsent: list[Lease] = []
         self._extensions: list[Lease] = []
         self._reports: list[Report] = []
@@ -75,6 +64,15 @@ class Outbox:
         self.unsent = 0
         self.open: dict[int, Lease] = {}
         """Leases with messages that wait or run, by token."""
+
+    def inform(
+        self,
+        lost: Callable[[Lease], None],
+        renewed: Callable[[Lease], None],
+        cancelled: Callable[[Lease, frozenset[int]], None],
+    ) -> None:
+        """Who is to hear that a lease is lost, or extended, or that somebody cancelled messages of it."""
+        self._lost, self._renewed, self._cancelled = lost, renewed, cancelled
 
     # In order of what happens most; each is called once a message.
 
@@ -89,12 +87,7 @@ class Outbox:
             self._statistics.handled += 1
 
     def answer(
-        self,
-        lease: Lease,
-        message: Message,
-        took: float,
-        answer: Retry | Reject,
-        policy: Policy | None = None,
+        self, lease: Lease, message: Message, took: float, answer: Retry | Reject, policy: Policy | None
     ) -> None:
         """The handler said what is to become of the message."""
         id, subject = message.id, Subject.of(message)
@@ -123,31 +116,16 @@ class Outbox:
         took: float,
         error: BaseException,
         policy: Policy | None = None,
+        *,
+        is_late: bool = False,
     ) -> None:
-        """The handler raised: the policy decides."""
+        """The handler raised, or took too long (`is_late`): the policy decides."""
         if self._take(lease):
-            retried = self._failure(message, took, error, policy)
-            lease.retried.append(retried)
+            reference = new_reference()
+            note, why = self._outcomes.failed(message, error, reference), referred(describe(error), reference)
+            retried = Retried(message.id, took, note, why, None, policy)
+            (lease.timed_out if is_late else lease.retried).append(retried)
             self._statistics.failed += 1
-
-    def time_out(
-        self,
-        lease: Lease,
-        message: Message,
-        took: float,
-        error: BaseException,
-        policy: Policy | None = None,
-    ) -> None:
-        """The handler took too long: the policy decides."""
-        if self._take(lease):
-            retried = self._failure(message, took, error, policy)
-            lease.timed_out.append(retried)
-            self._statistics.failed += 1
-
-    def _failure(self, message: Message, took: float, error: BaseException, policy: Policy | None) -> Retried:
-        reference = new_reference()
-        note = self._outcomes.failed(message, error, reference)
-        return Retried(message.id, took, note, referred(describe(error), reference), None, policy)
 
     def call_off(
         self, lease: Lease, message: Message, took: float, why: str, policy: Policy | None = None
@@ -346,7 +324,7 @@ class Outbox:
                 if not waiter.done():
                     waiter.set_result(extension.expires_at)
             if extension.cancelled:
-                self._cancelled(group.lease, extension.cancelled)
+                self._cancelled(group.lease, frozenset(extension.cancelled))
         if group.question is None:
             return
         fates = await group.fates()

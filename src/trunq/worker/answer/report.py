@@ -79,9 +79,9 @@ class Report:
             return None
         self._next_at = monotonic() + EVERY
         call = Call("set_progress", {**self.lease.names, "id": self.message.id, **progress.arguments})
-        return Group(self.lease, call, told=partial(self._told, waiters))
+        return Group(self.lease, call, told=partial(self._sent, waiters))
 
-    def _told(self, waiters: Waiters, error: psycopg.Error | None) -> None:
+    def _sent(self, waiters: Waiters, error: psycopg.Error | None) -> None:
         if error is None:
             _resolve(waiters, None)
             return

@@ -14,7 +14,7 @@ import threading
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import psycopg
 
@@ -27,6 +27,15 @@ from trunq.worker.handler.process import Processes
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DEFAULT_KIND = "*"
+
+
+class Settings(TypedDict, total=False):
+    """What a user sets of a handler, beside its function."""
+
+    time_out: float | None
+    concurrency: int | None
+    policy: Policy | None
+    batching: Batching | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,35 +130,22 @@ class Registry:
         return len({handler.is_async for handler in wanting})
 
     def inspect(
-        self,
-        function: Callable[..., Any],
-        transaction: bool | None,
-        time_out: float | None = None,
-        concurrency: int | None = None,
-        policy: Policy | None = None,
-        batching: Batching | None = None,
+        self, function: Callable[..., Any], transaction: bool | None, **settings: Unpack[Settings]
     ) -> Handler:
         """The handler that a function makes. Raises TypeError for one that could not be called."""
-        handler = inspect_handler(
-            function, transaction, time_out, concurrency, policy, self._library, batching
-        )
-        if batching is not None:
+        handler = inspect_handler(function, transaction, self._library, **settings)
+        if handler.batching is not None:
             called = batched(function, self._incoming, handler.wants, is_async=handler.is_async)
             return replace(handler, function=called, is_reading=True)
         return self._reading(handler) if self._must_read(handler) else handler
 
     def inspect_apart(
-        self,
-        function: Callable[..., Any],
-        transaction: bool | None,
-        time_out: float | None = None,
-        concurrency: int | None = None,
-        policy: Policy | None = None,
+        self, function: Callable[..., Any], transaction: bool | None, **settings: Unpack[Settings]
     ) -> Handler:
         """The handler that a function makes whose calls go to processes. Raises TypeError for one that cannot
         be called there.
         """
-        here = inspect_handler(function, transaction, time_out, concurrency, policy, self._library)
+        here = inspect_handler(function, transaction, self._library, **settings)
         if here.has_transaction:
             raise TypeError(
                 f"{here.name} runs in a process of its own, which has no part in a transaction of its worker:"
@@ -207,11 +203,8 @@ class Registry:
 def inspect_handler(
     function: Callable[..., Any],
     transaction: bool | None,
-    time_out: float | None = None,
-    concurrency: int | None = None,
-    policy: Policy | None = None,
     library: Library | None = None,
-    batching: Batching | None = None,
+    **settings: Unpack[Settings],
 ) -> Handler:
     """Read off a function's signature how it wants to be called.
 
@@ -242,18 +235,8 @@ def inspect_handler(
             f"{_name(function)} asks for a transaction but has no parameter for its connection: "
             "def handle(message, connection)"
         )
-    return Handler(
-        function,
-        is_async,
-        connection,
-        lost,
-        library,
-        _wanted(function, wanted if batching is None else wanted_each),
-        time_out=time_out,
-        concurrency=concurrency,
-        policy=policy,
-        batching=batching,
-    )
+    wants = _wanted(function, wanted if settings.get("batching") is None else wanted_each)
+    return Handler(function, is_async, connection, lost, library, wants, **settings)
 
 
 def _wanted(function: Callable[..., Any], wanted: Callable[[Any], Wanted]) -> Wanted:

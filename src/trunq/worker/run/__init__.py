@@ -25,13 +25,13 @@ from trunq.connection.outage import Outage
 from trunq.leader import Leader
 from trunq.leader.rank import Ranker
 from trunq.worker.answer import Outbox
-from trunq.worker.answer.lease import Lease, Source, Statistics
+from trunq.worker.answer.lease import Source, Statistics
 from trunq.worker.answer.outcome import Outcomes
 from trunq.worker.handler import Registry
 from trunq.worker.run.bell import Bell
 from trunq.worker.run.grace import Grace
 from trunq.worker.run.heartbeat import Heartbeat
-from trunq.worker.run.leasing import Fetcher
+from trunq.worker.run.leasing import Ahead, Fetcher, Mixed
 from trunq.worker.run.options import Options, connections
 from trunq.worker.run.parts import Parts, wait_all
 from trunq.worker.run.presence import Presence
@@ -83,17 +83,7 @@ class Run:
         self._leader = Leader(options.dsn, options.identity, outage=outage) if options.lead else None
         ranks = options.ranks
         self._ranker = Ranker(options.dsn, options.identity, ranks, outage) if ranks is not None else None
-        self._bell = Bell(
-            self._listening, self._sources, self._backlog.changed, options.notify, self._called_off
-        )
-        self._outbox = Outbox(
-            self._answers,
-            statistics,
-            self._outcomes,
-            self._lost,
-            self._renewed,
-            self._cancelled,
-        )
+        self._outbox = Outbox(self._answers, statistics, self._outcomes)
         settlement = Settlement(registry, self._outbox)
         self._slots = [
             Slot(
@@ -109,22 +99,23 @@ class Run:
             )
             for number in range(options.concurrency)
         ]
+        ahead = (Mixed if options.shuffle else Ahead)(options.prefetch, options.concurrency)
+        self._heartbeat = Heartbeat(
+            self._sources, self._slots, self._backlog, self._outbox, ahead, statistics
+        )
+        self._bell = Bell(
+            self._listening, self._sources, self._backlog.changed, options.notify, self._heartbeat.ask
+        )
         self._fetcher = Fetcher(
             self._leases,
             self._sources,
             self._backlog,
             self._outbox,
             self._bell,
+            ahead,
             statistics,
-            worker=options.identity,
-            concurrency=options.concurrency,
-            prefetch=options.prefetch,
-            shuffle=options.shuffle,
-            poll=options.poll,
-            is_empty=self._is_empty if options.until_empty or options.until_idle else None,
-        )
-        self._heartbeat = Heartbeat(
-            self._sources, self._slots, self._backlog, self._fetcher.ahead, statistics
+            options,
+            self._is_empty if options.until_empty or options.until_idle else None,
         )
         self._presence = Presence(options, self._sources)
         self._remaining = Remaining(self._sources, registry, statistics, until_idle=options.until_idle)
@@ -194,18 +185,6 @@ class Run:
             extra={"worker": options.identity, "queues": options.queues},
         )
 
-    def _lost(self, lease: Lease) -> None:
-        self._heartbeat.lost(lease)
-
-    def _renewed(self, lease: Lease) -> None:
-        self._heartbeat.renewed(lease)
-
-    def _cancelled(self, lease: Lease, ids: list[int]) -> None:
-        self._heartbeat.cancelled(lease, frozenset(ids), self._outbox)
-
-    def _called_off(self, source: Source, ids: frozenset[int] | None) -> None:
-        self._heartbeat.ask(self._outbox, source.queue, ids)
-
     async def _open(self) -> None:
         """Connect, once and without patience: whoever starts a worker by hand should hear what is wrong."""
         connection = await self._leases.open()
@@ -246,7 +225,7 @@ class Run:
         """What goes on beside leasing and handling. Returns the part that sends answers."""
         sending = self._parts.start(self._outbox.run())
         self._parts.start(self._bell.run())
-        self._parts.start(self._heartbeat.run(self._outbox))
+        self._parts.start(self._heartbeat.run())
         self._parts.start(self._repeat(_POLICY_EVERY, self._presence.follow))
         self._parts.start(self._repeat(_ATTEND_EVERY, self._presence.attend))
         self._parts.start(self._pulse.run())

@@ -56,11 +56,6 @@ class Bell:
         self._listener: AsyncListener | None = None
 
     @property
-    def is_listening(self) -> bool:
-        """Whether notifications reach us."""
-        return self._listener is not None
-
-    @property
     def is_busy(self) -> bool:
         """Whether a command waits for the database."""
         return self._listener is not None and self._listener.is_busy

@@ -30,6 +30,7 @@ class Heartbeat:
         sources: Sequence[Source],
         slots: Iterable[Slot],
         backlog: Backlog,
+        outbox: Outbox,
         ahead: Ahead,
         statistics: Statistics,
     ) -> None:
@@ -37,31 +38,33 @@ class Heartbeat:
         self._slots = list(slots)
         self._running = [slot.running for slot in self._slots]
         self._backlog = backlog
+        self._outbox = outbox
         self._ahead = ahead
         self._statistics = statistics
         self._changed = asyncio.Event()
+        outbox.inform(self.lost, self.renewed, self.cancelled)
 
-    async def run(self, outbox: Outbox) -> None:
+    async def run(self) -> None:
         """Watch until cancelled."""
         while True:
             times = [source.lease_time for source in self._sources]
-            times += [lease.lease_time for lease in outbox.open.values()]
+            times += [lease.lease_time for lease in self._outbox.open.values()]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(max(min(times) / _BEATS, _SHORTEST), _LONGEST)):
                     await self._changed.wait()
             self._changed.clear()
             now = monotonic()
-            for lease in list(outbox.open.values()):
+            for lease in list(self._outbox.open.values()):
                 if now >= lease.renew_at:
-                    self._renew(lease, outbox, now)
+                    self._renew(lease, now)
 
-    def _renew(self, lease: Lease, outbox: Outbox, now: float) -> None:
+    def _renew(self, lease: Lease, now: float) -> None:
         if now - lease.leased_at > lease.lease_time / 2:
             # It was extended before, and still some have not started: another worker may have a slot for
             # them.
-            self.give_back(lease, outbox)
+            self.give_back(lease)
         if lease.active > 0 and (seconds := self._room(lease, now)) > lease.ends - now:
-            outbox.extend(lease, seconds)
+            self._outbox.extend(lease, seconds)
 
     def _room(self, lease: Lease, now: float) -> float:
         """How long it may last from now: no longer than its last handler may run, whose answer needs a
@@ -72,19 +75,21 @@ class Heartbeat:
             return lease.lease_time
         return min(lease.lease_time, last + _FOR_ANSWER - now)
 
-    def ask(self, outbox: Outbox, queue: str, ids: Collection[int] | None) -> None:
+    def ask(self, source: Source, ids: Collection[int] | None) -> None:
         """Somebody cancelled messages of a queue that run (None: many): ask about those that are here."""
         entries = [entry for each in self._running for entry in each.entries]
         entries += self._backlog.not_started
-        entries += [(lease, message) for lease in outbox.open.values() for message in lease.parked]
+        entries += [(lease, message) for lease in self._outbox.open.values() for message in lease.parked]
         leases = {
-            lease for lease, message in entries if lease.queue == queue and (ids is None or message.id in ids)
+            lease
+            for lease, message in entries
+            if lease.queue == source.queue and (ids is None or message.id in ids)
         }
         now = monotonic()
         for lease in leases:
-            outbox.extend(lease, max(self._room(lease, now), lease.ends - now, _SHORTEST))
+            self._outbox.extend(lease, max(self._room(lease, now), lease.ends - now, _SHORTEST))
 
-    def cancelled(self, lease: Lease, ids: Collection[int], outbox: Outbox) -> None:
+    def cancelled(self, lease: Lease, ids: Collection[int]) -> None:
         """The database said that somebody cancelled messages of a lease."""
         for slot in self._slots:
             slot.call_off(lease, ids)
@@ -92,14 +97,14 @@ class Heartbeat:
         waiting += [message for message in lease.parked if message.id in ids]
         lease.parked = [message for message in lease.parked if message.id not in ids]
         if waiting:
-            outbox.call_off_waiting(lease, waiting)
+            self._outbox.call_off_waiting(lease, waiting)
 
-    def give_back(self, lease: Lease, outbox: Outbox) -> None:
+    def give_back(self, lease: Lease) -> None:
         """Release what waits of a lease."""
         entries = self._backlog.withdraw(lease)
         if entries:
             self._ahead.is_barred = True
-            outbox.release(lease, [message.id for _, message in entries])
+            self._outbox.release(lease, [message.id for _, message in entries])
 
     def renewed(self, lease: Lease) -> None:
         """An extension was granted: what was parked may start."""

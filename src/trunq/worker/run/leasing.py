@@ -22,6 +22,7 @@ from trunq.wire.call import Call
 from trunq.worker.answer import MOST_UNSENT, Outbox
 from trunq.worker.answer.lease import Lease, Source, Statistics
 from trunq.worker.run.bell import Bell
+from trunq.worker.run.options import Options
 from trunq.worker.slot.backlog import Backlog
 
 log = logging.getLogger("trunq.worker")
@@ -145,13 +146,9 @@ class Fetcher:
         backlog: Backlog,
         outbox: Outbox,
         bell: Bell,
+        ahead: Ahead,
         statistics: Statistics,
-        *,
-        worker: str,
-        concurrency: int,
-        prefetch: int | None,
-        shuffle: bool,
-        poll: float,
+        options: Options,
         is_empty: Callable[[], Awaitable[bool]] | None,
     ) -> None:
         self._link = link
@@ -160,12 +157,10 @@ class Fetcher:
         self._outbox = outbox
         self._bell = bell
         self._statistics = statistics
-        self._worker = worker
-        self._concurrency = concurrency
-        self._poll = poll
+        self._options = options
         self._is_empty = is_empty
-        self.ahead = (Mixed if shuffle else Ahead)(prefetch, concurrency)
-        self._passing = Passing(backlog, 1 if prefetch is not None else MOST_PASSED)
+        self._ahead = ahead
+        self._passing = Passing(backlog, 1 if options.prefetch is not None else MOST_PASSED)
         self.is_stopped = False
 
     def stop(self) -> None:
@@ -198,17 +193,17 @@ class Fetcher:
 
     def _room(self) -> int:
         backlog, statistics = self._backlog, self._statistics
-        ahead = self.ahead.count(
+        ahead = self._ahead.count(
             statistics.handled
             + statistics.failed
             + statistics.retried
             + statistics.rejected
             + statistics.put_off
         )
-        backlog.low = ahead // self.ahead.low
+        backlog.low = ahead // self._ahead.low
         if len(backlog.waiting) > backlog.low or self._outbox.unsent > MOST_UNSENT:
             return 0
-        return min(self._concurrency + ahead - backlog.held + backlog.missing, LARGEST_LEASE)
+        return min(self._options.concurrency + ahead - backlog.held + backlog.missing, LARGEST_LEASE)
 
     async def _wait_for_room(self) -> None:
         if self._outbox.unsent > MOST_UNSENT:
@@ -259,7 +254,7 @@ class Fetcher:
         asked_at = monotonic()
         arguments = {
             **source.names,
-            "worker": self._worker,
+            "worker": self._options.identity,
             "max_messages": share,
             "lease_time": timedelta(seconds=source.lease_time),
         }
@@ -321,11 +316,11 @@ class Fetcher:
             # In proportion to how long it has lasted: a short transaction is met at once, a long one costs
             # few looks.
             pause = max(QUICKEST_LOOK, (now - since) / 4) * (0.75 + random.random() / 2)
-            source.next_look = now + min(pause, self._poll)
+            source.next_look = now + min(pause, self._options.poll)
         else:
             source.waits_since = None
             if source.next_look <= now:
-                source.next_look = now + self._poll * (0.9 + random.random() / 5)
+                source.next_look = now + self._options.poll * (0.9 + random.random() / 5)
 
     async def _is_kept(self, source: Source) -> bool:
         """Whether a pause or its rate keeps messages from us: then sleep until it does no more.
@@ -339,7 +334,7 @@ class Fetcher:
             return False
         await self._bell.give(source)
         if not source.is_rung:
-            source.next_look = monotonic() + min(wait.total_seconds(), self._poll)
+            source.next_look = monotonic() + min(wait.total_seconds(), self._options.poll)
         return True
 
     async def _is_finished(self) -> bool:

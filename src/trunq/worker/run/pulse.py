@@ -42,7 +42,7 @@ class Pulse:
                 log.info(
                     "in %.0f s: %s; %s run, %s wait for a slot",
                     now - self._said_at,
-                    _told(done),
+                    _counts(done),
                     backlog.busy,
                     len(backlog.waiting),
                     extra={**done, "running": backlog.busy, "waiting": len(backlog.waiting)},
@@ -55,12 +55,12 @@ class Pulse:
         done = self._since(self._first)
         # Whole seconds are enough, unless it was over at once.
         took = timedelta(seconds=round(monotonic() - self._began, 1))
-        log.info("ended after %s: %s", interval(took), _told(done) or "nothing was done", extra=done)
+        log.info("ended after %s: %s", interval(took), _counts(done) or "nothing was done", extra=done)
 
     def _since(self, before: dict[str, int]) -> dict[str, int]:
         now = asdict(self._statistics)
         return {name: now[name] - before[name] for name in _SAID if now[name] > before[name]}
 
 
-def _told(done: dict[str, int]) -> str:
+def _counts(done: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in done.items())

@@ -69,9 +69,6 @@ class Settlement:
             why = CALLED_OFF if isinstance(error, CalledOff) else f"{CALLED_OFF}: {describe(error)}"
             self._outbox.call_off(lease, message, took, why, policy)
             return
-        if isinstance(error, TimedOut):
-            self._outbox.time_out(lease, message, took, error, policy)
-            return
         if isinstance(error, Retry | Reject):
             try:
                 self.answer(lease, message, took, raised_answer(error))
@@ -79,7 +76,7 @@ class Settlement:
             except Exception as broken:
                 # A class of the handler's own, without what an answer has.
                 error = broken
-        self._outbox.fail(lease, message, took, error, policy)
+        self._outbox.fail(lease, message, took, error, policy, is_late=isinstance(error, TimedOut))
 
     def answer_each(self, batch: Batch, took: float, result: Any) -> None:
         """The handler of a batch returned: each message has its outcome."""
