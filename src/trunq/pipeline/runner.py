@@ -69,11 +69,9 @@ class Runner(Worker):
         super().__init__(QUEUE, dsn=dsn, concurrency=concurrency, prefetch=0, until_idle=until_empty)
         self._awaited = Awaited(awaited)
         self._in_hand = InHand()
-        self._opening = threading.Lock()
         self._executor: Executor | None = None
         self._is_stopped = False
         self._stopped = asyncio.Event()
-        self._triggers: Triggers | None = None
         self.handler("*", transaction=False)(self._handle)
 
     @property
@@ -82,22 +80,32 @@ class Runner(Worker):
         return self._awaited.failure
 
     async def run_async(self) -> None:
+        if self._executor is not None:
+            raise RuntimeError("this runner is running already")
         self._is_stopped, self._stopped, self._in_hand = False, asyncio.Event(), InHand()
-        thread = Thread("trunq-runner")
-        try:
-            if not self.until_idle:
-                await thread.run(self._prepare)
-            if self._is_stopped:
-                return
-            async with together() as group:
-                ending = group.create_task(self._give_up_in_time(thread))
-                following = group.create_task(self._follow(thread))
-                await super().run_async()
-                ending.cancel()
-                following.cancel()
-        finally:
-            thread.close()
-            self._end()
+        dsn, thread = address(self.dsn), Thread("trunq-runner")
+        with Client(dsn, max_connections=2 * self.concurrency + 2) as client:
+            self._executor = executor = Executor(client, dsn, isolation=Isolation(dsn))
+            triggers = None
+            try:
+                if not self.until_idle and await thread.run(self._prepare):
+                    triggers = Triggers(dsn, executor.control)
+                    triggers.start()
+                if self._is_stopped:
+                    return
+                async with together() as group:
+                    ending = group.create_task(self._give_up_in_time(thread))
+                    following = group.create_task(self._follow(thread))
+                    await super().run_async()
+                    ending.cancel()
+                    following.cancel()
+            finally:
+                thread.close()
+                if triggers is not None:
+                    triggers.stop()
+                with suppress(Exception):
+                    executor.engine.close()
+                self._executor = None
 
     def stop(self) -> None:
         """As of any worker; no more runs are asked for, and those that outlast the grace are given up."""
@@ -114,8 +122,7 @@ class Runner(Worker):
             await asyncio.sleep(at)
             self._in_hand.give_up()
             await asyncio.sleep((grace * _FOR_RUNS - at) / 2)
-            if self._executor is not None:
-                await thread.run(partial(self._in_hand.give_back, self._executor))
+            await thread.run(partial(self._in_hand.give_back, self._work))
 
     async def _follow(self, thread: Thread) -> None:
         """Another runner may do what is awaited here."""
@@ -126,36 +133,26 @@ class Runner(Worker):
                 await thread.run(self._look)
 
     def _look(self) -> None:
-        self._awaited.look(self._get().client.show_message(QUEUE, self._awaited.id or 0))
+        self._awaited.look(self._work.client.show_message(QUEUE, self._awaited.id or 0))
         self._end_if_done()
 
-    def _prepare(self) -> None:
-        """What comes before the first message."""
+    @property
+    def _work(self) -> Executor:
+        assert self._executor is not None
+        return self._executor
+
+    def _prepare(self) -> bool:
+        """What comes before the first message; whether triggers are to be followed."""
         try:
-            executor = self._get()
-            definitions = [row.definition for row in executor.client.list_pipelines()]
+            definitions = [row.definition for row in self._work.client.list_pipelines()]
         except TrunqError as error:
             # The worker says it, in its way.
             log.debug("no pipelines: %s", error)
-            return
-        if self._is_stopped:
-            return
-        if any(map(_needs_our_session, definitions)):
+            return False
+        if any(map(_needs_our_session, definitions)) and not self._is_stopped:
             log.info("starting Spark")
-            executor.engine.warm()
-        self._triggers = Triggers(executor.dsn, executor.control)
-        self._triggers.start()
-
-    def _end(self) -> None:
-        if self._triggers is not None:
-            self._triggers.stop()
-            self._triggers = None
-        with self._opening:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            with suppress(Exception):
-                executor.engine.close()
-            executor.client.close()
+            self._work.engine.warm()
+        return not self._is_stopped
 
     def _handle(self, message: Message, lost: threading.Event) -> Any:
         """One message."""
@@ -184,13 +181,13 @@ class Runner(Worker):
 
     def _count_ready(self) -> int:
         with suppress(Exception):
-            return sum(row.ready for row in self._get().client.status(QUEUE) if row.subscription == "default")
+            return sum(row.ready for row in self._work.client.status(QUEUE) if row.subscription == "default")
         return 1
 
     def _execute(self, message: Message, lost: threading.Event) -> Any:
         if message.kind is None:
             return Reject("a message of the queue pipelines has the name of a pipeline as its kind")
-        executor = self._get()
+        executor = self._work
         try:
             return executor.execute(asked(message), lost)
         except PipelineNotFound as error:
@@ -208,14 +205,6 @@ class Runner(Worker):
                 after = timedelta(seconds=0 if self._in_hand.is_given_up else 1)
                 executor.client.release(message, after=after)
             return None
-
-    def _get(self) -> Executor:
-        with self._opening:
-            if self._executor is None:
-                dsn = address(self.dsn)
-                client = Client(dsn, max_connections=2 * self.concurrency + 2)
-                self._executor = Executor(client, dsn, isolation=Isolation(dsn))
-            return self._executor
 
 
 def asked(message: Message) -> Asked:
