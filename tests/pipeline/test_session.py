@@ -62,11 +62,11 @@ def test_a_lost_lease_ends_the_jobs_of_a_run(filled: Bench, tmp_path: Path) -> N
         tracker = wait_until(lambda: runner._executor and runner._executor.engine._session, 120)
         active = tracker.sparkContext.statusTracker().getActiveJobsIds
         assert active()
-        ((_, lost),) = runner._handling.values()
+        ((_, lost),) = runner._in_hand.runs.values()
         assert isinstance(lost, threading.Event)
         lost.set()
         wait_until(lambda: not active(), 120)
-        wait_until(lambda: not runner._handling, 120)
+        wait_until(lambda: not runner._in_hand.runs, 120)
         # Nobody is at it, and it has not failed.
         assert filled.sql("select outcome, error, holder from trunq.pipeline_run") == [(None, None, None)]
 

@@ -139,7 +139,7 @@ def say(kind: str | Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def told(
+def explaining_disk(
     path: str, unwritable: Callable[[str], Exception], codes: Container[int] | None = None
 ) -> Iterator[None]:
     """Raises what `unwritable` makes of the reason for which a disk takes no files; of other errors, those of

@@ -27,6 +27,7 @@ from trunq.leader.duty import LINES, LIST
 from trunq.leader.line import Line, Pair, Performed, settings
 from trunq.leader.rank import Ranker, Ranks
 from trunq.process.signals import run_with_signals
+from trunq.process.together import together
 from trunq.record import Duty
 from trunq.wire.array import integer_array, text_array
 from trunq.wire.call import Call
@@ -121,17 +122,29 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         if self._is_stopping:
             self._end()
-        lines: set[asyncio.Task[None]] = set()
-        ranking: set[asyncio.Task[None]] = set()
         try:
             with translated:
                 if not is_patient:
                     await self._link.open()
-                lines = {asyncio.create_task(line.run()) for line in self._lines}
-                if self._ranker is not None:
-                    ranking = {asyncio.create_task(self._ranker.run())}
-                for task in lines | ranking:
-                    task.add_done_callback(lambda _: self._end())
+                await self._serve()
+        except psycopg.OperationalError:
+            if not self._stopped.is_set():
+                raise
+        finally:
+            self._loop = None
+            if self._expiry is not None:
+                self._expiry.cancel()
+            await self._resign()
+            for line in self._lines:
+                await line.close()
+            await self._link.close()
+
+    async def _serve(self) -> None:
+        """Stand, with the lines and the ranker beside; whatever one of them dies of ends all."""
+        async with together() as group:
+            lines = [group.create_task(line.run()) for line in self._lines]
+            ranking = None if self._ranker is None else group.create_task(self._ranker.run())
+            try:
                 while not self._stopped.is_set():
                     await self._stand()
                     if self.term is not None:
@@ -141,37 +154,14 @@ class Leader:
                         # The next time a little off: candidates that started together should not all ask
                         # together.
                         await self._stopped.pause(self.lease_time / 3 * (0.75 + random.random() / 2))
-        except psycopg.OperationalError:
-            if not self._stopped.is_set():
-                raise
-        finally:
-            self._loop = None
-            await self._close(lines, ranking)
-
-    async def _close(self, lines: set[asyncio.Task[None]], ranking: set[asyncio.Task[None]]) -> None:
-        """End the lines, resign, close the connections. Raises what a line, or the ranks, died of."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-        for line in self._lines:
-            line.stop()
-        tasks = lines | ranking
-        try:
-            for task in ranking:
-                task.cancel()
-            if lines:
+            finally:
+                for line in self._lines:
+                    line.stop()
+                if ranking is not None:
+                    ranking.cancel()
                 await asyncio.wait(lines, timeout=_STUBBORN)
-        finally:
-            for task in lines:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-            await self._resign()
-            for line in self._lines:
-                await line.close()
-            await self._link.close()
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
+                for task in lines:
+                    task.cancel()
 
     async def _stand(self) -> None:
         """Be elected, or renew."""

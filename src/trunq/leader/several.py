@@ -20,6 +20,7 @@ from trunq.errors import TrunqError
 from trunq.leader.election import Leader
 from trunq.leader.rank import Ranks
 from trunq.process.signals import run_with_signals
+from trunq.process.together import together
 from trunq.wire.name import own_name
 
 log = logging.getLogger("trunq.leader")
@@ -73,7 +74,6 @@ class Leaders:
         self._woken = asyncio.Event()
         self._is_reloading = False
         self._is_stopping = False
-        self._failed: BaseException | None = None
 
     @property
     def terms(self) -> dict[str, int | None]:
@@ -107,23 +107,27 @@ class Leaders:
             logging.getLogger(each).addFilter(naming)
         try:
             wanted = await self._find()
-            self._change(wanted, is_alone=len(wanted) == 1)
-            if not wanted:
-                log.warning("there is no database to lead; SIGHUP looks again")
-            while not self._is_stopping and self._failed is None:
-                await self._woken.wait()
-                self._woken.clear()
-                if self._is_reloading and not self._is_stopping:
-                    self._is_reloading = False
-                    await self._reload()
+            async with together() as group:
+                self._change(group, wanted, is_alone=len(wanted) == 1)
+                if not wanted:
+                    log.warning("there is no database to lead; SIGHUP looks again")
+                try:
+                    await self._serve(group)
+                finally:
+                    await self._let_go(list(self._led))
         finally:
-            await self._let_go(list(self._led))
             for each in _LOGGERS:
                 logging.getLogger(each).removeFilter(naming)
-        if self._failed is not None:
-            raise self._failed
 
-    async def _reload(self) -> None:
+    async def _serve(self, group: asyncio.TaskGroup) -> None:
+        while not self._is_stopping:
+            await self._woken.wait()
+            self._woken.clear()
+            if self._is_reloading and not self._is_stopping:
+                self._is_reloading = False
+                await self._reload(group)
+
+    async def _reload(self, group: asyncio.TaskGroup) -> None:
         try:
             wanted = await self._find()
         except (psycopg.Error, TrunqError, OSError) as error:
@@ -132,17 +136,17 @@ class Leaders:
         gone = [dsn for dsn in self._led if dsn not in wanted]
         new = [dsn for dsn in wanted if dsn not in self._led]
         await self._let_go(gone)
-        self._change(wanted, is_alone=False)
+        self._change(group, wanted, is_alone=False)
         log.info("looked for databases: %s new, %s gone, %s led", len(new), len(gone), len(self._led))
 
-    def _change(self, wanted: list[str], *, is_alone: bool) -> None:
+    def _change(self, group: asyncio.TaskGroup, wanted: list[str], *, is_alone: bool) -> None:
         labels = _labels(wanted)
         for dsn in wanted:
             if dsn in self._led:
                 continue
             leader = self._new(dsn)
             work = self._lead(dsn, labels[dsn], is_alone=is_alone)
-            self._led[dsn] = _Led(labels[dsn], leader, asyncio.create_task(work))
+            self._led[dsn] = _Led(labels[dsn], leader, group.create_task(work))
 
     def _new(self, dsn: str) -> Leader:
         return Leader(dsn, self.name, self._lease_time, ranks=self._ranks)
@@ -167,11 +171,7 @@ class Leaders:
                 self._count(label, leader)
                 self._led[dsn].leader = self._new(dsn)
 
-        try:
-            await async_retrying(also=Exception, is_over=lambda: is_alone, say=say)(lead)
-        except Exception as error:
-            self._failed = error
-            self._woken.set()
+        await async_retrying(also=Exception, is_over=lambda: is_alone, say=say)(lead)
 
     async def _let_go(self, dsns: list[str]) -> None:
         """Resign from databases."""

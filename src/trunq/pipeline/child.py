@@ -12,7 +12,7 @@ from uuid import UUID
 from trunq import Client
 from trunq.pipeline.control import Asked
 from trunq.pipeline.run import Executor
-from trunq.worker.child import die_with
+from trunq.worker.handler.child import die_with
 
 
 def main() -> None:

@@ -3,7 +3,7 @@ lease is lost and when the runner dies; and when they crash, they crash alone.
 
 A process executes one message. What it says goes over a pipe, so that a user's function may print. It is the
 leader of a process group, which its Java process is in, and is killed with that by the kernel when the runner
-has exited (trunq.worker.child tells how).
+has exited (trunq.worker.handler.child tells how).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Monitor:
         self, control: Control, engine: Engine | None, run: Run, holder: int, lost: threading.Event
     ) -> None:
         self._control, self._engine, self._run, self._holder, self._lost = control, engine, run, holder, lost
-        self._told: str | None = None
+        self._verdict: str | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name=f"trunq pipeline {run.pipeline}", daemon=True)
 
@@ -39,16 +39,16 @@ class Monitor:
     def check(self) -> None:
         """Raise RunCancelled, or RunOver when it is not ours any more."""
         run = self._run
-        if self._told == "cancelled":
+        if self._verdict == "cancelled":
             raise RunCancelled(f"run {run.number} of pipeline {run.pipeline} is cancelled")
-        if self._told is not None or self._lost.is_set():
+        if self._verdict is not None or self._lost.is_set():
             raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
 
     def _look(self) -> None:
         while not self._ended.wait(_EVERY):
-            if self._told is None and not self._lost.is_set():
+            if self._verdict is None and not self._lost.is_set():
                 self._tell()
-            if self._engine is not None and (self._told is not None or self._lost.is_set()):
+            if self._engine is not None and (self._verdict is not None or self._lost.is_set()):
                 with suppress(Exception):
                     self._engine.end(self._run)
 
@@ -59,4 +59,4 @@ class Monitor:
                 self._run.progress.update(self._engine.follow(self._run))
         # A database that is away for a moment stops nobody: the lease says when it is too long.
         with suppress(Exception):
-            self._told = self._control.hold(self._run, self._holder)
+            self._verdict = self._control.hold(self._run, self._holder)

@@ -57,7 +57,7 @@ class Executor:
         while True:
             opened = self.control.open(asked)
             if opened["action"] == "answer":
-                return _told(opened["run"])
+                return _answer(opened["run"])
             if opened["action"] == "wait":
                 raise Wait(float(opened["seconds"]))
             written = read_definition(asked.pipeline, opened["definition"])
@@ -162,7 +162,7 @@ class Executor:
             )
         if source is not None and not run.backfill and finished["outcome"] == "done":
             source.release(run.slice.get("after", {}))
-        return _told(finished)
+        return _answer(finished)
 
     def _require_not_behind(self, pipeline: Pipeline, run: Run, mark: Mark | None) -> None:
         """Refuse a sink that has lost runs. (Directories of Parquet are removed by whoever has read them.)"""
@@ -336,5 +336,5 @@ def _run(pipeline: Pipeline, opened: dict[str, Any], told: dict[str, Any]) -> Ru
     )
 
 
-def _told(run: dict[str, Any]) -> dict[str, Any]:
+def _answer(run: dict[str, Any]) -> dict[str, Any]:
     return {name: run[name] for name in _TELL}

@@ -6,27 +6,30 @@ A run takes no transaction of the worker's: over hours it would keep vacuum from
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from trunq import Client, Message
 from trunq.client.message import Reject
 from trunq.connection.address import address
-from trunq.errors import InvalidPipeline, PipelineNotFound, TrunqError
+from trunq.errors import PipelineNotFound, TrunqError
+from trunq.pipeline.awaited import Awaited
 from trunq.pipeline.control import Asked
-from trunq.pipeline.errors import RunCrashed, RunFailed, RunOver, Wait
+from trunq.pipeline.errors import RunCrashed, RunOver, Wait
+from trunq.pipeline.in_hand import InHand
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.run import Executor
 from trunq.pipeline.triggering import Triggers
 from trunq.process.thread import Thread
-from trunq.record import MessageState
+from trunq.process.together import together
 from trunq.wire.scalar import seconds
-from trunq.word import OPEN
 from trunq.worker import Worker
 
 log = logging.getLogger("trunq.pipeline")
@@ -35,8 +38,6 @@ QUEUE: Final = "pipelines"
 
 _CRASHES: Final = 3
 """So many processes a run may crash before its message is dead."""
-_TRIES: Final = 3
-"""After so many attempts, who waits for a run is told that it failed."""
 _LOOK_EVERY: Final = 1.0
 """Seconds between two looks at what becomes of the message that somebody waits for."""
 _FOR_RUNS: Final = 0.8
@@ -66,135 +67,127 @@ class Runner(Worker):
         awaited: int | None = None,
     ) -> None:
         super().__init__(QUEUE, dsn=dsn, concurrency=concurrency, prefetch=0, until_idle=until_empty)
-        self.failure: Exception | None = None
-        self._awaited = awaited
-        self._is_answered = False
-        self._has_ended = threading.Event()
-        self._opening = threading.Lock()
+        self._awaited = Awaited(awaited)
+        self._in_hand = InHand()
         self._executor: Executor | None = None
-        self._handling: dict[int, tuple[Message, threading.Event]] = {}
         self._is_stopped = False
-        self._gives_up = False
-        self._timers: list[threading.Timer] = []
-        self._triggers: Triggers | None = None
+        self._stopped = asyncio.Event()
         self.handler("*", transaction=False)(self._handle)
 
+    @property
+    def failure(self) -> Exception | None:
+        """Why what was awaited has failed."""
+        return self._awaited.failure
+
     async def run_async(self) -> None:
-        self._is_stopped = self._gives_up = False
-        self._has_ended.clear()
-        try:
-            if not self.until_idle:
-                thread = Thread("trunq-warm")
-                try:
-                    await thread.run(self._prepare)
-                finally:
-                    thread.close()
-            if self._awaited is not None:
-                threading.Thread(target=self._follow, name="trunq awaited", daemon=True).start()
-            if not self._is_stopped:
-                await super().run_async()
-        finally:
-            self._has_ended.set()
-            self._end()
+        if self._executor is not None:
+            raise RuntimeError("this runner is running already")
+        self._is_stopped, self._stopped, self._in_hand = False, asyncio.Event(), InHand()
+        dsn, thread = address(self.dsn), Thread("trunq-runner")
+        with Client(dsn, max_connections=2 * self.concurrency + 2) as client:
+            self._executor = executor = Executor(client, dsn, isolation=Isolation(dsn))
+            triggers = None
+            try:
+                if not self.until_idle and await thread.run(self._prepare):
+                    triggers = Triggers(dsn, executor.control)
+                    triggers.start()
+                if self._is_stopped:
+                    return
+                async with together() as group:
+                    ending = group.create_task(self._give_up_in_time(thread))
+                    following = group.create_task(self._follow(thread))
+                    await super().run_async()
+                    ending.cancel()
+                    following.cancel()
+            finally:
+                thread.close()
+                if triggers is not None:
+                    triggers.stop()
+                with suppress(Exception):
+                    executor.engine.close()
+                self._executor = None
 
     def stop(self) -> None:
         """As of any worker; no more runs are asked for, and those that outlast the grace are given up."""
         self._is_stopped = True
         super().stop()
-        grace = seconds("grace", self.grace)
-        if grace is not None and not self._timers:
-            at = max(grace * _FOR_RUNS / 2, grace * _FOR_RUNS - _TO_GIVE_BACK)
-            hard = (at + grace * _FOR_RUNS) / 2
-            self._timers = [threading.Timer(at, self._give_up), threading.Timer(hard, self._give_back)]
-            for timer in self._timers:
-                timer.daemon = True
-                timer.start()
+        if self._run is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
 
-    def _prepare(self) -> None:
-        """What comes before the first message."""
+    async def _give_up_in_time(self, thread: Thread) -> None:
+        """Once stopped, have runs that do not end in time go on elsewhere."""
+        await self._stopped.wait()
+        if (grace := seconds("grace", self.grace)) is not None:
+            at = max(grace * _FOR_RUNS / 2, grace * _FOR_RUNS - _TO_GIVE_BACK)
+            await asyncio.sleep(at)
+            self._in_hand.give_up()
+            await asyncio.sleep((grace * _FOR_RUNS - at) / 2)
+            await thread.run(partial(self._in_hand.give_back, self._work))
+
+    async def _follow(self, thread: Thread) -> None:
+        """Another runner may do what is awaited here."""
+        while self._awaited.id is not None:
+            await asyncio.sleep(_LOOK_EVERY)
+            # A database that is away for a moment is the worker's to tell.
+            with suppress(Exception):
+                await thread.run(self._look)
+
+    def _look(self) -> None:
+        self._awaited.look(self._work.client.show_message(QUEUE, self._awaited.id or 0))
+        self._end_if_done()
+
+    @property
+    def _work(self) -> Executor:
+        assert self._executor is not None
+        return self._executor
+
+    def _prepare(self) -> bool:
+        """What comes before the first message; whether triggers are to be followed."""
         try:
-            executor = self._get()
-            definitions = [row.definition for row in executor.client.list_pipelines()]
+            definitions = [row.definition for row in self._work.client.list_pipelines()]
         except TrunqError as error:
             # The worker says it, in its way.
             log.debug("no pipelines: %s", error)
-            return
-        if self._is_stopped:
-            return
-        if any(map(_needs_our_session, definitions)):
+            return False
+        if any(map(_needs_our_session, definitions)) and not self._is_stopped:
             log.info("starting Spark")
-            executor.engine.warm()
-        self._triggers = Triggers(executor.dsn, executor.control)
-        self._triggers.start()
-
-    def _end(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self._timers = []
-        if self._triggers is not None:
-            self._triggers.stop()
-            self._triggers = None
-        with self._opening:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            with suppress(Exception):
-                executor.engine.close()
-            executor.client.close()
+            self._work.engine.warm()
+        return not self._is_stopped
 
     def _handle(self, message: Message, lost: threading.Event) -> Any:
         """One message."""
+        awaited = self._awaited
         try:
-            answer = self._execute(message, lost)
+            with self._in_hand.taking(message, lost):
+                answer = self._execute(message, lost)
+            if message.id == awaited.id and answer is not None:
+                awaited.is_answered = True
+            return answer
         except Exception as error:
-            is_another = self._awaited not in (None, message.id)
-            if isinstance(error, TrunqError) or is_another:
+            if isinstance(error, TrunqError) or awaited.id not in (None, message.id):
                 # What others' functions do is for who looks after them.
                 error.says_all = True  # type: ignore[attr-defined]
-            is_final = isinstance(error, InvalidPipeline) or message.attempt >= _TRIES
-            if message.id == self._awaited and is_final:
-                self.failure = error
-                self.stop()
+            if message.id == awaited.id:
+                awaited.raised(message, error)
             raise
         finally:
             self._end_if_done()
-        if message.id == self._awaited and answer is not None:
-            self._is_answered = True
-            self._end_if_done()
-        return answer
-
-    def _follow(self) -> None:
-        """Another runner may do what is awaited here."""
-        while not self._has_ended.wait(_LOOK_EVERY):
-            # A database that is away for a moment is the worker's to tell.
-            with suppress(Exception):
-                self._look(self._get().client.show_message(QUEUE, self._awaited or 0))
-
-    def _look(self, rows: list[MessageState]) -> None:
-        row = next(row for row in rows if row.subscription == "default")
-        if row.state not in OPEN:
-            self._is_answered = True
-            self._end_if_done()
-        elif row.state == "retrying" and sum(bool(each["error"]) for each in row.attempts) >= _TRIES:
-            self.failure = self.failure or RunFailed(str(row.error))
-            self.stop()
 
     def _end_if_done(self) -> None:
-        """Whoever waited has the answer, and those that run after it are over too."""
-        if self._is_answered and not self._handling and not self._count_ready():
+        """Whoever waited hears why it failed, or has the answer, and those that run after it are over too."""
+        awaited = self._awaited
+        if awaited.failure or (awaited.is_answered and not self._in_hand.runs and not self._count_ready()):
             self.stop()
 
     def _count_ready(self) -> int:
         with suppress(Exception):
-            return sum(row.ready for row in self._get().client.status(QUEUE) if row.subscription == "default")
+            return sum(row.ready for row in self._work.client.status(QUEUE) if row.subscription == "default")
         return 1
 
     def _execute(self, message: Message, lost: threading.Event) -> Any:
         if message.kind is None:
             return Reject("a message of the queue pipelines has the name of a pipeline as its kind")
-        executor = self._get()
-        self._handling[message.id] = (message, lost)
-        if self._gives_up:
-            lost.set()
+        executor = self._work
         try:
             return executor.execute(asked(message), lost)
         except PipelineNotFound as error:
@@ -208,40 +201,10 @@ class Runner(Worker):
             executor.client.release(message, after=timedelta(seconds=wait.seconds))
             return None
         except RunOver:
-            if self._gives_up or not lost.is_set():
-                executor.client.release(message, after=timedelta(seconds=0 if self._gives_up else 1))
+            if self._in_hand.is_given_up or not lost.is_set():
+                after = timedelta(seconds=0 if self._in_hand.is_given_up else 1)
+                executor.client.release(message, after=after)
             return None
-        finally:
-            self._handling.pop(message.id, None)
-
-    def _give_up(self) -> None:
-        """Runs that still go on stop where they are, as soon as they hear of it."""
-        self._gives_up = True
-        if self._handling:
-            log.warning("giving up what runs, to go on elsewhere: %s", _runs(len(self._handling)))
-        for _, lost in list(self._handling.values()):
-            lost.set()
-
-    def _give_back(self) -> None:
-        """Those that do not hear of it, since a function of the user's takes long, are given back all the
-        same.
-        """
-        executor = self._executor
-        for message, _ in list(self._handling.values()):
-            if executor is None:
-                return
-            with suppress(Exception):
-                if (run := executor.running.get(message.id)) is not None:
-                    executor.control.let_go(run, message.id)
-                executor.client.release(message, after=timedelta(0))
-
-    def _get(self) -> Executor:
-        with self._opening:
-            if self._executor is None:
-                dsn = address(self.dsn)
-                client = Client(dsn, max_connections=2 * self.concurrency + 2)
-                self._executor = Executor(client, dsn, isolation=Isolation(dsn))
-            return self._executor
 
 
 def asked(message: Message) -> Asked:
@@ -269,10 +232,6 @@ def _needs_our_session(definition: Any) -> bool:
         and any(definition.get(part) for part in ("sql", "transform", "checks"))
         and not definition.get("isolate")
     )
-
-
-def _runs(count: int) -> str:
-    return "a run" if count == 1 else f"{count} runs"
 
 
 worker = Runner()

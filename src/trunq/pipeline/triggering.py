@@ -132,7 +132,9 @@ class Triggers:
             except Exception as error:
                 if connection.broken:
                     raise
-                self._say(row.pipeline, f"pipeline {row.pipeline}, which is continuous: {loop.told(error)}")
+                self._say(
+                    row.pipeline, f"pipeline {row.pipeline}, which is continuous: {loop.explain(error)}"
+                )
                 pause = min(pause, loop.put_off(error=True))
         return pause
 
@@ -197,7 +199,7 @@ class _Loop:
         self._ask(row)
         return self._again_in(_OFTEN)
 
-    def told(self, error: Exception) -> str:
+    def explain(self, error: Exception) -> str:
         """An error in a line, without passwords."""
         text = first_line(error)
         return text if self._pipeline is None else redact(self._pipeline, text)

@@ -79,7 +79,7 @@ class LakeMismatch(LakeError):
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translating() -> Iterator[None]:
     """Raises an error that comes out of Spark as the error of trunq that it began as.
 
     What Spark itself ran into is a `SparkError`, if it is known what to do about it; other errors stay as

@@ -13,26 +13,11 @@ A handler's answer is a value. What it returns is the result (JSON), `Retry(afte
 policy, the error kept. A handler with a parameter `connection` gets a transaction: its writes and the ack
 commit together, or neither.
 
-    fetch      leases in batches, sleeps when there is nothing (bell: how it is woken)
-    backlog    leased, not started
-    incoming   payloads of old versions, and those that have a type
-    batched    functions that handle several messages at once
-    batch      messages gathered for those
-    limit      how many of a handler run at a time, and what waits for that
-    policy     how often and how soon a handler's messages are tried again
-    work       one message or a batch, as a handler is called for it
-    slot       runs handlers, one after the other
-    running    what runs in a slot, and what its handler may ask (report: what it says of its progress)
-    caller     calls handlers that are not plain coroutines (beside: in a thread; transaction; deadline)
-    process    runs them in processes that can be killed (child: what goes on there)
-    settle     what becomes of a message by what its handler returned or raised
-    outcome    what the log says of those that did not succeed
-    pulse      what it says of the work as a whole
-    answer     sends answers in groups
-    heartbeat  extends the leases of what still runs
-    run        the order of life of all these
-    parts      what goes on beside each other in it (grace: how long it may take to end)
-    presence   what the database knows of the worker (remaining: what is left for it to do)
+    handler    which function handles what, and in which process
+    answer     leases, and the answers under them on their way to the database
+    slot       a message handled: its turn, its transaction, its time, what becomes of it
+    run        the order of life: leasing, being woken, keeping leases, the end
+    executor   workers as tasks of Spark
     now        a message handled without all these, for tests
 """
 
@@ -55,16 +40,15 @@ from trunq.wire.habit import WorkerHabits, mark
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, Label, label, seconds
 from trunq.word import Backoff, Missed, Overlap
-from trunq.worker import child
-from trunq.worker.batched import Batching
-from trunq.worker.incoming import Incoming, OnInvalid
-from trunq.worker.lease import Statistics
+from trunq.worker.answer.lease import Statistics
+from trunq.worker.handler import DEFAULT_KIND, Function, Handler, Registry, Settings, child
+from trunq.worker.handler.batched import Batching
+from trunq.worker.handler.incoming import Incoming, OnInvalid
+from trunq.worker.handler.policy import policy, require_names, require_whole
+from trunq.worker.handler.process import Processes
 from trunq.worker.now import Now
-from trunq.worker.options import Options, UnknownKinds
-from trunq.worker.policy import policy, require_names, require_whole
-from trunq.worker.process import Processes
-from trunq.worker.registry import DEFAULT_KIND, Function, Handler, Registry
 from trunq.worker.run import Run
+from trunq.worker.run.options import Options, UnknownKinds
 
 __all__ = ["Statistics", "UnknownKinds", "Worker"]
 
@@ -209,14 +193,16 @@ class Worker(Now, WorkerHabits):
         Raises TypeError for a function that cannot be called so, ValueError for a kind that has a handler or
         a policy that cannot be.
         """
-        settings = (_seconds(time_out, "time_out"), _places(concurrency))
-        own = policy(max_attempts, backoff, backoff_base, backoff_cap, jitter)
-        most = concurrency or self.process_pool
+        settings: Settings = {
+            "time_out": _seconds(time_out, "time_out"),
+            "concurrency": _places(concurrency) or (self.process_pool if process else None),
+            "policy": policy(max_attempts, backoff, backoff_base, backoff_cap, jitter),
+        }
 
         def inspect(function: Callable[..., Any]) -> Handler:
             if process:
-                return self._registry.inspect_apart(function, transaction, settings[0], most, own)
-            return self._registry.inspect(self._prepared(function), transaction, *settings, own)
+                return self._registry.inspect_apart(function, transaction, **settings)
+            return self._registry.inspect(self._prepared(function), transaction, **settings)
 
         return self._register(kinds, inspect)
 
@@ -267,12 +253,15 @@ class Worker(Now, WorkerHabits):
         The rest is as for `handler`.
         """
         require_whole("size", size, 1, "1 or more")
-        gathered = Batching(size, _wait(wait))
-        settings = (_seconds(time_out, "time_out"), _places(concurrency))
-        own = policy(max_attempts, backoff, backoff_base, backoff_cap, jitter)
+        settings: Settings = {
+            "time_out": _seconds(time_out, "time_out"),
+            "concurrency": _places(concurrency),
+            "policy": policy(max_attempts, backoff, backoff_base, backoff_cap, jitter),
+            "batching": Batching(size, _wait(wait)),
+        }
 
         def inspect(function: Callable[..., Any]) -> Handler:
-            return self._registry.inspect(self._prepared(function), transaction, *settings, own, gathered)
+            return self._registry.inspect(self._prepared(function), transaction, **settings)
 
         return self._register(kinds, inspect)
 

@@ -23,8 +23,8 @@ from trunq.connection.given import require_connection
 from trunq.errors import InvalidArgument
 from trunq.wire.json import headers_bytes, json_bytes
 from trunq.wire.scalar import Label, content, label
-from trunq.worker.registry import Handler, Registry
-from trunq.worker.result import encode
+from trunq.worker.handler import Handler, Registry
+from trunq.worker.handler.result import encode
 
 _LEASE_TIME: Final = timedelta(seconds=60)
 
@@ -91,44 +91,26 @@ class Here:
         """The same."""
 
 
-def handle_sync(registry: Registry, message: Message, connection: Any) -> Any:
-    """The answer of the handler; an async one runs in an event loop of its own."""
-    handler = _find(registry, message, connection)
-    if handler.batching is not None:
-        return _only(handle_batch_sync(registry, [message], connection))
-    if not handler.is_async:
-        return _run_sync(handler, message, connection)
-    return _in_loop(_run(handler, message, connection))
-
-
-async def handle(registry: Registry, message: Message, connection: Any) -> Any:
-    """The answer of the handler; a sync one runs in a thread."""
-    handler = _find(registry, message, connection)
-    if handler.batching is not None:
-        return _only(await handle_batch(registry, [message], connection))
-    if handler.is_async:
-        return await _run(handler, message, connection)
-    return await asyncio.to_thread(_run_sync, handler, message, connection)
-
-
-def handle_batch_sync(registry: Registry, messages: list[Message], connection: Any) -> list[Any]:
-    """The outcome of each message of a batch."""
-    handler = _find_batch(registry, messages, connection)
-    if handler is None:
+def handle_sync(registry: Registry, given: Message | list[Message], connection: Any) -> Any:
+    """The answer of the handler, or the outcome of each message of a batch; an async handler runs in an event
+    loop of its own.
+    """
+    if not given:
         return []
+    handler, taken = _find(registry, given, connection)
     if handler.is_async:
-        return _each(messages, _in_loop(_run(handler, messages, connection)))
-    return _each(messages, _run_sync(handler, messages, connection))
+        return _outcome(given, taken, _in_loop(_run(handler, taken, connection)))
+    return _outcome(given, taken, _run_sync(handler, taken, connection))
 
 
-async def handle_batch(registry: Registry, messages: list[Message], connection: Any) -> list[Any]:
-    """The same in an event loop."""
-    handler = _find_batch(registry, messages, connection)
-    if handler is None:
+async def handle(registry: Registry, given: Message | list[Message], connection: Any) -> Any:
+    """The same in an event loop; a sync handler runs in a thread."""
+    if not given:
         return []
+    handler, taken = _find(registry, given, connection)
     if handler.is_async:
-        return _each(messages, await _run(handler, messages, connection))
-    return _each(messages, await asyncio.to_thread(_run_sync, handler, messages, connection))
+        return _outcome(given, taken, await _run(handler, taken, connection))
+    return _outcome(given, taken, await asyncio.to_thread(_run_sync, handler, taken, connection))
 
 
 def _in_loop(work: Coroutine[Any, Any, Any]) -> Any:
@@ -138,31 +120,39 @@ def _in_loop(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
-def _find_batch(registry: Registry, messages: list[Message], connection: Any) -> Handler | None:
-    found = [_find(registry, message, connection) for message in messages]
-    for handler, message in zip(found, messages, strict=True):
+def _find(
+    registry: Registry, given: Message | list[Message], connection: Any
+) -> tuple[Handler, Message | list[Message]]:
+    """The handler of a message, or of all messages of a batch, and what it takes."""
+    if isinstance(given, Message):
+        handler = _handler(registry, given, connection)
+        return handler, given if handler.batching is None else [given]
+    found = [_handler(registry, message, connection) for message in given]
+    for handler, message in zip(found, given, strict=True):
         if handler.batching is None or handler is not found[0]:
             raise InvalidArgument(
                 f"kind {message.kind!r} has no batch handler, or another one",
                 "handle_now handles one message",
             )
-    return found[0] if found else None
+    return found[0], given
 
 
-def _each(messages: list[Message], answer: Any) -> list[Any]:
-    """What the handler raised as its answer is that of each."""
-    return [answer] * len(messages) if isinstance(answer, Retry | Reject) else answer
-
-
-def _only(outcomes: list[Any]) -> Any:
-    """The outcome of the one message, raised if it is an error."""
+def _outcome(given: Message | list[Message], taken: Message | list[Message], answer: Any) -> Any:
+    """What is returned of an answer: the outcome of each message of a batch (what the handler raised as its
+    answer is that of each); of the one message, raised if it is an error.
+    """
+    if isinstance(taken, Message):
+        return answer
+    outcomes = [answer] * len(taken) if isinstance(answer, Retry | Reject) else answer
+    if isinstance(given, list):
+        return outcomes
     (outcome,) = outcomes
     if isinstance(outcome, BaseException) and not isinstance(outcome, Retry | Reject):
         raise outcome
     return outcome
 
 
-def _find(registry: Registry, message: Message, connection: Any) -> Handler:
+def _handler(registry: Registry, message: Message, connection: Any) -> Handler:
     handler = registry.find(message.kind)
     if handler is None:
         known = ", ".join(registry.kinds) or "none"
@@ -298,7 +288,7 @@ class Now:
         Returns the outcome of each.
         """
         messages = [self._message(published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)]
-        return handle_batch_sync(self._registry, messages, connection)
+        return list(handle_sync(self._registry, messages, connection))
 
     async def handle_batch_now_async(
         self,
@@ -310,7 +300,7 @@ class Now:
     ) -> list[Any]:
         """`handle_batch_now` in the event loop you have."""
         messages = [self._message(published(each, kind, headers, id)) for id, each in enumerate(payloads, 1)]
-        return await handle_batch(self._registry, messages, connection)
+        return list(await handle(self._registry, messages, connection))
 
     def _message(self, published: Published) -> Message:
         return published.message(self.queues[0] if self.queues else "", self.subscription)

@@ -23,7 +23,7 @@ from trunq.connection._async.pool import AsyncPool, open_pool
 from trunq.connection.address import address, complete
 from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
 from trunq.connection.home import AsyncHome
-from trunq.connection.session import PROBE, is_pooled
+from trunq.connection.probe import PROBE, is_pooled
 from trunq.connection.silence import lent
 from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 

@@ -25,7 +25,7 @@ from trunq.connection._sync.pool import Pool, open_pool
 from trunq.connection.address import address, complete
 from trunq.connection.fork import disown, is_inherited, leave_to_parent, living, require_own
 from trunq.connection.home import Home
-from trunq.connection.session import PROBE, is_pooled
+from trunq.connection.probe import PROBE, is_pooled
 from trunq.connection.silence import lent
 from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
 

@@ -10,7 +10,7 @@ from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from trunq.connection.session import looks_pooled
+from trunq.connection.probe import looks_pooled
 from trunq.errors import InvalidArgument
 from trunq.wire.array import adapt_arrays
 from trunq.wire.call import Call

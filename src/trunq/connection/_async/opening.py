@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import AsyncConnection, IsolationLevel, sql
 
 from trunq.connection._async.watched import AsyncWatched
-from trunq.connection.session import PROBE, adapt
+from trunq.connection.probe import PROBE, adapt
 from trunq.connection.silence import lend
 
 

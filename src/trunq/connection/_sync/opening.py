@@ -10,7 +10,7 @@ from typing import Any
 from psycopg import Connection, IsolationLevel, sql
 
 from trunq.connection._sync.watched import Watched
-from trunq.connection.session import PROBE, adapt
+from trunq.connection.probe import PROBE, adapt
 from trunq.connection.silence import lend
 
 

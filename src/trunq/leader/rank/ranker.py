@@ -20,6 +20,7 @@ from trunq.connection.outage import Outage, Said
 from trunq.leader.rank.order import BadOrder, Order, order
 from trunq.leader.rank.registry import Ranked, Ranks
 from trunq.process.thread import Thread
+from trunq.process.together import together
 from trunq.record import Fleet, Lane
 from trunq.wire.array import integer_array, text_array
 from trunq.wire.call import Call
@@ -31,7 +32,6 @@ _EVERY: Final = 0.5
 _LATER: Final = 0.3
 """The server ends a statement at the time limit: we wait so much longer, to hear of it."""
 _LANES: Final = 10_000
-_STUBBORN: Final = 2.0
 
 _ASSIGNED: Final = ("subscription_id", "queue", "subscription", "function")
 
@@ -45,6 +45,8 @@ class _Post:
         self.overdue: asyncio.Future[Order] | None = None
         """A call that did not return in time."""
         self.due = 0.0
+        self.is_busy = False
+        """Whether it is being ranked."""
         self._link = Link(conninfo, "trunq rank", lends=True)
         self._thread = Thread(f"trunq-rank-{queue}")
 
@@ -94,22 +96,22 @@ class Ranker:
         self._conninfo = complete(dsn, title)
         self._link = AsyncLink(dsn, title, outage=outage)
         self._posts: dict[int, _Post] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._said = Said()
 
     async def run(self) -> None:
         """Rank until cancelled; a database that is away is waited for."""
         try:
-            while True:
-                try:
-                    await self._round()
-                except psycopg.Error as error:
-                    self._say("", f"no lanes are ranked: {first_line(error)}")
-                await asyncio.sleep(_EVERY)
+            async with together() as group:
+                while True:
+                    try:
+                        await self._round(group)
+                    except psycopg.Error as error:
+                        self._say("", f"no lanes are ranked: {first_line(error)}")
+                    await asyncio.sleep(_EVERY)
         finally:
             await self._close()
 
-    async def _round(self) -> None:
+    async def _round(self, group: asyncio.TaskGroup) -> None:
         """Begin to rank whatever is ours to rank and due."""
         stuck = [number for number, post in self._posts.items() if post.is_stuck]
         arguments = {
@@ -125,20 +127,15 @@ class Ranker:
             if post is None:
                 post = self._posts[number] = _Post(number, queue, subscription, self._conninfo)
             # Each by itself: one that takes long holds up no other.
-            if number not in self._tasks and monotonic() >= post.due:
-                self._tasks[number] = asyncio.create_task(self._rank(post, self._ranks.functions[function]))
-                self._tasks[number].add_done_callback(partial(self._ended, number))
+            if not post.is_busy and monotonic() >= post.due:
+                post.is_busy = True
+                group.create_task(self._rank(post, self._ranks.functions[function]))
 
     def _forget(self, ours: set[int]) -> None:
-        for number in set(self._posts) - ours - set(self._tasks):
-            if not self._posts[number].is_stuck:
+        for number in self._posts.keys() - ours:
+            if not self._posts[number].is_busy and not self._posts[number].is_stuck:
                 self._posts.pop(number).close()
                 self._said.forget(number)
-
-    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(number)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s", first_line(error), exc_info=error)
 
     async def _rank(self, post: _Post, ranked: Ranked) -> None:
         """Call a function once, and have the database go by what it says."""
@@ -160,6 +157,10 @@ class Ranker:
         except psycopg.Error as error:
             why = first_line(error)
             self._say(post.subscription_id, f"the lanes of queue {post.names['queue']} are not ranked: {why}")
+        except Exception:
+            log.exception("the lanes of queue %s are not ranked", post.names["queue"])
+        finally:
+            post.is_busy = False
 
     async def _tell(self, post: _Post, ranked: Ranked, said: Order) -> None:
         arguments = {
@@ -190,12 +191,6 @@ class Ranker:
 
     async def _close(self) -> None:
         """Leave what we rank to others."""
-        self._link.hurry()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_STUBBORN)
         for post in self._posts.values():
             post.close()
         try:

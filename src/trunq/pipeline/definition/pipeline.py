@@ -238,7 +238,7 @@ class Pipeline(Part):
         try:
             super().__init__(**({} if name is None else {"name": name}), **parts)
         except ValidationError as error:
-            raise _told(name or str(parts.get("name", "")), error) from None
+            raise _invalid(name or str(parts.get("name", "")), error) from None
 
     @field_validator("function", "transform", mode="before")
     @classmethod
@@ -422,7 +422,7 @@ def _expand(pipeline: str, value: Any, variables: Mapping[str, str]) -> Any:
     return VARIABLE.sub(known, value)
 
 
-def _told(name: str, error: ValidationError) -> InvalidPipeline:
+def _invalid(name: str, error: ValidationError) -> InvalidPipeline:
     """The first mistake in a sentence."""
     # A key that is not known is most likely the one that is missing.
     first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")

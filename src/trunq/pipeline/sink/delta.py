@@ -31,7 +31,7 @@ from trunq.pipeline.definition.pipeline import DeltaSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import Outrun
 from trunq.pipeline.sink import Mark, checked
-from trunq.pipeline.sink.directory import StageDirectory, read, told
+from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, read
 from trunq.pipeline.sink.lake import move_in, removed, sync_log, write_listed
 from trunq.pipeline.sink.merge import one_a_key
 
@@ -73,7 +73,7 @@ class DeltaSink:
             check_partitioning(lake, self._model.partition_by)
         except InvalidArgument as error:
             self._refuse(error.message, error.hint)
-        with told(self._pipeline.name, self._model.path):
+        with explaining_disk(self._pipeline.name, self._model.path):
             again(lambda: self._make(lake))
             self._stage.begin(run)
 
@@ -92,7 +92,7 @@ class DeltaSink:
                     )
                 yield batch.select([name for name in batch.schema.names if name in there])
 
-        with told(self._pipeline.name, self._model.path):
+        with explaining_disk(self._pipeline.name, self._model.path):
             if self._model.mode == "upsert":
                 return self._stage.write(run, part, fitting())
             partition_by = list(table.metadata().partition_columns)
@@ -100,7 +100,7 @@ class DeltaSink:
             return write_listed(self._stage.directory(run) / part, stem, fitting(), partition_by)
 
     def commit(self, run: Run, parts: list[str], rows: int) -> bool:
-        with told(self._pipeline.name, self._model.path):
+        with explaining_disk(self._pipeline.name, self._model.path):
             table = open_table(self._model.path)
             if table is not None and _mark(table, run).number >= run.number:
                 self._stage.discard(run)

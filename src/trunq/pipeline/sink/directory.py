@@ -75,7 +75,7 @@ class StageDirectory:
         shutil.rmtree(self.directory(run), ignore_errors=True)
 
 
-def told(pipeline: str, path: str) -> AbstractContextManager[None]:
+def explaining_disk(pipeline: str, path: str) -> AbstractContextManager[None]:
     """Says of a disk that is full, or closed to us, that it is.
 
     Raises SinkUnwritable.
@@ -87,7 +87,7 @@ def told(pipeline: str, path: str) -> AbstractContextManager[None]:
             "nothing of this run is in the sink; free space, or allow writing, and the run is tried again",
         )
 
-    return delta.told(path, unwritable, delta.CLOSED)
+    return delta.explaining_disk(path, unwritable, delta.CLOSED)
 
 
 def write_part(

@@ -15,7 +15,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import ParquetSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.sink import Mark
-from trunq.pipeline.sink.directory import StageDirectory, prefix, sync, told
+from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, prefix, sync
 
 
 class ParquetSink:
@@ -37,15 +37,15 @@ class ParquetSink:
         return Mark(int(found[-1].name.removeprefix(begin)), int((found[-1] / "_attempt").read_text()))
 
     def begin(self, run: Run, schema: pa.Schema) -> None:  # noqa: ARG002  # Parquet files say themselves
-        with told(self._name, str(self._stage.root)):
+        with explaining_disk(self._name, str(self._stage.root)):
             self._stage.begin(run)
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
-        with told(self._name, str(self._stage.root)):
+        with explaining_disk(self._name, str(self._stage.root)):
             return self._stage.write(run, part, batches)
 
     def commit(self, run: Run, parts: list[str], rows: int) -> bool:
-        with told(self._name, str(self._stage.root)):
+        with explaining_disk(self._name, str(self._stage.root)):
             return self._commit(run, parts, rows)
 
     def discard(self, run: Run) -> None:

@@ -70,7 +70,7 @@ class PostgresSink:
         if first is None:
             return 0
         schema, rows = tagged(chain([first], found), first.schema, PART, part)
-        with self._told(), adbc.connect(self._dsn) as connection, connection.cursor() as cursor:
+        with self._translating(), adbc.connect(self._dsn) as connection, connection.cursor() as cursor:
             count = copy_adbc(cursor, mark.SCHEMA, _name(run), schema, rows)
             connection.commit()
         return count
@@ -107,7 +107,7 @@ class PostgresSink:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        with self._told(), open_lent(self._dsn) as connection:
+        with self._translating(), open_lent(self._dsn) as connection:
             yield connection
 
     def _lock_mark(self, connection: Connection, run: Run) -> int:
@@ -117,7 +117,7 @@ class PostgresSink:
     def _set_mark(self, connection: Connection, run: Run, attempt: int) -> None:
         connection.execute(mark.note(run.mark, run.pipeline, run.number, attempt))
 
-    def _told(self) -> AbstractContextManager[None]:
+    def _translating(self) -> AbstractContextManager[None]:
         sink = self._pipeline.sink
         target = getattr(sink, "table", None) or f"queue {getattr(sink, 'queue', '')}"
         return named_by_postgres(self._pipeline.name, str(target))

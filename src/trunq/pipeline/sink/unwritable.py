@@ -24,12 +24,12 @@ def named_by_postgres(pipeline: str, target: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (told := _told(pipeline, target, error)) is None:
+        if (told := _unwritable(pipeline, target, error)) is None:
             raise
         raise told from error
 
 
-def _told(pipeline: str, target: str, error: Any) -> SinkUnwritable | None:
+def _unwritable(pipeline: str, target: str, error: Any) -> SinkUnwritable | None:
     """Of an error of psycopg, or of ADBC."""
     state = getattr(error, "sqlstate", None) or ""
     why = first_line(error)

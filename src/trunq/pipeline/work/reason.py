@@ -28,7 +28,7 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def told(pipeline: str) -> Iterator[None]:
+def translating(pipeline: str) -> Iterator[None]:
     """Raises what comes out of Spark as what it began as: an error of trunq, else WorkFailed."""
     try:
         yield

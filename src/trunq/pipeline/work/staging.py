@@ -25,7 +25,7 @@ from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.frame import frame_of, lookups
 from trunq.pipeline.work.hop import map_batches
-from trunq.pipeline.work.reason import told
+from trunq.pipeline.work.reason import translating
 from trunq.pipeline.work.rule import marked
 from trunq.pipeline.work.schema import sink_schema
 from trunq.pipeline.work.share import Quarantined, Read, Reading, land, unsliced
@@ -77,7 +77,7 @@ class Staging:
             def seen(number: int, read: Read) -> None:
                 firsts.add({number: read})
 
-            with told(self.pipeline.name):
+            with translating(self.pipeline.name):
                 self.context.lookups = lookups(session, self.pipeline, self.run, control, self.dsn)
                 frame = transformed(session, self.pipeline, frame_of(session, reading, seen), self.context)
                 results = self._executed(frame)

@@ -34,10 +34,10 @@ from trunq.arrow.delta import (
     again,
     check_partitioning,
     create_table,
+    explaining_disk,
     open_table,
     remove_files,
     say,
-    told,
     types_of,
     write_entry,
 )
@@ -84,7 +84,7 @@ class DeltaSink:
 
     def check(self) -> None:
         """Refuses columns that do not fit the table, before a task writes anything."""
-        with _told(self.path):
+        with _explaining_disk(self.path):
             table = open_table(self.path)
             check_partitioning(self.columns, self.partition_by)
             if table is not None:
@@ -98,7 +98,7 @@ class DeltaSink:
         """Writes the files of one task."""
         # A random name: attempt numbers start again in each driver and would reuse the file of a killed task.
         stem = f"part-{series.batch:08d}-{partition:05d}-{uuid.uuid4()}"
-        with _told(self.path):
+        with _explaining_disk(self.path):
             files = write_files(Path(self.path), stem, self.columns, batches, self.partition_by)
         return WrittenFiles(series, files)
 
@@ -121,7 +121,7 @@ class DeltaSink:
             write_entry(table, added(files), marks, "overwrite" if self.overwrite else "append")
             return True
 
-        with _told(self.path):
+        with _explaining_disk(self.path):
             if is_taken := again(once):
                 return is_taken
         remove_files(self.path, files)
@@ -165,7 +165,7 @@ def compact(path: str) -> int:
     are older than the table's log retention. The files that were replaced stay for readers of an earlier
     version; `vacuum` removes them.
     """
-    with _told(path):
+    with _explaining_disk(path):
         table = DeltaTable(path)
         replaced = int(table.optimize.compact()["numFilesRemoved"])
         table.create_checkpoint()
@@ -179,7 +179,7 @@ def vacuum(path: str, older_than_hours: int = 24) -> list[str]:
     Killed tasks leave such files, and so does compaction. The files of a running batch belong to no commit
     yet: keep `older_than_hours` well above the duration of a batch.
     """
-    with _told(path):
+    with _explaining_disk(path):
         return list(
             DeltaTable(path).vacuum(
                 older_than_hours, dry_run=False, enforce_retention_duration=False, full=True
@@ -237,7 +237,7 @@ def local_path(path: str) -> Path:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def _explaining_disk(path: str) -> Iterator[None]:
     """Turns errors of the disk and of Delta into `LakeUnwritable` and `LakeError`."""
 
     def unwritable(reason: str) -> LakeUnwritable:
@@ -247,7 +247,7 @@ def _told(path: str) -> Iterator[None]:
         )
 
     try:
-        with told(path, unwritable):
+        with explaining_disk(path, unwritable):
             yield
     except DeltaError as error:
         raise LakeError(f"the Delta table {path} refused: {error}") from error

@@ -13,7 +13,7 @@ from trunq.arrow.statement import create, empty
 from trunq.arrow.value import for_stage, postgres_type
 from trunq.connection.address import address
 from trunq.spark.connection import LATER, Connection, Database
-from trunq.spark.errors import told
+from trunq.spark.errors import translating
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ def write_table(frame: DataFrame, table: str, dsn: str | None = None) -> int:
     target = identifier(table)
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     kinds = [(field.name, postgres_type(field) or "text") for field in schema]
-    with told():
+    with translating():
         rows = frame.toArrow()
     known = address(dsn)
     database = Database(lambda: known, LATER)

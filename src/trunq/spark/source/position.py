@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trunq.connection.address import address
 from trunq.spark.connection import LATER, Database
-from trunq.spark.errors import told
+from trunq.spark.errors import translating
 from trunq.spark.source.log import QueueLog
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = 
     `DataLoss`, in the place of Spark's.
     """
     try:
-        with told():
+        with translating():
             ended = query.awaitTermination(timeout) if timeout is not None else query.awaitTermination()
     except BaseException:
         # Why the query failed is more worth telling than why its position stays.
@@ -40,7 +40,7 @@ def finish(query: StreamingQuery, dsn: str | None = None, timeout: int | None = 
 def settle(query: StreamingQuery, dsn: str | None = None) -> dict[str, int]:
     """Moves a query's subscriptions to the end of its last finished batch; returns their positions."""
     known = address(dsn)
-    with told():
+    with translating():
         progress = query.lastProgress
     positions: dict[str, int] = {}
     for source in progress["sources"] if progress else ():

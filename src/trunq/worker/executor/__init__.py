@@ -169,7 +169,7 @@ class Spread:
     def _fail(self, host: str, failure: Failure) -> None:
         """A worker cannot work, nor could others: end all."""
         if self._error is None:
-            self._error = _told(host, failure)
+            self._error = _error_of(host, failure)
             self.stop()
 
     def _kill_late(self, seconds: float) -> None:
@@ -253,7 +253,7 @@ def _executors(context: SparkContext) -> int:
     return len(infos) - 1
 
 
-def _told(host: str, failure: Failure) -> TrunqError:
+def _error_of(host: str, failure: Failure) -> TrunqError:
     kind = vars(errors).get(failure.kind)
     if isinstance(kind, type) and issubclass(kind, TrunqError):
         return kind(failure.message, failure.hint)

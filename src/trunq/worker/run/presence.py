@@ -1,0 +1,97 @@
+"""What the database is told of a worker, and what it says of the subscriptions that the worker serves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection
+
+from trunq.connection._async.execute import execute, value
+from trunq.connection.backoff import first_line
+from trunq.errors import InvalidArgument, SubscriptionNotFound, WrongMode
+from trunq.wire.array import text_array
+from trunq.wire.call import Call
+from trunq.worker.answer.lease import Source
+from trunq.worker.run.options import Options
+
+log = logging.getLogger("trunq.worker")
+
+_POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
+
+
+class Presence:
+    """A worker as the database knows it: its slots, and the leases of its name."""
+
+    def __init__(self, options: Options, sources: Sequence[Source]) -> None:
+        self._options = options
+        self._sources = sources
+        self._attends = True
+
+    async def attend(self, connection: AsyncConnection[Any]) -> None:
+        """Tell the database of our slots."""
+        if not self._attends:
+            return
+        options = self._options
+        arguments = {
+            "worker": options.identity,
+            "queues": text_array("queues", options.queues),
+            "subscription": options.subscription,
+            "slots": options.concurrency,
+        }
+        try:
+            await execute(connection, Call("_attend", arguments))
+        except psycopg.errors.InsufficientPrivilege as error:
+            # A role with fewer rights works all the same.
+            self._attends = False
+            log.warning("its slots are not among those of the fleet: %s", first_line(error))
+
+    async def leave(self, connection: AsyncConnection[Any]) -> None:
+        """Tell it that they are gone."""
+        with contextlib.suppress(psycopg.Error):
+            await execute(connection, Call("_leave_worker", {"worker": self._options.identity}))
+
+    async def reclaim(self, connection: AsyncConnection[Any]) -> None:
+        """Take back what a former worker of this name had leased, if it is the only one at any time."""
+        if not self._options.is_named:
+            return
+        name = self._options.identity
+        for source in self._sources:
+            if leases := await value(connection, Call("reclaim", {**source.names, "worker": name})):
+                log.info(
+                    "took back %s of %s from a former worker %s;"
+                    " if it still runs, each needs a name of its own",
+                    "a lease" if leases == 1 else f"{leases} leases",
+                    f"{source.queue}/{source.subscription}",
+                    name,
+                    extra={"queue": source.queue},
+                )
+
+    async def follow(self, connection: AsyncConnection[Any]) -> None:
+        """Look at the policy of each subscription, which may be changed while we run."""
+        for source in self._sources:
+            policies = await execute(connection, Call("list_subscriptions", {"queue": source.queue}, _POLICY))
+            found = [policy for name, *policy in policies if name == source.subscription]
+            if not found:
+                raise SubscriptionNotFound(
+                    f'queue "{source.queue}" has no subscription "{source.subscription}"',
+                    "trunq.list_subscriptions() shows what there is, trunq.subscribe() makes one",
+                )
+            ((mode, lease_time, time_out, rate, paused),) = found
+            if mode != "shared":
+                raise WrongMode(
+                    f'subscription "{source.subscription}" of queue "{source.queue}" is {mode}:'
+                    " no worker can lease from it",
+                    "give the worker a shared subscription, or read batches with next_batch",
+                )
+            source.is_limited = paused or rate is not None
+            source.time_out = None if time_out is None else time_out.total_seconds()
+            source.lease_time = self._options.lease_time or lease_time.total_seconds()
+            if (reserve := self._options.reserve) is not None and reserve >= source.lease_time:
+                raise InvalidArgument(
+                    f"a reserve of {reserve:g} s leaves nothing of a lease of {source.lease_time:g} s",
+                    "take a smaller reserve, or a longer lease_time",
+                )
