@@ -96,12 +96,14 @@ class Columns:
         }
         asked = Call("_batch_query", named, ("query", "queue_id", "from_tick_id"))
         rows = self._client._execute(connection, asked)
-        if not rows:
+        # By name: a newer database may have more columns.
+        query = f"select {', '.join(BATCHED)} from ({rows[0][0]}) q" if rows else None
+        if query is None:
             source = self._paged(named, connection)
-        elif (number := self._start(rows[0][0])) is not None:
+        elif (number := self._start(query)) is not None:
             source = self._by_adbc(number)
         else:
-            source = self._by_psycopg(rows[0][0], connection)
+            source = self._by_psycopg(query, connection)
         with closing(source):
             for found in source:
                 yield found
