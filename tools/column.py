@@ -4,6 +4,9 @@ A list names kind, key, payload, body and headers, in this order. The new column
 older column of its type: `g.key::text` gives `g.source::text`. So functions of the hot path name their
 columns, in text that editors and linters read. `python tools/column.py` completes the lists; `--check` names
 those that lack a column, or have another order.
+
+A composite type that functions return would be one place, too, but an upgrade would change it under the
+functions of queues that it has yet to reach.
 """
 
 from __future__ import annotations
