@@ -40,6 +40,7 @@ check: $(READY) ## style, types, layers, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/column.py --check
 	$(BIN)/python tools/client.py --check
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
@@ -49,6 +50,7 @@ check: $(READY) ## style, types, layers, generated files
 format: $(READY) ## put code into shape and generate what is generated
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/python tools/column.py
 	$(BIN)/python tools/client.py
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/reference.py

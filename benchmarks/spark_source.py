@@ -33,7 +33,7 @@ from _bench import (
 )
 from trunq import spark as trunq_spark
 from trunq.spark.connection import Database
-from trunq.spark.source.column import COLUMNS
+from trunq.spark.source.column import BY_NAME
 from trunq.spark.source.log import QueueLog
 from trunq.spark.source.option import Options as SourceOptions
 from trunq.spark.source.reader import START, plan
@@ -91,14 +91,14 @@ def _ours(session: SparkSession, dsn: str) -> DataFrame:
 
 def _jdbc(session: SparkSession, dsn: str) -> DataFrame:
     address = conninfo_to_dict(dsn)
-    chosen = ", ".join(f"{column.sql} as {column.name}" for column in COLUMNS)
+    chosen = ", ".join(f"{column.sql} as {column.name}" for column in BY_NAME.values())
     columns = f"{chosen}, txid, subscription_id"
     return session.read.jdbc(
         f"jdbc:postgresql://{address['host']}:{address['port']}/{address['dbname']}",
         f"(select {columns} from trunq_log.{QUEUE}) messages",
         predicates=_predicates(dsn),
         properties={"user": str(address["user"]), "driver": "org.postgresql.Driver", "fetchsize": "10000"},
-    ).select(*(column.name for column in COLUMNS))
+    ).select(*(column.name for column in BY_NAME.values()))
 
 
 def _predicates(dsn: str) -> list[str]:

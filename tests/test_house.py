@@ -300,7 +300,7 @@ def test_one_word_a_concept(functions: list[Function]) -> None:
     assert {word for name in spoken for word in name.split("_")} & SYNONYMS == set()
 
 
-@pytest.mark.parametrize("tool", ["client", "unasync", "reference", "signature"])
+@pytest.mark.parametrize("tool", ["column", "client", "unasync", "reference", "signature"])
 def test_generated_files_are_fresh(tool: str) -> None:
     command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -20,7 +20,7 @@ from trunq.record import BatchMessage
 from trunq.spark.connection import Connection, Database, away
 from trunq.spark.errors import DatabaseAway
 from trunq.spark.source import scan
-from trunq.spark.source.column import BY_NAME, COLUMNS, arrow_schema, choose
+from trunq.spark.source.column import BY_NAME, arrow_schema, choose
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import BatchReader, FilteringReader
 from waiting import wait_until
@@ -270,8 +270,8 @@ def test_a_schema_may_name_only_the_columns_there_are() -> None:
         choose(StructType().add("kinds", StringType()))
     with pytest.raises(InvalidArgument, match='"id" is bigint, not string'):
         choose(StructType().add("id", StringType()))
-    assert [column.name for column in COLUMNS] == list(ALL)
+    assert [column.name for column in BY_NAME.values()] == list(ALL)
 
 
 def test_the_columns_are_those_of_a_message_in_a_batch() -> None:
-    assert (*(column.name for column in COLUMNS), "txid") == BatchMessage._fields
+    assert (*(column.name for column in BY_NAME.values()), "txid") == BatchMessage._fields

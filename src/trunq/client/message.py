@@ -33,6 +33,8 @@ LEASED: Final = (
 )
 """The columns of `trunq.lease`, in the order in which `Message` takes them."""
 
+_KEPT_RAW: Final = {"max_attempts", "payload", "headers", "created_at", "expires_at", "options"}
+"""What is decoded when somebody asks for it."""
 
 _EXTEND: Final = "client.extend(message) extends what a client leased"
 _TELL: Final = "client.set_progress(message, ...) tells of what a client leased"
@@ -68,25 +70,12 @@ class Message(Generic[Payload]):
     """
 
     __slots__ = (
+        *(f"_{name}" if name in _KEPT_RAW else name for name in LEASED),
         "_checkpoint",
-        "_created_at",
-        "_expires_at",
-        "_headers",
         "_is_cancelled",
-        "_max_attempts",
-        "_options",
-        "_payload",
         "_runner",
-        "attempt",
-        "body",
-        "id",
-        "key",
-        "kind",
-        "lease_id",
-        "priority",
         "queue",
         "subscription",
-        "token",
     )
 
     lease_id: int
@@ -96,7 +85,9 @@ class Message(Generic[Payload]):
     _max_attempts: int | None
     kind: str | None
     key: str | None
+    _payload: Any
     body: bytes | None
+    _headers: Any
     priority: int
     _runner: Runner
     queue: str

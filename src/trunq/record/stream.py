@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Tick(NamedTuple):
@@ -73,6 +73,21 @@ class BatchMessage(NamedTuple):
     attempt: int
     created_at: datetime
     txid: int
+
+
+BATCHED: Final = {
+    "id": ("int8", "int64"),
+    "kind": ("text", "string"),
+    "key": ("text", "string"),
+    "payload": ("text", "string"),
+    "body": ("bytea", "binary"),
+    "headers": ("text", "string"),
+    "priority": ("int2", "int16"),
+    "attempt": ("int2", "int16"),
+    "created_at": ("timestamptz", "timestamp"),
+    "txid": ("int8", "int64"),
+}
+"""The columns of `read_batch` as they are copied: their types in Postgres and in Arrow."""
 
 
 class BatchState(NamedTuple):

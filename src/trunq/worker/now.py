@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import psycopg
 
-from trunq.client.message import Message, Reject, Retry
+from trunq.client.message import LEASED, Message, Reject, Retry
 from trunq.client.progress import Progress
 from trunq.connection.given import require_connection
 from trunq.errors import InvalidArgument
@@ -48,14 +48,21 @@ class Published:
             self._check_alone()
             return self.payload
         now = datetime.now(UTC)
-        document = _decoded(json_bytes("payload", self.payload))
-        headers = _decoded(headers_bytes("headers", self.headers))
-        counted = (self.attempt or 1, self.max_attempts or 0)
-        labels = (label("kind", self.kind), label("key", self.key))
-        body = content("body", self.body)
-        options = None if self.max_attempts is None else {"max_attempts": self.max_attempts}
-        row = (0, 0, self.id, *counted, *labels, document, body, headers, 0, now, now + _LEASE_TIME, options)
-        return Message(row, queue, subscription)
+        given = {
+            **dict.fromkeys(("lease_id", "token", "priority"), 0),
+            "id": self.id,
+            "attempt": self.attempt or 1,
+            "max_attempts": self.max_attempts or 0,
+            "kind": label("kind", self.kind),
+            "key": label("key", self.key),
+            "payload": _decoded(json_bytes("payload", self.payload)),
+            "body": content("body", self.body),
+            "headers": _decoded(headers_bytes("headers", self.headers)),
+            "created_at": now,
+            "expires_at": now + _LEASE_TIME,
+            "options": None if self.max_attempts is None else {"max_attempts": self.max_attempts},
+        }
+        return Message([given.get(name) for name in LEASED], queue, subscription)
 
     def _check_alone(self) -> None:
         others = ("kind", "key", "headers", "body", "attempt", "max_attempts")

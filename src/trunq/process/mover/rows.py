@@ -23,12 +23,12 @@ _AT_ONCE: Final = 4_194_304
 """Bytes that are gathered before they are sent."""
 
 _READ: Final = """copy (
-  select r.id, r.kind, r.key, r.payload,
-    case when jsonb_typeof(r.headers) = 'object' then {id} || r.headers else coalesce(r.headers, {id}) end,
-    r.body, r.priority
-  from trunq.read_batch({queue}, {subscription}, {batch}, p_filter => {filter}) r) to stdout"""
+  select r.id, r.kind, r.key, r.payload, r.body, h.headers, r.priority
+  from trunq.read_batch({queue}, {subscription}, {batch}, p_filter => {filter}) r
+  cross join lateral (select case when jsonb_typeof(r.headers) = 'object' then {id} || r.headers
+    else coalesce(r.headers, {id}) end as headers) h) to stdout"""
 _ID: Final = "pg_catalog.jsonb_build_object({name}, r.id)"
-_WRITE: Final = "copy {} (kind, key, payload, headers, body, priority) from stdin"
+_WRITE: Final = "copy {} (kind, key, payload, body, headers, priority) from stdin"
 
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _PLAIN: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}

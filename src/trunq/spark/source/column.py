@@ -9,35 +9,34 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from trunq.errors import InvalidArgument
+from trunq.record.stream import BATCHED
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+_KINDS = {"int64": "bigint", "int16": "smallint"}
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`kind` is the type in Spark, `arrow` in Arrow, `postgres` that of the expression `sql`."""
+    """Types of a column: `postgres` and `arrow` as it is copied, `kind` in Spark."""
 
     name: str
-    kind: str
-    arrow: str
     postgres: str
-    sql: str
+    arrow: str
+
+    @property
+    def kind(self) -> str:
+        return _KINDS.get(self.arrow, self.arrow)
+
+    @property
+    def sql(self) -> str:
+        return f"{self.name}::{self.postgres}"
 
 
-COLUMNS = (
-    Column("id", "bigint", "int64", "int8", "id"),
-    Column("kind", "string", "string", "text", "kind"),
-    Column("key", "string", "string", "text", "key"),
-    Column("payload", "string", "string", "text", "payload::text"),
-    Column("body", "binary", "binary", "bytea", "body"),
-    Column("headers", "string", "string", "text", "headers::text"),
-    Column("priority", "smallint", "int16", "int2", "priority"),
-    Column("attempt", "smallint", "int16", "int2", "attempt"),
-    Column("created_at", "timestamp", "timestamp", "timestamptz", "created_at"),
-)
-BY_NAME = {column.name: column for column in COLUMNS}
-DDL = ", ".join(f"{column.name} {column.kind}" for column in COLUMNS)
+BY_NAME = {name: Column(name, *types) for name, types in BATCHED.items() if name != "txid"}
+DDL = ", ".join(f"{column.name} {column.kind}" for column in BY_NAME.values())
 
 
 def choose(schema: StructType) -> tuple[str, ...]:

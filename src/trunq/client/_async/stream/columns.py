@@ -14,6 +14,7 @@ from psycopg import AsyncConnection
 from trunq.client._async.access import AsyncAccess
 from trunq.errors import InvalidArgument, TrunqError
 from trunq.record import Batch, BatchMessage
+from trunq.record.stream import BATCHED
 from trunq.wire.call import Call
 from trunq.wire.json import json_text
 
@@ -35,20 +36,6 @@ _SETTINGS: Final = {
     # In order without a sort.
     "max_parallel_workers_per_gather": "0",
 }
-_TYPES: Final = {
-    "id": ("int8", "int64"),
-    "kind": ("text", "string"),
-    "key": ("text", "string"),
-    "payload": ("text", "string"),
-    "body": ("bytea", "binary"),
-    "headers": ("text", "string"),
-    "priority": ("int2", "int16"),
-    "attempt": ("int2", "int16"),
-    "created_at": ("timestamptz", "timestamp"),
-    "txid": ("int8", "int64"),
-}
-"""The columns, in the order of `trunq.read_batch`; their types in Postgres and in Arrow."""
-
 _EPOCH: Final = 946_684_800_000_000
 """Microseconds from 1970 to 2000, where Postgres begins to count."""
 
@@ -73,7 +60,7 @@ class AsyncColumns:
         return pa.schema(
             [
                 (name, pa.timestamp("us", "UTC") if kind == "timestamp" else getattr(pa, kind)())
-                for name, (_, kind) in _TYPES.items()
+                for name, (_, kind) in BATCHED.items()
             ]
         )
 
@@ -107,12 +94,14 @@ class AsyncColumns:
         }
         asked = Call("_batch_query", named, ("query", "queue_id", "from_tick_id"))
         rows = await self._client._execute(connection, asked)
-        if not rows:
+        # By name: a newer database may have more columns.
+        query = f"select {', '.join(BATCHED)} from ({rows[0][0]}) q" if rows else None
+        if query is None:
             source = self._paged(named, connection)
-        elif (number := await self._start(rows[0][0])) is not None:
+        elif (number := await self._start(query)) is not None:
             source = self._by_adbc(number)
         else:
-            source = self._by_psycopg(rows[0][0], connection)
+            source = self._by_psycopg(query, connection)
         async with aclosing(source):
             async for found in source:
                 yield found
@@ -160,7 +149,7 @@ class AsyncColumns:
         ):
             await cursor.execute(reader.set_local(_SETTINGS).encode())
             async with cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
-                copy.set_types([kind for kind, _ in _TYPES.values()])
+                copy.set_types([kind for kind, _ in BATCHED.values()])
                 async for row in copy.rows():
                     if (found := gathering.add(row)) is not None:
                         yield found

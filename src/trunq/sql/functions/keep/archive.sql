@@ -30,6 +30,8 @@ begin
   if to_regclass(format('trunq_archive.%I', v_queue.name)) is null then
     execute format('create table trunq_archive.%I (like trunq_data._specimen_archive including all) partition by range (finished_at)', v_queue.name);
     execute format('comment on table trunq_archive.%I is %L', v_queue.name, obj_description('trunq_data._specimen_archive'::regclass, 'pg_class'));
+  else
+    perform trunq._complete_tables(v_queue);  -- one that a dropped queue left may be of a former version
   end if;
   perform set_config('role', v_role, true);
   return v_is_made;

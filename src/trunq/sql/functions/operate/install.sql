@@ -214,8 +214,8 @@ begin
   end loop;
   for v in
     select t.name, c.conname from trunq._tables_like(p_queue) t join pg_constraint c on c.conrelid = t.name and c.contype = 'c'
-    -- The log may have some of a DBA's.
-    where t.specimen <> 'trunq_log._specimen'::regclass and not exists (
+    -- The log and the archive may have some of a DBA's.
+    where t.specimen not in ('trunq_log._specimen'::regclass, 'trunq_data._specimen_archive'::regclass) and not exists (
       select from pg_constraint s where s.conrelid = t.specimen and s.conname = c.conname)
   loop
     execute format('alter table %s drop constraint %I', v.name, v.conname);
@@ -234,7 +234,8 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     (4, case when p_queue.lanes is not null then format('trunq_data.%I', p_queue.name || '_turn') end, 'trunq_data._lanespecimen_turn'),
     (5, case when p_queue.lanes is not null then format('trunq_data.%I', p_queue.name || '_wake') end, 'trunq_data._lanespecimen_wake'),
     (6, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_unique') end, 'trunq_data._uniquespecimen_unique'),
-    (7, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_freed') end, 'trunq_data._uniquespecimen_freed'))
+    (7, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_freed') end, 'trunq_data._uniquespecimen_freed'),
+    (8, to_regclass(format('trunq_archive.%I', p_queue.name))::text, 'trunq_data._specimen_archive'))
     t(place, name, specimen)
   where t.name is not null
 $$;

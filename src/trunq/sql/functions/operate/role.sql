@@ -123,7 +123,7 @@ begin
       execute format('grant select on trunq.webhook %s', v_to);
     end if;
     -- Payload columns only: a forged txid would never be delivered.
-    execute format('%s insert (priority, key, kind, payload, body, headers, options, due_at%s), select (id) on trunq_log.%I %s',
+    execute format('%s insert (priority, kind, key, payload, body, headers, options, due_at%s), select (id) on trunq_log.%I %s',
       v_verb, case when p_queue.unique_policy is not null then ', unique_key' end, p_queue.log_table, v_to);
     execute format('%s usage on sequence %s %s', v_verb, p_queue.id_sequence::regclass, v_to);
   elsif p_role = 'reader' and p_payload then

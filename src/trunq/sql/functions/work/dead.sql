@@ -249,8 +249,9 @@ begin
   else
     -- Whatever that queue refuses, a death is no time for it.
     perform trunq._pass_gate(p_into);
-    execute format('insert into trunq_log.%I (kind, key, payload, headers, body) values ($1, $2, $3, $4, $5)', p_into)
-      using p_dead.kind, p_dead.key, p_dead.payload, v_headers || jsonb_build_object('trunq_dead', v_lineage || p_entry), p_dead.body;
+    p_dead.headers := v_headers || jsonb_build_object('trunq_dead', v_lineage || p_entry);
+    execute format('insert into trunq_log.%I (kind, key, payload, body, headers) select d.kind, d.key, d.payload, d.body, d.headers from (select $1.*) d', p_into)
+      using p_dead;
     perform trunq._pass_gate(nullif(v_inside, ''));
   end if;
 exception
