@@ -160,7 +160,8 @@ def test_a_plain_queue_has_no_unique_keys(session: Connection, queue: str, datab
     assert (
         fetch(
             session,
-            "select count(*) from pg_proc where proname like %s and prosrc ~ 'unique|trunq_data.[^ ]*_freed'",
+            r"select count(*) from pg_proc where proname like %s"
+            r" and prosrc ~ 'trunq_data[.]\w+_(unique|freed)'",
             f"{queue}\\_%",
         )
         == 0

@@ -10,9 +10,10 @@ declare
   c_by_position constant text :=
     '(pg_visible_in_snapshot(g.txid, %1$s.lo) or pg_visible_in_snapshot(g.txid, %1$s.hi) and (g.txid, g.id) <= (%1$s.last_txid, %1$s.last_id))';
   v_role record;
+  v_is_keyed boolean := p_queue.unique_policy is not null;
   v_is_new boolean := to_regclass(format('trunq_queue.%I', p_queue.name || '_messages')) is null;
 begin
-  execute trunq._open_code(p_queue, format($q$
+  execute format($q$
     create or replace view trunq_queue.%5$I as
     with reader as materialized (
       select s.subscription_id, s.name, s.start, coalesce(l.lo, s.start) lo, coalesce(l.hi, s.start) hi,
@@ -33,7 +34,7 @@ begin
     -- The newest row of each message.
     logged as materialized (
       select distinct on (r.subscription_id, g.id) r.subscription_id, g.id, g.txid, g.attempt, g.created_at, g.kind::text, g.key::text,
-        g.payload::jsonb, g.headers::jsonb, g.errors, r.is_read/*unique , g.unique_key::text*/
+        g.payload::jsonb, g.headers::jsonb, g.errors, r.is_read%10$s
       from trunq_log.%1$I g
       cross join lateral (
         select r.subscription_id, %6$s is_read
@@ -45,12 +46,12 @@ begin
       order by r.subscription_id, g.id, g.txid desc),
     elsewhere as materialized (
       select r.subscription_id, d.id, d.attempt, d.created_at, d.due_at, d.kind, d.key, d.payload, d.headers, d.errors,
-        case when d.subscription_id is null then 'scheduled' else 'retrying' end place/*unique , d.extra->>'unique_key' unique_key*/
+        case when d.subscription_id is null then 'scheduled' else 'retrying' end place%11$s
       from trunq.delayed d cross join lateral (
         select r.subscription_id from reader r where d.subscription_id is null or d.subscription_id = r.subscription_id offset 0) r
       where d.queue_id = %4$s
       union all
-      select d.subscription_id, d.id, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead'/*unique , d.extra->>'unique_key'*/
+      select d.subscription_id, d.id, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead'%11$s
       from trunq.dead d
       where d.queue_id = %4$s and d.subscription_id in (select r.subscription_id from reader r)),
     -- The newest lease of each message, and what became of it there.
@@ -81,7 +82,7 @@ begin
         when h.txid = l.txid then h.finished_at end as finished_at,
       case when h.outcome is distinct from 'a' and (h.txid = l.txid or not coalesce(l.is_read, false) or e.place is not null)
         then coalesce(h.error, coalesce(e.errors, l.errors) -> -1 ->> 'error') end as error,
-      h.result, h.took/*unique , coalesce(e.unique_key, l.unique_key) unique_key*/
+      h.result, h.took%12$s
     from logged l full join elsewhere e using (subscription_id, id)
     join reader r using (subscription_id)
     left join held h using (subscription_id, id)
@@ -95,7 +96,9 @@ begin
       p_queue.name || '_turn') end,
     case when p_queue.lanes is not null then ', l.epoch, s.in_order' end,
     case when p_queue.lanes is not null then trunq._for_queue(p_queue,
-      'left join lane t on t.subscription_id = r.subscription_id and t.priority = g.priority and t.lane = coalesce(g.key, '''') /*lane*/ collate "C"') end));
+      'left join lane t on t.subscription_id = r.subscription_id and t.priority = g.priority and t.lane = coalesce(g.key, '''') /*lane*/ collate "C"') end,
+    case when v_is_keyed then ', g.unique_key::text' end, case when v_is_keyed then ', d.extra->>''unique_key'' unique_key' end,
+    case when v_is_keyed then ', coalesce(e.unique_key, l.unique_key) unique_key' end);
   execute format('comment on view trunq_queue.%I is %L', p_queue.name || '_messages',
     'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, done, dead, replaced or purged. It reads the tables of the queue once, whatever is asked.');
   if v_is_new then

@@ -1,10 +1,9 @@
 -- Unique keys: of the messages with one key, one at a time holds it. A queue is made for them, with a policy:
 --   refuse    a message whose key another holds is left out; the caller hears which message that is
 --   replace   it is published, and stands for the one that waits; one that runs goes on, and the new one comes after it
--- A queue made without has none of this: no tables, no columns in its log. What leases ask about keys are functions of
--- their own: queue/leasing.sql has those that know of no key, and a queue with keys gets those of the same name in
--- sql/specimen/unique instead (trunq._is_original). In answers and the view of messages, the code for such a queue stands in a
--- comment that begins with the word unique; trunq._open_code opens it or leaves it out.
+-- A queue made without has none of this: no tables, no columns in its log. What leases and answers ask about keys are
+-- functions of their own: queue/leasing.sql has those that know of no key, and a queue with keys gets those of the same
+-- name in sql/specimen/unique instead (trunq._is_original).
 --
 -- The newest turn of a key is the key, as the newest lease is the cursor. A publisher inserts the next turn, and waits for whoever takes
 -- the same key in an open transaction. A message frees its key by a row in another table, where readers and answers insert and no

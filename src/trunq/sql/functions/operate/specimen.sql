@@ -96,7 +96,7 @@ create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) re
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
-  select trunq._open_code(p_queue, replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
+  select replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
     regexp_replace(p_text, 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
     '_uniquespecimen', p_queue.name),
     '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
@@ -107,16 +107,9 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     '0 /*segment*/', trunq._segment(p_queue)),
     'coalesce(g.key, '''') /*lane*/', trunq._lane_expression(p_queue.lanes)),
     '_lanespecimen', p_queue.name),
-    '_specimen', p_queue.name))
+    '_specimen', p_queue.name)
 $$;
 comment on function trunq._for_queue is 'SQL about the specimen, said of a queue.';
-
-create or replace function trunq._open_code(p_queue trunq.queue, p_text text) returns text
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select regexp_replace(p_text,
-    '/\*unique\s(.*?)\*/', case when p_queue.unique_policy is not null then '\1' else '' end, 'g')
-$$;
-comment on function trunq._open_code is 'SQL with the code that stands in comments for queues with unique keys: /*unique ...*/.';
 
 create or replace function trunq._drop_functions(p_queue trunq.queue, p_old_only boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$

@@ -8,7 +8,7 @@ create or replace function trunq_queue._lanespecimen_discover(
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   c_look constant integer := 5000;     -- rows of the log that one step reads
-  v_late xid8[]; v_from_txid xid8; v_from_id bigint; v_is_first boolean; v_count integer;
+  v_late xid8[]; v_from_txid xid8; v_from_id bigint; v_is_first boolean; v_count integer; v_jumped record;
   v_all boolean := p_sub.filter is null; v_filter record;
 begin
   more := true; is_changed := false;
@@ -91,50 +91,60 @@ begin
       c.last_txid := pg_snapshot_xmax(c.hi); c.last_id := 0;
     end if;
   else
-    -- A very large window: it does not read its rows, but jumps from lane to lane.
-    with recursive jump as (
-      (select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, 1 at from trunq_log._specimen g
-       where (g.priority, coalesce(g.key, '') /*lane*/ collate "C") > (c.jump_priority, c.jump_lane)
-       order by g.priority, coalesce(g.key, '') /*lane*/ collate "C" limit 1)
-      union all
-      select m.priority, m.lane, j.at + 1 from jump j cross join lateral (
-        select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane from trunq_log._specimen g
-        where (g.priority, coalesce(g.key, '') /*lane*/ collate "C") > (j.priority, j.lane)
-        order by g.priority, coalesce(g.key, '') /*lane*/ collate "C" limit 1) m
-      where j.at < 500),
-    made as (
-      insert into trunq_data._lanespecimen_turn (seq, subscription_id, priority, lane, class, state, lo, hi, epoch, last_txid, last_id,
-        open_leases, open_ids, tokens, tokens_at)
-      select nextval('trunq_data._lanespecimen_turn_id'), p_sub.subscription_id, f.priority, f.lane, f.class, 'r', c.lo, c.hi, c.epoch, '0', 0,
-        f.open_leases, f.open_ids, f.tokens, f.tokens_at
-      from (
-        select j.priority, j.lane, coalesce(z.rank, case when p_policy.policy = 'priority' then j.priority else 0 end) class,
-          newest.open_leases, newest.open_ids, newest.tokens, newest.tokens_at
-        from jump j
-        left join lateral (
-          select t.* from trunq_data._lanespecimen_turn t
-          where t.subscription_id = p_sub.subscription_id and t.priority = j.priority and t.lane = j.lane
-          order by t.seq desc limit 1) newest on true
-        left join lateral (
-          select z.rank from trunq.lane z
-          where p_is_watched and z.subscription_id = p_sub.subscription_id and z.priority = j.priority and z.lane = j.lane offset 0) z on true
-        where (newest.seq is null or newest.state = 'i' and newest.epoch < c.epoch)
-          and (select g.txid from trunq_log._specimen g
-               where g.priority = j.priority and coalesce(g.key, '') /*lane*/ collate "C" = j.lane
-               order by g.txid desc, g.id desc limit 1) >= pg_snapshot_xmin(c.lo)
-        order by j.at) f
-      returning class)
-    select count(*), max(j.priority) filter (where j.at = 500), max(j.lane) filter (where j.at = 500), array(select distinct m.class from made m)
-    into v_count, c.jump_priority, c.jump_lane, classes from jump j;
-    is_changed := true;
-    if c.jump_lane is null then
-      more := false;
-      c.last_txid := pg_snapshot_xmax(c.hi); c.last_id := 0;
-    end if;
+    v_jumped := trunq_queue._lanespecimen_discover_jumps(c, p_sub, p_policy, p_is_watched);
+    c := v_jumped.c; more := v_jumped.more; classes := v_jumped.classes; is_changed := true;
   end if;
 end $$;
 comment on function trunq_queue._lanespecimen_discover is
   'One step of discovery: reads what is new once, and lines up the lanes that were idle. more: it has not come to the end of its window; classes: of the turns it made; is_changed: it went on. With the settings of the lease, which calls it.';
+
+create or replace function trunq_queue._lanespecimen_discover_jumps(
+  inout c trunq_data._lanespecimen_lease, p_sub trunq.subscription, p_policy trunq.lane_policy, p_is_watched boolean,
+  out more boolean, out classes integer[]
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  with recursive jump as (
+    (select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, 1 at from trunq_log._specimen g
+     where (g.priority, coalesce(g.key, '') /*lane*/ collate "C") > (c.jump_priority, c.jump_lane)
+     order by g.priority, coalesce(g.key, '') /*lane*/ collate "C" limit 1)
+    union all
+    select m.priority, m.lane, j.at + 1 from jump j cross join lateral (
+      select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane from trunq_log._specimen g
+      where (g.priority, coalesce(g.key, '') /*lane*/ collate "C") > (j.priority, j.lane)
+      order by g.priority, coalesce(g.key, '') /*lane*/ collate "C" limit 1) m
+    where j.at < 500),
+  made as (
+    insert into trunq_data._lanespecimen_turn (seq, subscription_id, priority, lane, class, state, lo, hi, epoch, last_txid, last_id,
+      open_leases, open_ids, tokens, tokens_at)
+    select nextval('trunq_data._lanespecimen_turn_id'), p_sub.subscription_id, f.priority, f.lane, f.class, 'r', c.lo, c.hi, c.epoch, '0', 0,
+      f.open_leases, f.open_ids, f.tokens, f.tokens_at
+    from (
+      select j.priority, j.lane, coalesce(z.rank, case when p_policy.policy = 'priority' then j.priority else 0 end) class,
+        newest.open_leases, newest.open_ids, newest.tokens, newest.tokens_at
+      from jump j
+      left join lateral (
+        select t.* from trunq_data._lanespecimen_turn t
+        where t.subscription_id = p_sub.subscription_id and t.priority = j.priority and t.lane = j.lane
+        order by t.seq desc limit 1) newest on true
+      left join lateral (
+        select z.rank from trunq.lane z
+        where p_is_watched and z.subscription_id = p_sub.subscription_id and z.priority = j.priority and z.lane = j.lane offset 0) z on true
+      where (newest.seq is null or newest.state = 'i' and newest.epoch < c.epoch)
+        and (select g.txid from trunq_log._specimen g
+             where g.priority = j.priority and coalesce(g.key, '') /*lane*/ collate "C" = j.lane
+             order by g.txid desc, g.id desc limit 1) >= pg_snapshot_xmin(c.lo)
+      order by j.at) f
+    returning class)
+  select max(j.priority) filter (where j.at = 500), max(j.lane) filter (where j.at = 500), array(select distinct m.class from made m)
+  into c.jump_priority, c.jump_lane, classes from jump j;
+  more := c.jump_lane is not null;
+  if not more then
+    c.last_txid := pg_snapshot_xmax(c.hi); c.last_id := 0;
+  end if;
+end $$;
+comment on function trunq_queue._lanespecimen_discover_jumps is
+  'One step of discovery in a very large window: it does not read its rows, but jumps from lane to lane. With the settings of the lease, which calls it.';
 
 create or replace function trunq_queue._lanespecimen_look_again(
   inout c trunq_data._lanespecimen_lease, p_sub trunq.subscription, p_policy trunq.lane_policy, p_current pg_snapshot, p_now timestamptz,

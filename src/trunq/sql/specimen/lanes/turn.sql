@@ -454,8 +454,8 @@ begin
   select array_agg(((k.turn).seq, (k.turn).subscription_id, (k.turn).segment, (k.turn).priority, (k.turn).class,
       (k.turn).left_over, (k.turn).state, (k.turn).lane, (k.turn).epoch, (k.turn).last_txid, (k.turn).last_id, (k.turn).lease_id,
       case when k.paused_until > p_now then k.paused_until
-        when k.tokens < 1 then p_now
-          + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05 /*or each token has a turn*/)) end,
+        -- At least so long, or each token has a turn.
+        when k.tokens < 1 then p_now + make_interval(secs => greatest((1 - k.tokens) / k.rate, 0.05)) end,
       k.tokens, (k.turn).tokens_at, (k.turn).lo, (k.turn).hi, k.leases, k.ids, (k.turn).again_txids,
         (k.turn).again_ids)::trunq_data._lanespecimen_turn order by k.at),
     array_agg(case when not k.is_newest then -1 when k.paused_until > p_now then 0 else

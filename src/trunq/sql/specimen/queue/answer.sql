@@ -5,18 +5,15 @@ create or replace function trunq_queue._specimen_answer(
   p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
   p_errors text[], p_delays interval[], p_results jsonb[], p_took real[], p_policy trunq.policy default null
 ) returns integer
-language plpgsql security definer volatile
-set search_path = pg_catalog, pg_temp
+language plpgsql security definer volatile set search_path = pg_catalog, pg_temp
 -- Leases and receipts are found by index; what joins are left match arrays of ids, by hash.
-set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
-as $$
+set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
+set plan_cache_mode = force_generic_plan as $$
 declare
-  v_sub record;
+  v_sub record; v_now timestamptz;
   v_is_one boolean := cardinality(p_ids) = 1 and current_setting('transaction_isolation') = 'read committed';
-  v_token bigint; v_is_whole boolean; v_reaped_at timestamptz; v_segment smallint; v_number smallint; v_lease record;
-  v_now timestamptz;
-  v_awaited bigint[]; v_earlier bigint[]; v_kept integer[]; v_given integer := cardinality(p_ids); v_unknown integer;/*unique
-  v_keyed bigint[];*/
+  v_token bigint; v_is_whole boolean; v_reaped_at timestamptz; v_segment smallint; v_number smallint;
+  v_awaited bigint[]; v_keyed bigint[]; v_given integer := cardinality(p_ids);
 begin
   -- One condition for all that is unusual.
   if coalesce(v_given, 0) = 0 or array_ndims(p_ids) > 1 or array_position(p_ids, null) is not null
@@ -37,9 +34,11 @@ begin
   if v_sub.mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
     -- It did not say what is missing: the subscription was made just now.
-    return trunq_queue._specimen_answer(p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took, p_policy);
+    return trunq_queue._specimen_answer(
+      p_subscription, p_lease_id, p_token, p_ids, p_outcome, p_errors, p_delays, p_results, p_took, p_policy);
   end if;
-  -- Postgres starts its executor for a PERFORM, but not for an IF. The lock's void is not null; null comes of a lease that is null.
+  -- Postgres starts its executor for a PERFORM, but not for an IF. The lock's void is not null; null comes of a lease
+  -- that is null.
   if v_is_one then
     if pg_advisory_xact_lock_shared(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
       perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
@@ -48,25 +47,25 @@ begin
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
   end if;
   v_now := trunq.clock();
+  if not v_is_one and current_setting('transaction_isolation') <> 'read committed' then
+    return trunq_queue._specimen_in_snapshot(v_sub.subscription_id, p_subscription, p_lease_id, p_token, p_ids,
+      p_outcome, p_errors, p_delays, p_results, p_took, p_policy, v_now);
+  end if;
   -- By a later statement than the lock: it sees what the one before did.
-  if v_is_one or current_setting('transaction_isolation') = 'read committed' then
-    select l.token, v_is_one or l.ids = p_ids, case when v_is_one then 10000 /*limit lease_messages*/ + array_position(l.ids, p_ids[1]) else 0 end,
-      l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/
-    into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
+  select l.token, v_is_one or l.ids = p_ids,
+    case when v_is_one then 10000 /*limit lease_messages*/ + array_position(l.ids, p_ids[1]) else 0 end,
+    l.reaped_at, l.segment, l.awaited, l.keyed
+  into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited, v_keyed
+  from trunq_data._specimen_lease l
+  -- Most leases are young, and of the segment that is written to: Postgres opens that one alone.
+  where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id and l.segment = 0 /*segment*/;
+  if v_token is null then
+    select l.token, v_is_one or l.ids = p_ids,
+      case when v_is_one then 10000 /*limit lease_messages*/ + array_position(l.ids, p_ids[1]) else 0 end,
+      l.reaped_at, l.segment, l.awaited, l.keyed
+    into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited, v_keyed
     from trunq_data._specimen_lease l
-    -- Most leases are young, and of the segment that is written to: Postgres opens that one alone.
-    where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id and l.segment = 0 /*segment*/;
-    if v_token is null then
-      select l.token, v_is_one or l.ids = p_ids, case when v_is_one then 10000 /*limit lease_messages*/ + array_position(l.ids, p_ids[1]) else 0 end,
-        l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/
-      into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
-      from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
-    end if;
-  else
-    -- A stale snapshot must fail here: the reaper updates the row it reaps.
-    select l.token, l.ids = p_ids, 0, l.reaped_at, l.segment, l.awaited/*unique , l.keyed*/
-    into v_token, v_is_whole, v_number, v_reaped_at, v_segment, v_awaited/*unique , v_keyed*/
-    from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id for share;
+    where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
   end if;
   if (v_token = p_token) is not true then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
@@ -76,21 +75,18 @@ begin
     if v_number is null then
       perform trunq._fail_not_of_lease('_specimen', p_subscription, p_lease_id);
     elsif v_reaped_at is not null then
-      if exists (
-          select from trunq_data._specimen_receipt r
-          where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id
-            and p_ids[1] = any (r.ids)) then
-        return 0;
-      end if;
-      perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+      return trunq_queue._specimen_after_reaper(v_sub.subscription_id, p_subscription, p_lease_id, v_segment, p_ids);
     end if;
-    -- An answer to this message that is given at the same time has the same number: waited for. Those to several are looked for beside it.
-    insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+    -- An answer to this message that is given at the same time has the same number: waited for. Those to several are
+    -- looked for beside it.
+    insert into trunq_data._specimen_receipt (
+      lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
     select p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, 1, p_ids, v_now, p_took, p_errors,
       case when v_sub.keep_results then p_results end
     where not exists (
       select from trunq_data._specimen_receipt r
-      where r.lease_id = p_lease_id and r.number >= 0 and r.number < 10000 /*limit lease_messages*/ and r.segment = v_segment
+      where r.lease_id = p_lease_id and r.number >= 0
+        and r.number < 10000 /*limit lease_messages*/ and r.segment = v_segment
         and r.subscription_id = v_sub.subscription_id and p_ids[1] = any (r.ids))
     on conflict do nothing;
     if not found then
@@ -99,75 +95,28 @@ begin
   else
     -- Most answers are the first, for a whole lease.
     if not v_is_whole or exists (
-        select from trunq_data._specimen_receipt r
-        where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) then
-      select coalesce(array_agg(e.id), '{}'), coalesce(max(e.number) filter (where e.number < 10000 /*limit lease_messages*/) + 1, 0) into v_earlier, v_number
-      from (select r.number, unnest(r.ids) id from trunq_data._specimen_receipt r
-            where r.lease_id = p_lease_id and r.number >= 0 and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) e;
-      select array_agg(k.at order by k.at) filter (where k.earlier is null),
-        count(*) filter (where k.mine is null)
-      into v_kept, v_unknown
-      from (
-        select given.at, mine.id mine, earlier.id earlier
-        from (select g.id, min(g.at)::integer at from unnest(p_ids) with ordinality g(id, at) group by g.id) given
-        left join (
-          select unnest(l.ids) id from trunq_data._specimen_lease l
-          where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id) mine on mine.id = given.id
-        left join (select unnest(v_earlier) id) earlier on earlier.id = given.id) k;
-      if v_unknown > 0 then
-        perform trunq._fail_not_of_lease('_specimen', p_subscription, p_lease_id);
-      end if;
-      if v_kept is null then
+        select from trunq_data._specimen_receipt r where r.lease_id = p_lease_id and r.number >= 0
+          and r.segment = v_segment and r.subscription_id = v_sub.subscription_id) then
+      select l.ids, l.errors, l.delays, l.results, l.took, l.number
+      into p_ids, p_errors, p_delays, p_results, p_took, v_number
+      from trunq_queue._specimen_unanswered(v_sub.subscription_id, p_subscription, p_lease_id, v_segment,
+        p_ids, p_errors, p_delays, p_results, p_took) l;
+      if p_ids is null then
         return 0;
-      end if;
-      if cardinality(v_kept) < v_given then
-        -- Subscripts walk the array: fine here, where an answer came twice.
-        p_ids := array(select p_ids[k] from unnest(v_kept) k);
-        if p_errors is not null then p_errors := array(select p_errors[k] from unnest(v_kept) k); end if;
-        if p_delays is not null then p_delays := array(select p_delays[k] from unnest(v_kept) k); end if;
-        if p_results is not null then p_results := array(select p_results[k] from unnest(v_kept) k); end if;
-        if p_took is not null then p_took := array(select p_took[k] from unnest(v_kept) k); end if;
       end if;
     end if;
     if v_reaped_at is not null then
       perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
     end if;
-    if current_setting('transaction_isolation') = 'read committed' then
-      insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
-      values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors,
-        case when v_sub.keep_results then p_results end);
-    else
-      v_number := trunq_queue._specimen_require_seen(v_sub.subscription_id, p_lease_id, v_segment, p_ids, v_number);
-      -- An answer that the snapshot does not see has this number: 40001, as for the reaper.
-      insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
-      values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took, p_errors,
-        case when v_sub.keep_results then p_results end)
-      on conflict do nothing;
-    end if;
+    insert into trunq_data._specimen_receipt (
+      lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+    values (p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, cardinality(p_ids), p_ids, v_now, p_took,
+      p_errors, case when v_sub.keep_results then p_results end);
   end if;
-  if v_awaited is not null and p_outcome = 'a' then
-    perform trunq_queue._specimen_reply(v_sub.subscription_id, p_lease_id, v_awaited, p_ids, p_results, v_now);
-  end if;
-  if v_sub.max_running is not null then
-    -- Others may run now: rung for as publishers ring (trunq_queue.<queue>_wake).
-    perform trunq._ring_bell(0 /*queue_id*/);
-  end if;
-/*unique   if p_outcome = 'a' and v_keyed = p_ids then
-    insert into trunq_data._uniquespecimen_freed (id) select unnest(p_ids);
-  elsif p_outcome = 'a' and v_keyed is not null then
-    insert into trunq_data._uniquespecimen_freed (id)
-    select k.id from unnest(p_ids) i(id) join (select unnest(v_keyed) id) k on k.id = i.id;
-  end if;
-*/  if p_outcome = 'a' and v_sub.has_progress then
-    perform trunq._drop_progress(v_sub.subscription_id, p_ids);
-  end if;
-  if p_outcome <> 'a' then
-    select l.worker, l.ids, l.txids into v_lease
-    from trunq_data._specimen_lease l where l.subscription_id = v_sub.subscription_id and l.lease_id = p_lease_id;
-    perform trunq_queue._specimen_give_back(v_sub.subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids, p_outcome, p_errors, p_delays, v_now, p_policy => p_policy);
-    if p_outcome = 't' and v_awaited is not null then
-      perform trunq._reply_timed_out(v_sub.subscription_id, p_ids);
-    end if;
+  if p_outcome <> 'a' or v_sub.max_running is not null or v_sub.has_progress
+      or v_awaited is not null or v_keyed is not null then
+    perform trunq_queue._specimen_answer_effects(v_sub.subscription_id, p_lease_id, p_ids, p_outcome, p_errors,
+      p_delays, p_results, p_policy, v_now, v_awaited, v_keyed);
   end if;
   return cardinality(p_ids);
 end $$;
@@ -175,6 +124,142 @@ revoke execute on function trunq_queue._specimen_answer from public;
 comment on function trunq_queue._specimen_answer is
   'What ack, retry, reject and release do, by outcome.
 Returns: how many messages this call answered.';
+
+create or replace function trunq_queue._specimen_after_reaper(
+  p_subscription_id integer, p_subscription text, p_lease_id bigint, p_segment smallint, p_ids bigint[]
+) returns integer
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if not exists (
+      select from trunq_data._specimen_receipt r
+      where r.lease_id = p_lease_id and r.number >= 0 and r.segment = p_segment
+        and r.subscription_id = p_subscription_id and p_ids[1] = any (r.ids)) then
+    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+  end if;
+  return 0;
+end $$;
+comment on function trunq_queue._specimen_after_reaper is
+  'An answer to one message of a lease that was reaped: nothing, if the message was answered before; else TQ003. Planned under the settings of answer.';
+
+create or replace function trunq_queue._specimen_unanswered(
+  p_subscription_id integer, p_subscription text, p_lease_id bigint, p_segment smallint, p_ids bigint[],
+  p_errors text[], p_delays interval[], p_results jsonb[], p_took real[],
+  out ids bigint[], out errors text[], out delays interval[], out results jsonb[], out took real[],
+  out number smallint
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  v_earlier bigint[]; v_kept integer[]; v_unknown integer;
+begin
+  select coalesce(array_agg(e.id), '{}'),
+    coalesce(max(e.number) filter (where e.number < 10000 /*limit lease_messages*/) + 1, 0) into v_earlier, number
+  from (select r.number, unnest(r.ids) id from trunq_data._specimen_receipt r
+        where r.lease_id = p_lease_id and r.number >= 0 and r.segment = p_segment
+          and r.subscription_id = p_subscription_id) e;
+  select array_agg(k.at order by k.at) filter (where k.earlier is null),
+    count(*) filter (where k.mine is null)
+  into v_kept, v_unknown
+  from (
+    select given.at, mine.id mine, earlier.id earlier
+    from (select g.id, min(g.at)::integer at from unnest(p_ids) with ordinality g(id, at) group by g.id) given
+    left join (
+      select unnest(l.ids) id from trunq_data._specimen_lease l
+      where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id) mine on mine.id = given.id
+    left join (select unnest(v_earlier) id) earlier on earlier.id = given.id) k;
+  if v_unknown > 0 then
+    perform trunq._fail_not_of_lease('_specimen', p_subscription, p_lease_id);
+  elsif cardinality(v_kept) < cardinality(p_ids) then
+    -- Subscripts walk the array: fine here, where an answer came twice.
+    ids := array(select p_ids[k] from unnest(v_kept) k);
+    if p_errors is not null then errors := array(select p_errors[k] from unnest(v_kept) k); end if;
+    if p_delays is not null then delays := array(select p_delays[k] from unnest(v_kept) k); end if;
+    if p_results is not null then results := array(select p_results[k] from unnest(v_kept) k); end if;
+    if p_took is not null then took := array(select p_took[k] from unnest(v_kept) k); end if;
+  elsif v_kept is not null then
+    ids := p_ids; errors := p_errors; delays := p_delays; results := p_results; took := p_took;
+  end if;
+end $$;
+comment on function trunq_queue._specimen_unanswered is
+  'What of an answer to several messages of a lease was not answered before, ids null: nothing; and the number of its receipt. Raises TQ013 for a message of another lease. Planned under the settings of answer.';
+
+create or replace function trunq_queue._specimen_in_snapshot(
+  p_subscription_id integer, p_subscription text, p_lease_id bigint, p_token bigint, p_ids bigint[], p_outcome "char",
+  p_errors text[], p_delays interval[], p_results jsonb[], p_took real[], p_policy trunq.policy, p_now timestamptz
+) returns integer
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  v_lease record; v_number smallint;
+begin
+  -- A stale snapshot must fail here: the reaper updates the row it reaps.
+  select l.token, l.reaped_at, l.segment, l.awaited, l.keyed into v_lease from trunq_data._specimen_lease l
+  where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id for share;
+  if (v_lease.token = p_token) is not true then
+    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+  end if;
+  select l.ids, l.errors, l.delays, l.results, l.took, l.number
+  into p_ids, p_errors, p_delays, p_results, p_took, v_number
+  from trunq_queue._specimen_unanswered(p_subscription_id, p_subscription, p_lease_id, v_lease.segment,
+    p_ids, p_errors, p_delays, p_results, p_took) l;
+  if p_ids is null then
+    return 0;
+  elsif v_lease.reaped_at is not null then
+    perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
+  end if;
+  v_number := trunq_queue._specimen_require_seen(p_subscription_id, p_lease_id, v_lease.segment, p_ids, v_number);
+  -- An answer that the snapshot does not see has this number: 40001, as for the reaper.
+  insert into trunq_data._specimen_receipt (
+    lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
+  select p_lease_id, v_number, v_lease.segment, p_subscription_id, p_outcome, cardinality(p_ids), p_ids, p_now, p_took,
+    p_errors, case when s.keep_results then p_results end
+  from trunq.subscription s where s.subscription_id = p_subscription_id
+  on conflict do nothing;
+  perform trunq_queue._specimen_answer_effects(p_subscription_id, p_lease_id, p_ids, p_outcome, p_errors, p_delays,
+    p_results, p_policy, p_now, v_lease.awaited, v_lease.keyed);
+  return cardinality(p_ids);
+end $$;
+comment on function trunq_queue._specimen_in_snapshot is
+  'An answer in a transaction that sees what its snapshot sees (REPEATABLE READ): it fails (40001) where others answered or reaped since. Planned under the settings of answer.
+Returns: how many messages this call answered.';
+
+create or replace function trunq_queue._specimen_answer_effects(
+  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_outcome "char", p_errors text[], p_delays interval[],
+  p_results jsonb[], p_policy trunq.policy, p_now timestamptz, p_awaited bigint[], p_keyed bigint[]
+) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  v_sub record; v_lease record;
+begin
+  if p_outcome = 'a' and p_keyed is not null then
+    -- Most often those of the answer are all that hold keys.
+    if p_keyed <> p_ids then
+      p_keyed := array(select k.id from unnest(p_ids) i(id) join (select unnest(p_keyed) id) k on k.id = i.id);
+    end if;
+    p_keyed := trunq_queue._specimen_note_keys(null, p_keyed);
+  end if;
+  if p_outcome = 'a' and p_awaited is not null then
+    perform trunq_queue._specimen_reply(p_subscription_id, p_lease_id, p_awaited, p_ids, p_results, p_now);
+  end if;
+  select s.max_running, s.has_progress into v_sub from trunq.subscription s
+  where s.subscription_id = p_subscription_id;
+  if v_sub.max_running is not null then
+    -- Others may run now: rung for as publishers ring (trunq_queue.<queue>_wake).
+    perform trunq._ring_bell(0 /*queue_id*/);
+  end if;
+  if p_outcome = 'a' and v_sub.has_progress then
+    perform trunq._drop_progress(p_subscription_id, p_ids);
+  elsif p_outcome <> 'a' then
+    select l.worker, l.ids, l.txids into v_lease
+    from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+    perform trunq_queue._specimen_give_back(p_subscription_id, v_lease.worker, p_ids, v_lease.ids, v_lease.txids,
+      p_outcome, p_errors, p_delays, p_now, p_policy => p_policy);
+    if p_outcome = 't' and p_awaited is not null then
+      perform trunq._reply_timed_out(p_subscription_id, p_ids);
+    end if;
+  end if;
+end $$;
+comment on function trunq_queue._specimen_answer_effects is
+  'What follows from an answer: replies and keys, room for others, what handlers reported, and messages given back. Planned under the settings of answer.';
 
 create or replace function trunq_queue._specimen_require_seen(
   p_subscription_id integer, p_lease_id bigint, p_segment smallint, p_ids bigint[], p_number smallint
@@ -219,8 +304,7 @@ declare
   v_is_wider boolean := trunq._is_wider('trunq_log._specimen'::regclass);
   -- A snapshot from before the lock may not see what was reported.
   v_is_above boolean := current_setting('transaction_isolation') <> 'read committed';
-  v_found integer;
-  v_back bigint[];
+  v_found integer; v_back bigint[]; v_keyed bigint[];
 begin
   select * into v_sub from trunq.subscription s where s.subscription_id = p_subscription_id;
   if not found then
@@ -259,7 +343,8 @@ begin
       select g.id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.expiries,
         case when (v_sub.has_progress or v_is_above) and trunq._has_checkpoint(p_subscription_id, g.id) then coalesce(g.options, '{}') || '{"checkpoint": true}' else g.options end options,
         coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts) max_attempts,
-        case when v_is_wider then trunq._extra(to_jsonb(g)) end extra/*unique , g.unique_key*/
+        case when v_is_wider then trunq._extra(to_jsonb(g)) end extra,
+        (trunq_queue._specimen_key_hold(g)).unique_key
       from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, place.txid, place.id, p_subscription_id)
       offset 0) m
@@ -288,11 +373,7 @@ begin
     select v_sub.queue_id, p_subscription_id, f.id, f.reason, f.created_at, p_now, f.attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.options
     from fate f where f.reason is not null order by f.at
   ),
-/*unique   -- Given up for good: whatever holds its key for a time goes on holding it.
-  freed as (
-    insert into trunq_data._uniquespecimen_freed (id) select f.id from fate f where f.reason is not null and f.unique_key is not null
-  ),
-*/  delayed as (
+  delayed as (
     insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options)
     select v_sub.queue_id, f.id, p_subscription_id, p_now + greatest(f.wait, '0'), f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries, f.options
     from fate f where f.reason is null and (f.wait > '0' or f.extra is not null) order by f.at
@@ -302,7 +383,13 @@ begin
     select f.id, p_subscription_id, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.next_expiries, f.options
     from fate f where f.reason is null and f.wait <= '0' and f.extra is null order by f.at
   )
-  select count(*), array_agg(f.id) filter (where f.reason is null) into v_found, v_back from fate f;
+  select count(*), array_agg(f.id) filter (where f.reason is null),
+    array_agg(f.id) filter (where f.reason is not null and f.unique_key is not null)
+  into v_found, v_back, v_keyed from fate f;
+  if v_keyed is not null then
+    -- Given up for good: whatever holds its key for a time goes on holding it.
+    v_keyed := trunq_queue._specimen_note_keys(null, v_keyed);
+  end if;
   perform trunq._pass_gate(null);
   if v_sub.in_order then
     perform trunq_queue._lanespecimen_go_on(p_subscription_id,

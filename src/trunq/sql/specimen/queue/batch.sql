@@ -1,38 +1,22 @@
 -- Batches of an exclusive subscription; the rules are in functions/stream/batch.sql.
 
 create or replace function trunq_queue._specimen_next_batch(
-  p_subscription text,
-  p_worker text,
-  p_max_ticks integer default 1,
-  p_lease_time interval default null,
-  p_min_lag interval default null,
-  p_min_count bigint default null,
-  p_min_interval interval default null,
+  p_subscription text, p_worker text, p_max_ticks integer default 1, p_lease_time interval default null,
+  p_min_lag interval default null, p_min_count bigint default null, p_min_interval interval default null,
   p_cut boolean default true
 ) returns table (
-  batch_id bigint, token bigint, from_tick_id bigint, to_tick_id bigint, from_snapshot pg_snapshot, to_snapshot pg_snapshot,
-  expires_at timestamptz, attempt integer, is_part boolean
+  batch_id bigint, token bigint, from_tick_id bigint, to_tick_id bigint, from_snapshot pg_snapshot,
+  to_snapshot pg_snapshot, expires_at timestamptz, attempt integer, is_part boolean
 )
-language plpgsql security definer volatile
-set search_path = pg_catalog, pg_temp
+language plpgsql security definer volatile set search_path = pg_catalog, pg_temp
 -- Leases, receipts and ticks are found by index.
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  v_sub trunq.subscription;
-  v_group trunq.subscription_group;
-  v_newest record;
-  v_open record;
-  v_from_tick_id bigint; v_from_snapshot pg_snapshot;
-  v_to record;
-  v_last trunq.tick;
-  v_seen pg_snapshot;
-  v_now timestamptz;
-  v_failures integer;
-  v_is_mine boolean;
-  v_is_group boolean;
-  v_open_ids bigint[];
+  v_sub trunq.subscription; v_group trunq.subscription_group; v_newest record; v_open record; v_open_ids bigint[];
+  v_from_tick_id bigint; v_from_snapshot pg_snapshot; v_to record; v_last trunq.tick; v_seen pg_snapshot;
+  v_now timestamptz; v_failures integer; v_is_mine boolean; v_is_group boolean;
   v_has_minimum constant boolean := num_nonnulls(p_min_lag, p_min_count, p_min_interval) > 0;
 begin
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription and s.mode = 'exclusive';
@@ -84,14 +68,8 @@ begin
       continue;
     end if;
     if v_is_mine or v_open.worker is null then
-      -- Perhaps another process of this name has it open: a new token fences that one, which can finish nothing any more.
-      return query
-        update trunq_data._specimen_lease l set token = trunq._token(), worker = p_worker, failures = nullif(least(v_failures, 32767), 0)::smallint,
-          leased_at = case when v_is_mine then l.leased_at else v_now end,
-          expires_at = case when v_is_mine then l.expires_at else v_now + coalesce(p_lease_time, v_sub.lease_time) end
-        where l.lease_id = v_open.lease_id and l.segment = v_open.segment and l.subscription_id = v_sub.subscription_id
-        returning l.lease_id, l.token, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.expires_at, v_failures + 1,
-          l.after_txid is not null or l.last_txid < pg_snapshot_xmax(l.hi);
+      return query select * from trunq_queue._specimen_take_open(v_sub.subscription_id, p_worker, v_open.lease_id,
+        v_open.segment, v_is_mine, v_failures, v_now, coalesce(p_lease_time, v_sub.lease_time));
     else
       return query
         select o.lease_id, o.token, v_open.from_tick_id, v_open.to_tick_id, v_open.lo, v_open.hi, o.expires_at, v_failures + 1,
@@ -146,6 +124,29 @@ only the one that asked last can finish it. Arguments as trunq.next_batch.
 Returns: no row when there is nothing to read, another worker holds the batch (in a group: holds all there is), or the subscription is paused.
 Raises: TQ002, TQ005, TQ007, TQ008, TQ010, TQ011; TQ012 when messages after the position are gone; TQ026 when messages were lost.
 Locks: the subscription; the queue''s ticks when it cuts one.';
+
+create or replace function trunq_queue._specimen_take_open(
+  p_subscription_id integer, p_worker text, p_lease_id bigint, p_segment smallint, p_is_mine boolean,
+  p_failures integer, p_now timestamptz, p_lease_time interval
+) returns table (
+  batch_id bigint, token bigint, from_tick_id bigint, to_tick_id bigint, from_snapshot pg_snapshot,
+  to_snapshot pg_snapshot, expires_at timestamptz, attempt integer, is_part boolean
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+  -- Perhaps another process of this name has it open: a new token fences that one, which can finish nothing any more.
+  return query
+    update trunq_data._specimen_lease l set token = trunq._token(), worker = p_worker,
+      failures = nullif(least(p_failures, 32767), 0)::smallint,
+      leased_at = case when p_is_mine then l.leased_at else p_now end,
+      expires_at = case when p_is_mine then l.expires_at else p_now + p_lease_time end
+    where l.lease_id = p_lease_id and l.segment = p_segment and l.subscription_id = p_subscription_id
+    returning l.lease_id, l.token, l.from_tick_id, l.to_tick_id, l.lo, l.hi, l.expires_at, p_failures + 1,
+      l.after_txid is not null or l.last_txid < pg_snapshot_xmax(l.hi);
+end $$;
+comment on function trunq_queue._specimen_take_open is
+  'Hands an open batch to a worker again, who had it (p_is_mine), or one that nobody has. The caller, next_batch, holds the subscription''s lock; planned under its settings.';
 
 create or replace function trunq_queue._specimen_open_batch(
   p_subscription_id integer, p_worker text, p_lo pg_snapshot, p_hi pg_snapshot, p_from_tick_id bigint, p_to_tick_id bigint,

@@ -1,9 +1,9 @@
 -- What a lease (lease.sql) is made of: what it reads, and how it goes on. c is what it knows (trunq.leasing).
 --
 -- The functions in SQL have no settings: Postgres then puts the query in the place of its call, and the caller's order,
--- limit and settings reach into it. Where a queue with unique keys differs, specimen/unique has a
--- function of the same name, which such a queue gets instead; what these here say of keys is nothing, and costs nothing
--- when it is put there.
+-- limit and settings reach into it. Where a queue with unique keys differs, sql/specimen/unique has a function of the
+-- same name, which such a queue gets instead; what these here say of keys, to leases and to answers, is nothing, and
+-- costs nothing when it is put there.
 
 create or replace function trunq_queue._specimen_key_hold(p_row trunq_log._specimen) returns trunq.key_hold
 language sql stable as $$ select null::trunq.key_hold $$;
