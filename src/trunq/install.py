@@ -25,6 +25,7 @@ from psycopg.rows import tuple_row
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import QueueInUse, SchemaError, SchemaMissing, SchemaNewer, SchemaOlder
+from trunq.plan import write_settings
 
 Connection = psycopg.Connection[Any]
 
@@ -62,7 +63,6 @@ begin
   end if;
 end $$;"""
 _AS_OWNER: Final = "select trunq._become_owner();"
-
 _NO_CHANGES: Final = "select set_config('trunq.changes', '[]', true);"
 _KEEP_CHANGES: Final = "select set_config('trunq.changes', trunq._find_changes()::text, true);"
 
@@ -221,8 +221,7 @@ def _bring_up_to_date(connection: Connection, facade: str | None) -> Change:
 
 def _is_facade_old(connection: Connection, name: str, wanted: str | None, functions: bool) -> bool:
     found = _fetch(connection, f"select obj_description(to_regnamespace('{name}')::oid, 'pg_namespace')")
-    is_there = str(found).startswith("trunq:")
-    return (is_there or name == wanted) and (functions or found != _facade_mark(name))
+    return (str(found).startswith("trunq:") or name == wanted) and (functions or found != _facade_mark(name))
 
 
 def _apply(connection: Connection, before: int, copied: int) -> None:
@@ -366,7 +365,7 @@ def _sign(sql: str) -> str:
         made[found["made"]] = ",".join(re.split(r"\sdefault\s", one)[0] for one in found["taken"].split(","))
         return found[0]
 
-    return _FUNCTION.sub(complete, sql)
+    return _FUNCTION.sub(complete, write_settings(sql))
 
 
 @contextmanager

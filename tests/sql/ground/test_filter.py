@@ -204,3 +204,16 @@ def test_history_shows_what_passes(engine: Engine) -> None:
     assert engine.listed() == engine.listed(state="done") == passing
     with refused("TQ013"):
         engine.call("show_message", id=other[0])
+
+
+def test_a_plan_compares_by_itself_and_calls_no_function(session: Connection, queue: str) -> None:
+    session.execute(
+        "prepare passing(text[], jsonb) as"
+        f" select g.id from trunq_log.{queue} g"
+        " where trunq._passes($1, null, null, null, $2, null, g.kind, g.key, g.headers)".encode()
+    )
+    session.execute("set plan_cache_mode = force_generic_plan")
+    plan = "\n".join(line for (line,) in session.execute("explain execute passing(null, null)"))
+    assert "ANY ($1)" in plan
+    assert "@> $2" in plan
+    assert "_passes" not in plan

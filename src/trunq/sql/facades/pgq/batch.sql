@@ -10,7 +10,7 @@ returns table (
   after_txid xid8, after_id bigint, last_txid xid8, last_id bigint, leased_at timestamptz
 )
 -- With the owner's rights: everybody may look at pgq.subscription. Of PgQ's queues alone.
-language plpgsql stable security definer rows 1 set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql stable security definer rows 1 set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue;

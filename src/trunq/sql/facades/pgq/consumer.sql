@@ -116,7 +116,7 @@ comment on function pgq._find is 'The registration of a consumer; null: there is
 
 create or replace function pgq._stand(p_queue_id integer, p_subscription_id integer, out tick_id bigint, out seen_at timestamptz)
 -- With the owner's rights: everybody may look at pgq.subscription. Of PgQ's queues alone.
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_queue trunq.queue;
   v_newest record;

@@ -29,7 +29,7 @@ create or replace function pgq._on__specimen_hand_out(
   p_sub pgq._subscription, p_min_lag interval, p_min_count integer, p_min_interval interval, p_is_known boolean default false,
   p_to_tick_id bigint default null, out batch_id bigint, out from_tick_id bigint, out to_tick_id bigint
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription;
   v_newest record;
@@ -120,7 +120,7 @@ returns table (
   ev_extra4 text
 )
 language plpgsql rows 500 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_generic_plan as $$
+set trunq.plan = kept as $$
 #variable_conflict use_column
 declare
   v record;

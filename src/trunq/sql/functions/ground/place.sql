@@ -70,7 +70,7 @@ comment on function trunq._tick_before is
   'The newest tick when an id was not drawn yet: rows with this id, and greater ones, have transactions from xmin on. Null: none.';
 
 create or replace function trunq._newest_id(p_queue trunq.queue, p_txid xid8 default null, p_id bigint default null) returns bigint
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_id bigint;
 begin
@@ -97,7 +97,7 @@ comment on function trunq._is_after_start is
 create or replace function trunq._first_leases(p_queue trunq.queue, p_subscription_id integer, p_txids xid8[], p_ids bigint[])
 returns table (txid xid8, id bigint, lease_id bigint)
 -- Stable: it sees what the statement that calls it sees.
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_probe text := format(
@@ -166,7 +166,7 @@ returns table (
   id bigint, place text, attempt integer, created_at timestamptz, due_at timestamptz, kind text, key text, payload jsonb, headers jsonb, errors jsonb
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+set trunq.plan = index as $$
 begin
   -- Asked for their order too: without statistics, all indexes look alike, and only the one on ids gives it.
   return query

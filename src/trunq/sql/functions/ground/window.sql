@@ -45,7 +45,7 @@ create or replace function trunq._unread(
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 -- The log has no statistics: left alone, the planner would read all of it.
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+set trunq.plan = index as $$
 declare
   v record := trunq._read_position(p_queue, p_subscription_id);
 begin
@@ -90,7 +90,7 @@ comment on function trunq._unread is
 create or replace function trunq._has_new(p_queue text, p_snapshot pg_snapshot) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set trunq.plan = index as $$
 declare
   v_new boolean;
 begin

@@ -145,7 +145,7 @@ create or replace function trunq._write_archive(p_queue trunq.queue, p_mark trun
 language plpgsql set search_path = pg_catalog, pg_temp
 -- As trunq_queue.<queue>_give_back, for columns of the user and for the plan.
 set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
-set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
+set trunq.plan = hash as $$
 declare
   v_extra text := case when trunq._is_wider(format('trunq_log.%I', p_queue.log_table)::regclass) then 'trunq._extra(to_jsonb(g))' else 'null::jsonb' end;
 begin
@@ -173,7 +173,7 @@ end $$;
 comment on function trunq._write_archive is 'Inserts the attempts of leases that are over into the archive; the first of a month makes its partition.';
 
 create or replace function trunq._make_months(p_queue trunq.queue, p_leases bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set timezone = 'UTC' set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set timezone = 'UTC' set trunq.plan = index as $$
 declare
   v_month timestamptz;
   v_part text;

@@ -77,7 +77,7 @@ end $$;
 comment on function trunq._delete_dead is 'Purges messages that are dead, for any subscription; whoever requeues one is waited for. Returns: which there were.';
 
 create or replace function trunq._fence_leases(p_queue trunq.queue, p_ids bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = nested as $$
 begin
   execute format($q$
     update trunq_data.%I l set expires_at = l.expires_at

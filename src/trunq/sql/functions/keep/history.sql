@@ -142,7 +142,7 @@ create or replace function trunq._candidate_ids(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c_many constant integer := 10000;
 begin
@@ -199,7 +199,7 @@ create or replace function trunq._logged_ids(
   p_sub trunq.subscription, p_queue trunq.queue, p_state text, p_limit integer, p_before bigint,
   out ids bigint[], out row_ids bigint[], out row_txids xid8[], out is_whole boolean
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_rows record;
@@ -328,7 +328,7 @@ create or replace function trunq._open_ids(
   p_queue trunq.queue, p_subscription_id integer, p_leases bigint[], p_low bigint, p_high bigint, p_limit integer
 ) returns table (id bigint, txid xid8)
 language plpgsql stable set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+set trunq.plan = hash as $$
 begin
   -- Long arrays are dear to read: a lease of messages published before a tick has no id drawn after it.
   return query execute format($q$
@@ -357,7 +357,7 @@ create or replace function trunq._message(
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb, is_whole boolean
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v record := trunq._position(p_queue, p_sub.subscription_id);
   v_ids bigint[] := p_ids;

@@ -122,7 +122,7 @@ $$;
 comment on function trunq._log_bytes is 'What the log takes on disk from the segment so many spans back on.';
 
 create or replace function trunq._held_space(p_queue trunq.queue, p_subscription_id integer, out held_for interval, out held_bytes bigint)
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_turn constant bigint := trunq._span_number(p_queue, trunq.clock());
   v_filled constant smallint[] := trunq._filled_segments(p_queue, 'log');
@@ -299,7 +299,7 @@ comment on function trunq._is_in_use is
   'Whether somebody uses a segment of the log just now, a dump for hours perhaps: then it spares counting under the locks of its readers.';
 
 create or replace function trunq._leases_of_segment(p_queue trunq.queue, p_segment integer, out subscriptions integer[], out leases bigint[])
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   -- As _is_held, and exactly: those that have a message of it.
   execute format($q$
@@ -322,7 +322,7 @@ end $$;
 comment on function trunq._leases_of_segment is 'The open leases that hold messages of a segment of the log.';
 
 create or replace function trunq._lose_messages(p_queue trunq.queue, p_sub trunq.subscription, p_segment integer, p_reason text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   -- A lane is asked for each row what it has handed out.
   c_count constant integer := case when p_queue.lanes is null then 1000000 else 20000 end;
@@ -350,7 +350,7 @@ comment on function trunq._lose_messages is
   'Writes down what a shared subscription loses with a segment, if anything. The caller holds its lock.';
 
 create or replace function trunq._free_lost_lanes(p_queue trunq.queue, p_subscription_id integer, p_segment integer) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = scan as $$
 begin
   -- A lane is held for a message that was to come again: it never will.
   execute format($q$
@@ -362,7 +362,7 @@ comment on function trunq._free_lost_lanes is
   'Of a subscription in order: lanes that are held for messages of a segment that goes let the next ones out.';
 
 create or replace function trunq._lose_batches(p_queue trunq.queue, p_sub trunq.subscription, p_tick trunq.tick, p_reason text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c_count constant integer := 1000000;
   v_newest record := trunq._newest_batch(p_queue, p_sub.subscription_id);

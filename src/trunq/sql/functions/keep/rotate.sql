@@ -179,7 +179,7 @@ create or replace function trunq._truncate(
 ) returns integer
 -- Found by index. Every wait in here is as short as the first.
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5ms'
-set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set trunq.plan = index as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
   v_patience constant integer := trunq._lock_wait(p_queue.queue_id, v_name);
@@ -260,7 +260,7 @@ create or replace function trunq._list_readers(p_queue trunq.queue)
 returns table (
   subscription_id integer, mode text, lease_id bigint, segment smallint, lo pg_snapshot, hi pg_snapshot, last_txid xid8, last_id bigint
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   return query execute format($q$
     select s.subscription_id, s.mode, coalesce(l.lease_id, 0), l.segment,
@@ -293,7 +293,7 @@ comment on function trunq._repeatable_snapshot is
   'The snapshot an exclusive subscription needs all after: of the tick before its position, because a reader elsewhere may have to repeat its last batch.';
 
 create or replace function trunq._subscriptions_needing(p_queue trunq.queue, p_segment integer) returns integer[]
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_needing integer[];
 begin
@@ -322,7 +322,7 @@ comment on function trunq._subscriptions_needing is
   'The subscriptions that have not read every message of this segment of the log. By index probes alone.';
 
 create or replace function trunq._is_held(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
   v_low bigint := 0;
@@ -365,7 +365,7 @@ comment on function trunq._is_held is
   'Whether an open lease needs a segment of the log, or lies in one of the leases. Which messages open batches need, _needing tells.';
 
 create or replace function trunq._first_tick_after(p_queue trunq.queue, p_segment integer) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_name text := trunq._segment_name(p_queue, 'log', p_segment);
   v_last xid8;

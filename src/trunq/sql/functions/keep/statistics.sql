@@ -90,7 +90,7 @@ Locks: its mark.';
 create or replace function trunq._roll_up(p_queue trunq.queue, p_minute timestamptz) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 -- Receipts are found by BRIN, their leases and messages by index.
-set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
+set trunq.plan = brin as $$
 declare
   v_total bigint;
   v_share double precision;

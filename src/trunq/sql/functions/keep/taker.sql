@@ -93,7 +93,7 @@ $$;
 comment on function trunq._make_marks is 'Gives each taker of a queue its mark of each shared subscription; also before one ends.';
 
 create or replace function trunq._forget_ended(p_queue trunq.queue, p_taker text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_ended constant integer[] := array(
     select m.subscription_id from trunq.taker_mark m where m.queue_id = p_queue.queue_id and m.taker = p_taker
@@ -114,7 +114,7 @@ create or replace function trunq._walk_leases(
   p_queue trunq.queue, p_mark trunq.taker_mark, p_messages bigint, p_is_last boolean,
   out over bigint[], out up_to bigint, out still_open bigint[], out size bigint
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_lease record;
   v_closed bigint[] := '{}';
@@ -155,7 +155,7 @@ comment on function trunq._walk_leases is
 Returns: the leases with messages that are over, the mark behind them (up_to, still_open), and how many messages they have.';
 
 create or replace function trunq._end_abandoned_lease(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   if not pg_try_advisory_xact_lock(trunq._lock_class('lease'), trunq._lease_lock(p_queue.queue_id, p_lease_id)) then
     return false;  -- an answer is on its way
@@ -169,7 +169,7 @@ comment on function trunq._end_abandoned_lease is 'Ends an open lease of a subsc
 Returns: false when its lock is held just now.';
 
 create or replace function trunq._first_untaken(p_queue trunq.queue, p_taker text) returns timestamptz
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c_is_over constant text := format($q$
     l.size > 0 and (l.reaped_at is not null or not exists (select from trunq.subscription s where s.subscription_id = l.subscription_id) or l.size <= coalesce((
@@ -212,7 +212,7 @@ $$;
 comment on function trunq._warn_takers is 'Takers that are further behind than the retention: rotation waits for them.';
 
 create or replace function trunq._is_taken(p_queue trunq.queue, p_table text, p_segment integer, p_open bigint[] default '{}') returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_name text := trunq._segment_name(p_queue, p_table, p_segment);
   v_low bigint := 0;
@@ -244,7 +244,7 @@ comment on function trunq._is_taken is
   'Whether all takers of a queue, its archive among them, have all of a segment of the log or the leases, but for what the leases p_open have of it.';
 
 create or replace function trunq._first_missing(p_queue trunq.queue, p_is_archive boolean) returns text
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_taker text;
 begin
@@ -378,7 +378,7 @@ comment on function trunq._untaken_history is
   'All that is over and that a taker has not said to have taken, as a slice: for a look at it, which nothing is kept for.';
 
 create or replace function trunq._list_leases(p_queue text, p_queue_id integer, p_part jsonb, p_after bigint, p_messages bigint) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_queue trunq.queue := trunq._queue_of_slice(p_queue, p_queue_id);
   v_leases bigint[];
@@ -438,7 +438,7 @@ create or replace function trunq._read_history(
 )
 language plpgsql set search_path = pg_catalog, pg_temp
 -- As trunq._write_archive, for the plan.
-set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off as $$
+set trunq.plan = hash as $$
 declare
   v_queue trunq.queue := trunq._queue_of_slice(p_queue, p_queue_id);
 begin

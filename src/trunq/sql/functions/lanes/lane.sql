@@ -352,7 +352,7 @@ comment on function trunq._empty_turns is 'Empties a segment of the turns, or ca
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._needs_wakes(p_queue trunq.queue, p_segment integer) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_is_needed boolean;
 begin

@@ -16,7 +16,7 @@ begin
   -- A literal as a whole: whatever stands in it.
   execute format($q$
     create or replace function trunq_data.%I() returns trigger
-    language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_nestloop = off set enable_hashjoin = off set jit = off
+    language plpgsql security definer set search_path = pg_catalog, pg_temp set trunq.plan = merge
     set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set TimeZone = 'UTC' set bytea_output = hex set extra_float_digits = 1 set lc_monetary = 'C'
     as %L
   $q$, v_function, trunq._capture_body(p_capture));

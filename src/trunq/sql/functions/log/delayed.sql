@@ -3,9 +3,9 @@
 -- each promotion starts at the last due time promoted: under a pinned horizon it would otherwise walk its dead rows.
 
 create or replace function trunq.promote(p_queue text, p_max integer default 1000) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = nested set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 -- One plan: planning again would probe the index at its end, through all its dead entries.
-set plan_cache_mode = force_generic_plan as $$
+as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_now timestamptz := trunq.clock();
@@ -90,7 +90,7 @@ Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
 
 create or replace function trunq._has_delayed(p_queue text, p_subscription text, p_kinds text[]) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin
@@ -102,7 +102,7 @@ end $$;
 comment on function trunq._has_delayed is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds.';
 
 create or replace function trunq._count_unhandled(p_queue text, p_subscription text, p_kinds text[]) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
 begin

@@ -72,7 +72,7 @@ end $$;
 comment on function trunq._check_position is 'Refuses (TQ010) a position ahead of the transaction ids of this cluster.';
 
 create or replace function trunq._find_ahead(p_queue trunq.queue, p_position_limit xid8, p_row_limit xid8) returns text
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription;
   v_tick record;
@@ -110,7 +110,7 @@ comment on function trunq._find_ahead is
 create or replace function trunq._find_behind(p_queue trunq.queue) returns table (id bigint, txid xid8)
 -- By the index on id, which knows where the newest messages lie: not by (txid, id), all of which would have to be read.
 language plpgsql set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set jit = off as $$
+set trunq.plan = bitmap as $$
 #variable_conflict use_column
 declare
   v_tick trunq.tick;

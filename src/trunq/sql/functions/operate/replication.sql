@@ -3,7 +3,7 @@
 
 create or replace function trunq._warn_unreachable(p_queue trunq.queue) returns table (warning text, hint text)
 -- Log rows by index, or by their place at the end of a segment.
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c_pages constant integer := 100;
   v_row record;

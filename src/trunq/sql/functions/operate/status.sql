@@ -148,7 +148,7 @@ comment on function trunq._count_waiting is
   'How many messages a subscription has not read yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
 
 create or replace function trunq._first_page(p_log regclass, p_segment smallint, p_txid xid8, p_id bigint) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_page bigint;
 begin
@@ -161,7 +161,7 @@ comment on function trunq._first_page is 'The page of a segment of the log that 
 create or replace function trunq._estimate(p_table regclass, p_pages bigint, p_from_page bigint, p_condition text) returns numeric
 language plpgsql set search_path = pg_catalog, pg_temp
 -- Nothing but a look at pages by their address.
-set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+set trunq.plan = tid as $$
 declare
   c_pages constant integer := 64;
   v_number numeric;
@@ -182,7 +182,7 @@ comment on function trunq._estimate is
   'About how many rows of a table (g) of so many pages (those of a segment, which the condition names), from a page on, meet a condition: by what 64 of its pages hold. There are no statistics to ask.';
 
 create or replace function trunq._count_rows(p_table regclass, p_condition text, out number bigint, out is_estimate boolean)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c_exact constant integer := 1000;
 begin
@@ -195,7 +195,7 @@ end $$;
 comment on function trunq._count_rows is 'How many rows of a table meet a condition: exact up to 1,000, then an estimate.';
 
 create or replace function trunq._oldest_dead(p_queue_id integer, p_subscription_id integer) returns timestamptz
-language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
   select d.died_at from trunq.dead d where d.queue_id = p_queue_id and d.subscription_id = p_subscription_id order by d.dead_id limit 1
 $$;
 comment on function trunq._oldest_dead is 'When the first of the dead messages of a subscription died.';
@@ -248,7 +248,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 -- Each page once, in its order: leases of several workers, and their receipts, lie in no order of theirs. Without statistics it expects
 -- one lease, and would look through the receipts of all for each.
-set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_mergejoin = off set enable_nestloop = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+set trunq.plan = bitmap as $$
 declare
   v_mark record := trunq._reap_mark(p_queue, p_subscription_id);
   v_newest bigint := greatest(v_mark.newest, (trunq._position(p_queue, p_subscription_id)).lease_id - p_limit);
@@ -298,7 +298,7 @@ comment on function trunq._leases is
 create or replace function trunq._count_done(
   p_queue trunq.queue, p_subscription_id integer, p_now timestamptz, p_within interval, out done bigint, out is_estimate boolean
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = tid as $$
 declare
   c_pages constant integer := 1000;
   v_left integer := c_pages;

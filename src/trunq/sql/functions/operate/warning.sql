@@ -92,7 +92,7 @@ end $$;
 comment on function trunq._warn_unhandled is 'Kinds that workers put off because they have no handler for them, the first 20 of each subscription.';
 
 create or replace function trunq._unhandled(p_subscription_id integer) returns table (kind text, number bigint)
-language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = unsorted as $$
   -- From one kind to the next by the index, past however many messages of each. The order in the counts leaves the planner no other index: with
   -- statistics from before these messages, it takes each for as good.
   with recursive known as (
@@ -118,7 +118,7 @@ $$;
 comment on function trunq._unhandled is 'How many messages of each kind are put off for want of a worker that has a handler for it: exact up to 1,000.';
 
 create or replace function trunq._unhandled_ready(p_queue trunq.queue, p_subscription_id integer) returns table (kind text, number bigint)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v record;
 begin
@@ -137,7 +137,7 @@ comment on function trunq._unhandled_ready is
   'How many messages of each kind that were put off for want of a handler are ready again, and nobody has leased them yet.';
 
 create or replace function trunq._forget_unhandled(p_queue trunq.queue) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_id integer;
   v record;
@@ -154,7 +154,7 @@ end $$;
 comment on function trunq._forget_unhandled is 'Forgets those that were ready for want of a handler and have been leased since.';
 
 create or replace function trunq._warn_unread(p_queue text) returns table (queue text, subscription text, warning text, hint text)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_now timestamptz := trunq.clock();
   v record;
@@ -196,7 +196,7 @@ comment on function trunq._warn_unread is
   'Subscriptions that nobody has read from for five minutes, though messages wait for them. Not those that are paused, nor those whose messages are in somebody''s hands.';
 
 create or replace function trunq._unread_since(p_queue trunq.queue, p_subscription_id integer, p_before timestamptz) returns timestamptz
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_leased_at timestamptz;
   v_oldest timestamptz;

@@ -58,7 +58,7 @@ create or replace function trunq.read_batch(
 )
 -- One process, by the index: in order without a sort.
 language plpgsql set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off as $$
+set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription;
@@ -135,7 +135,7 @@ comment on function trunq._batch_query is
 
 create or replace function trunq._write_batch_query(p_queue text, p_subscription text, p_batch_id bigint, p_filter jsonb)
 returns table (query text, queue_id integer, from_tick_id bigint)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription;
   v_queue trunq.queue := trunq._find_queue(p_queue);

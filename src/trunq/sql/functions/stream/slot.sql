@@ -83,7 +83,7 @@ $$;
 comment on function trunq._is_split is 'Whether this is the name of a group by key.';
 
 create or replace function trunq._subscription_of(p_queue text, p_subscription text, p_lease_id bigint, p_mode text default 'exclusive') returns trunq.subscription
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription;
   v_is_its boolean;
@@ -112,7 +112,7 @@ create or replace function trunq._slot_window(
   p_queue trunq.queue, p_sub trunq.subscription, p_from_tick_id bigint, p_from_snapshot pg_snapshot, p_max_ticks integer, p_now timestamptz,
   p_min_lag interval, p_min_count bigint, p_min_interval interval, p_cut boolean, out tick_id bigint, out snapshot pg_snapshot
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_last trunq.tick;

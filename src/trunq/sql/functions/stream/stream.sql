@@ -131,7 +131,7 @@ create or replace function trunq.retry_batch(
   p_queue text, p_subscription text, p_batch_id bigint, p_token bigint, p_ids bigint[] default null, p_after interval default null,
   p_error text default null
 ) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_sub trunq.subscription;
@@ -186,7 +186,7 @@ returns table (
   batch_id bigint, state text, worker text, from_tick_id bigint, to_tick_id bigint, from_snapshot pg_snapshot, to_snapshot pg_snapshot,
   is_part boolean, messages bigint, attempt integer, error text, opened_at timestamptz, expires_at timestamptz, finished_at timestamptz
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
@@ -228,7 +228,7 @@ returns table (
   published_at timestamptz, due_at timestamptz, worker text, leased_at timestamptz, expires_at timestamptz,
   finished_at timestamptz, error text, result jsonb
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off set max_parallel_workers_per_gather = 0 as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_rows record := trunq._rows_of(p_queue, p_id, p_id);
   v_end pg_snapshot := coalesce(trunq._frontier(p_queue, p_sub.subscription_id), (trunq._newest_batch(p_queue, p_sub.subscription_id)).hi, p_sub.start);
@@ -365,7 +365,7 @@ comment on function trunq._open_part is
 create or replace function trunq._reopen_batch(
   p_queue trunq.queue, p_sub trunq.subscription, p_lease_id bigint, p_failures integer, p_error text, p_until timestamptz
 ) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v record;
   v_open bigint[];
@@ -408,7 +408,7 @@ comment on function trunq._reopen_batch is
 create or replace function trunq._open_rest(
   p_queue trunq.queue, p_sub trunq.subscription, p_batch_id bigint, p_upto_txid bigint, p_upto_id bigint
 ) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v record;
   v_upto_txid xid8 := p_upto_txid::text::xid8;

@@ -177,7 +177,7 @@ create or replace function trunq._find_tick(
   p_min_lag interval default null, p_min_count bigint default null, p_min_interval interval default null,
   out tick_id bigint, out snapshot pg_snapshot
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_from trunq.tick;

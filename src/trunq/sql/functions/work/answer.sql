@@ -127,7 +127,7 @@ Locks: the lease.';
 create or replace function trunq.list_fates(p_queue text, p_subscription text, p_ids bigint[])
 returns table (id bigint, wait interval, reason text)
 language plpgsql set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
+set trunq.plan = kept as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);

@@ -115,7 +115,7 @@ comment on function trunq._note_cancel is 'Notes messages as cancelled, wherever
 
 create or replace function trunq._cancel_scheduled(p_queue_id integer, p_ids bigint[], p_now timestamptz)
 returns table (subscription text, id bigint, state text)
-language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
   with gone as (
     delete from trunq.delayed d where d.queue_id = p_queue_id and d.subscription_id is null and d.id = any (p_ids)
     returning d.*),
@@ -134,7 +134,7 @@ comment on function trunq._cancel_scheduled is
   'Deletes messages that are published later, and makes them dead for every shared subscription that would read them. Returns: as cancel.';
 
 create or replace function trunq._cancel_retrying(p_queue trunq.queue, p_sub trunq.subscription, p_ids bigint[], p_now timestamptz) returns bigint[]
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_gone record;
 begin
@@ -183,14 +183,14 @@ comment on function trunq._tell_cancelled is 'Tells the workers of a queue that 
 
 create or replace function trunq._is_cancelled(p_subscription_id integer, p_id bigint) returns boolean
 -- Not in SQL: Postgres would put it in the place of its call, and open the table where nobody asks.
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = probe as $$
 begin
   return exists (select from trunq.cancelled c where c.subscription_id = p_subscription_id and c.id = p_id);
 end $$;
 comment on function trunq._is_cancelled is 'Whether somebody cancelled a message of a subscription while it waited or ran.';
 
 create or replace function trunq._forget_cancelled(p_queue trunq.queue, p_now timestamptz) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription;
   v_ids bigint[];

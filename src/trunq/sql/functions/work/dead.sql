@@ -13,7 +13,7 @@ create or replace function trunq.list_dead(
   dead_id bigint, subscription text, id bigint, kind text, key text, payload jsonb, headers jsonb, attempts integer,
   reason text, errors jsonb, created_at timestamptz, died_at timestamptz
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 begin
   perform trunq._check_limit(p_limit);
@@ -48,7 +48,7 @@ Returns: how many.
 Raises: TQ001, TQ002; TQ005 for an unknown reason.';
 
 create or replace function trunq.forget(p_queue text) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_queue_id integer := v_queue.queue_id;
@@ -148,7 +148,7 @@ $$;
 comment on function trunq._purge is 'Deletes dead messages for good, and notes that it did. Returns: how many.';
 
 create or replace function trunq._forget_purged(p_queue trunq.queue) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_oldest xid8;
 begin
@@ -266,7 +266,7 @@ create or replace function trunq._dead_ids(
   p_queue text, p_subscription text, p_ids bigint[], p_older_than interval, p_newer_than interval, p_kind text, p_key text,
   p_error text, p_before bigint, p_limit bigint, p_reason text, p_newest boolean
 ) returns setof bigint
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_queue_id integer := (trunq._find_queue(p_queue)).queue_id;
   v_subscription_id integer := trunq._subscription_id(p_queue, p_subscription);

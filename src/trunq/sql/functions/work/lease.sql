@@ -163,7 +163,7 @@ comment on function trunq._wait_for_subscription is
   'Waits 5 seconds for the lock of a subscription, then raises TQ008, which names the process that holds it.';
 
 create or replace function trunq._fail_lease_lost(p_queue text, p_subscription text, p_lease_id bigint) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription := trunq._subscription_of(p_queue, p_subscription, p_lease_id, null);
   v_other text;

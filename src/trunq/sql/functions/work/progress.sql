@@ -65,7 +65,7 @@ comment on function trunq.list_progress is
 Raises: TQ001, TQ002, TQ005.';
 
 create or replace function trunq._is_running(p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_id bigint) returns boolean
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_lease record := trunq._lease(p_queue, p_subscription_id, p_lease_id);
 begin
@@ -106,7 +106,7 @@ Returns: false when the subscription is gone.';
 
 create or replace function trunq._has_checkpoint(p_subscription_id integer, p_id bigint) returns boolean
 -- Not in SQL: Postgres would put it in the place of its call, and open the table where nobody asks.
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = probe as $$
 begin
   -- What an older snapshot does not see: whoever leases it looks.
   return current_setting('transaction_isolation') <> 'read committed'
@@ -115,7 +115,7 @@ end $$;
 comment on function trunq._has_checkpoint is 'Whether a message that goes back has a checkpoint.';
 
 create or replace function trunq._drop_progress(p_subscription_id integer, p_ids bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   -- It must never fail an answer of a transaction that began before a report. Then trunq.forget does it.
   if current_setting('transaction_isolation') = 'read committed' then
@@ -125,7 +125,7 @@ end $$;
 comment on function trunq._drop_progress is 'Deletes the progress of messages that are done.';
 
 create or replace function trunq._forget_progress(p_queue trunq.queue, p_now timestamptz) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription;
   v_ids bigint[];

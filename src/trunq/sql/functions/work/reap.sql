@@ -134,7 +134,7 @@ comment on function trunq._note_reaped is
 create or replace function trunq._open_leases(
   p_queue trunq.queue, p_subscription_id integer, p_from timestamptz, p_to timestamptz, p_newest bigint, p_worker text, p_limit integer
 ) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_leases bigint[];
 begin
@@ -237,7 +237,7 @@ comment on function trunq._end_lease is 'Ends one lease, if its time ran out bef
 Returns: how many messages; null when another holds its lock.';
 
 create or replace function trunq._note_expiry(p_queue_id integer, p_subscription_id integer, p_worker text, p_messages integer, p_now timestamptz) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   -- One at a time reaps a queue: nobody waits for these rows.
   delete from trunq.expiry e where e.queue_id = p_queue_id and e.expired_at not between p_now - interval '1 hour' and p_now + interval '1 hour';
@@ -253,7 +253,7 @@ comment on function trunq._note_expiry is 'Notes that a lease of a worker ran ou
 create or replace function trunq._blame(
   p_queue trunq.queue, p_subscription_id integer, p_lease_id bigint, p_count integer, out blame text, out scatter interval
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c_look constant integer := 20000;
   v_lease_time interval := (select s.lease_time from trunq.subscription s where s.subscription_id = p_subscription_id);

@@ -98,7 +98,7 @@ create or replace function trunq._find_referred(p_name text, p_reference text, p
 returns table (subscription_id integer, subscription text, id bigint, kind text, attempt integer, failed_at timestamptz, worker text, error text)
 language plpgsql stable set search_path = pg_catalog, pg_temp
 -- Receipts and archive by their BRIN on finished_at, leases and log by their indexes, whatever the statistics say.
-set enable_seqscan = off set jit = off set max_parallel_workers_per_gather = 0 as $$
+set trunq.plan = brin as $$
 declare
   v_queue trunq.queue;
 begin

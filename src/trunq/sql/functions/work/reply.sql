@@ -10,7 +10,7 @@ create or replace function trunq.list_replies(
 ) returns table (
   id bigint, outcome text, result jsonb, error text, reference text, public text, replied_at timestamptz, expires_at timestamptz
 )
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription, 'shared');
@@ -54,7 +54,7 @@ comment on function trunq.reply_channel is
 Raises: TQ001.';
 
 create or replace function trunq._find_unreplied(p_sub trunq.subscription, p_ids bigint[]) returns jsonb
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_queue trunq.queue := trunq._find_queue(p_sub.queue_id);
   v_message record;
@@ -94,7 +94,7 @@ comment on function trunq._find_unreplied is
 
 create or replace function trunq._awaited_messages(p_queue trunq.queue, p_subscription_id integer, p_ids bigint[])
 returns table (message_id bigint, is_awaited boolean, is_own boolean)
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set cpu_index_tuple_cost = 0.005 set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   -- Null in a transaction that has written nothing. A row that a savepoint wrote has a later id.
   v_txid constant bigint := pg_current_xact_id_if_assigned()::text::bigint;
@@ -173,7 +173,7 @@ begin
 end $$;
 
 create or replace function trunq._reply_timed_out(p_subscription_id integer, p_ids bigint[]) returns void
-language sql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
   update trunq.reply r set outcome = 'timed_out' where r.subscription_id = p_subscription_id and r.id = any (p_ids) and r.outcome = 'failed'
     -- One that was requeued, and goes back, has the reply of its former life.
     and exists (select from trunq.dead d where d.queue_id = r.queue_id and d.subscription_id = r.subscription_id and d.id = r.id)
@@ -181,7 +181,7 @@ $$;
 comment on function trunq._reply_timed_out is 'Messages died because they took too long: says so in the replies just written.';
 
 create or replace function trunq._forget_replies(p_queue_id integer, p_now timestamptz) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_count integer;
 begin

@@ -7,8 +7,8 @@ create or replace function trunq_queue._specimen_answer(
 ) returns integer
 language plpgsql security definer volatile set search_path = pg_catalog, pg_temp
 -- Leases and receipts are found by index; what joins are left match arrays of ids, by hash.
-set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan as $$
+set trunq.plan = answer
+as $$
 declare
   v_sub record; v_now timestamptz;
   v_is_one boolean := cardinality(p_ids) = 1 and current_setting('transaction_isolation') = 'read committed';
@@ -265,7 +265,7 @@ create or replace function trunq_queue._specimen_require_seen(
   p_subscription_id integer, p_lease_id bigint, p_segment smallint, p_ids bigint[], p_number smallint
 ) returns smallint
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_numbers constant smallint[] := array(
     select 10000 /*limit lease_messages*/ + u.place
@@ -296,7 +296,7 @@ set search_path = pg_catalog, pg_temp
 -- Columns of the user go through jsonb, ranges among them as text: the session that reads it may write dates, numbers and money otherwise.
 set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 -- Each message is one probe of the log's index; arrays of ids are matched by hash.
-set enable_seqscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = hash
 as $$
 declare
   v_sub trunq.subscription;

@@ -10,7 +10,7 @@ create or replace function trunq_queue._specimen_next_batch(
 )
 language plpgsql security definer volatile set search_path = pg_catalog, pg_temp
 -- Leases, receipts and ticks are found by index.
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 declare
@@ -177,7 +177,7 @@ create or replace function trunq_queue._specimen_finish_batch(
 ) returns boolean
 language plpgsql security definer volatile
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 declare
   v_sub trunq.subscription;
@@ -247,7 +247,7 @@ create or replace function trunq_queue._specimen_newest_batch(
 )
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 begin
@@ -266,7 +266,7 @@ returns table (
 )
 language plpgsql stable rows 1
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 declare
@@ -295,7 +295,7 @@ create or replace function trunq_queue._specimen_read_page(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 declare
@@ -364,7 +364,7 @@ comment on function trunq_queue._specimen_read_page is
 create or replace function trunq_queue._specimen_keep_span(p_subscription_id integer, p_batch_id bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 declare
   v record;

@@ -9,7 +9,7 @@ create or replace function trunq_queue._specimen_next_in_group(
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 declare
@@ -84,7 +84,7 @@ create or replace function trunq_queue._specimen_slots(p_group_id integer, p_mem
 returns table (subscription_id integer, name text, slot integer, tick_id bigint, hi pg_snapshot, is_open boolean, is_held boolean, is_mine boolean)
 language plpgsql stable rows 16
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 begin
@@ -105,7 +105,7 @@ create or replace function trunq_queue._specimen_arrivals(p_group trunq.subscrip
 returns table (txid xid8, slot integer)
 language plpgsql stable rows 10
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 declare
@@ -123,7 +123,7 @@ comment on function trunq_queue._specimen_arrivals is
 create or replace function trunq_queue._specimen_first_of_slot(p_sub trunq.subscription, p_lo pg_snapshot, p_hi pg_snapshot) returns xid8
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 declare
   v_id constant integer := p_sub.subscription_id;

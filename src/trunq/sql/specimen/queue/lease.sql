@@ -16,7 +16,7 @@ create or replace function trunq_queue._specimen_lease(
 language plpgsql security definer volatile rows 100 set search_path = pg_catalog, pg_temp
 -- Without statistics, only a walk of the index (txid, id) that stops early costs the same whatever the backlog; one
 -- plan serves all calls. These hold in the functions that it calls, too.
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+set trunq.plan = kept
 as $$
 #variable_conflict use_column
 declare
@@ -206,7 +206,7 @@ returns table (
     options jsonb
 )
 language plpgsql volatile rows 100
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set search_path = pg_catalog, pg_temp set trunq.plan = index
 as $$
 #variable_conflict use_column
 declare
@@ -259,7 +259,7 @@ create or replace function trunq_queue._specimen_bury(
   p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_now timestamptz, p_outcome "char"
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_lease record;
 begin
@@ -354,7 +354,7 @@ create or replace function trunq_queue._specimen_position(
     out segment smallint
 )
 language plpgsql stable set search_path = pg_catalog,
-  pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+  pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 begin
   select l.lease_id, l.lo, l.hi, l.last_txid, l.last_id, l.segment into lease_id, lo, hi, last_txid, last_id, segment

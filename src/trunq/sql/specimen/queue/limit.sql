@@ -6,7 +6,7 @@ create or replace function trunq_queue._specimen_allowance(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set trunq.plan = kept
 as $$
 declare
   v_sub trunq.subscription;
@@ -34,7 +34,7 @@ begin
       from unnest(coalesce(open_leases, trunq._unanswered_leases(p_subscription_id))) e(lease_id)
       cross join lateral (
         select l.lease_id, l.size, l.segment from trunq_data._specimen_lease l
-        where l.subscription_id = p_subscription_id and l.lease_id = e.lease_id and l.reaped_at is null) l
+        where l.subscription_id = p_subscription_id and l.lease_id = e.lease_id and l.reaped_at is null offset 0) l
       cross join lateral (
         select sum(r.size) size from trunq_data._specimen_receipt r
         where r.lease_id = l.lease_id and r.segment = l.segment and r.subscription_id = p_subscription_id) r) o

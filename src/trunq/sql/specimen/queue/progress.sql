@@ -5,7 +5,7 @@ create or replace function trunq_queue._specimen_set_progress(
   p_percent double precision default null, p_note text default null, p_checkpoint jsonb default null
 ) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set trunq.plan = index
 as $$
 declare
   v_sub trunq.subscription := trunq._subscription('_specimen', p_subscription, 'shared');

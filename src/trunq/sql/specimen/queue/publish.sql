@@ -47,7 +47,7 @@ create or replace function trunq_queue._specimen_publish_many(
   p_max_age interval default null
 ) returns bigint[]
 -- One plan for arrays of every length.
-language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = generic as $$
 declare
   v_count integer := greatest(coalesce(cardinality(p_payloads), 0), coalesce(cardinality(p_bodies), 0));
   v_ids bigint[];

@@ -4,7 +4,7 @@ create or replace function trunq_queue._specimen_reply(
   p_subscription_id integer, p_lease_id bigint, p_awaited bigint[], p_ids bigint[], p_results jsonb[], p_now timestamptz
 ) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+set trunq.plan = hash as $$
 declare
   v_ids bigint[];
 begin

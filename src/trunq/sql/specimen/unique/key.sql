@@ -24,7 +24,7 @@ create or replace function trunq_queue._uniquespecimen_take_key_again(
 )
 -- A plan made while the tables are empty must not read them whole when they are large.
 language plpgsql volatile set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
+set trunq.plan = kept as $$
 declare
   v_newest record;
   v_from bigint;
@@ -163,7 +163,7 @@ comment on function trunq_queue._uniquespecimen_has_newer is 'The same, of a que
 create or replace function trunq_queue._uniquespecimen_pass_over(
   p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_by bigint[], p_now timestamptz
 ) returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_lease record;
 begin
@@ -229,7 +229,7 @@ Returns: those that may be: a key that another message holds leaves them dead.';
 
 create or replace function trunq_queue._uniquespecimen_forget_keys(p_from bigint, p_blocks integer, p_is_checked boolean) returns integer
 language plpgsql volatile set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set trunq.plan = index as $$
 declare
   c_replaces constant boolean := 'refuse' /*unique_policy*/ = 'replace';
   v_now timestamptz := trunq.clock();

@@ -72,7 +72,7 @@ create or replace function trunq_queue._uniquespecimen_unique_many(
   out ids bigint[], out is_new boolean[]
 )
 language plpgsql security definer set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
+set trunq.plan = generic as $$
 declare
   c_has_tenants constant boolean := false /*has_tenants*/;
   v_count constant integer := greatest(coalesce(cardinality(p_payloads), 0), coalesce(cardinality(p_bodies), 0));
