@@ -146,13 +146,14 @@ create or replace function trunq_queue._lanespecimen_coming_of_lane(
   p_new_hi pg_snapshot, p_segments smallint[], p_subscription_id integer, p_own integer, p_all boolean,
   p_kinds text[], p_not_kinds text[], p_keys text[], p_not_keys text[], p_headers jsonb, p_not_headers jsonb[]
 ) returns table (
-  txid xid8, id bigint, attempt smallint, kind trunq.kind, key trunq.key, payload trunq.payload, body trunq.body,
-  headers trunq.headers, priority smallint, created_at timestamptz, expiries smallint, options trunq.options,
+  txid xid8, id bigint, attempt smallint, kind text, key text, payload jsonb, body bytea,
+  headers jsonb, priority smallint, created_at timestamptz, expiries smallint, options trunq.options,
   hold trunq.key_hold, is_next boolean, is_again boolean
 )
 -- No settings here: Postgres then puts the query in the place of its call.
 language sql stable as $$
-  select m.txid, m.id, m.attempt, m.kind, m.key, m.payload, m.body, m.headers, m.priority::smallint, m.created_at,
+  select m.txid, m.id, m.attempt, m.kind::text, m.key::text, m.payload::jsonb, m.body::bytea,
+    m.headers::jsonb, m.priority::smallint, m.created_at,
     m.expiries, m.options, m.hold, m.is_next, m.is_again
   from (
     -- The message for which the lane was held.
