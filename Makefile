@@ -64,7 +64,7 @@ clean: ## remove .venv and what tests and checks leave
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The stamp is written last: an install cut short is done again.
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(wildcard packages/*/pyproject.toml)
 	@python=""; \
 	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python="$$candidate"; break; fi; \
@@ -78,5 +78,5 @@ $(READY): pyproject.toml
 	echo "Installing into .venv (once; a few minutes) ..."; \
 	[[ -x $(BIN)/python ]] && $(BIN)/python -c '' 2>/dev/null || "$$python" -m venv --clear .venv; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --group dev; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --editable packages/demo --editable packages/pgq --group dev; \
 	touch $(READY)

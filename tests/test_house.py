@@ -23,7 +23,7 @@ from trunq.spark.statistic import FAILURES
 from trunq.wire.scalar import YES_OR_NO
 
 ROOT = Path(__file__).parent.parent
-SQL = sorted((ROOT / "src" / "trunq" / "sql").rglob("*.sql"))
+SQL = sorted(path for name in ("trunq", "trunq_pgq") for path in (ROOT / "src" / name / "sql").rglob("*.sql"))
 PYTHON = sorted(
     path for name in ("src", "tests", "tools", "benchmarks") for path in (ROOT / name).rglob("*.py")
 )

@@ -15,6 +15,12 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 PROJECT = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
+BESIDE = {
+    project["name"]: project
+    for path in (SOURCE.parent / "packages").glob("*/pyproject.toml")
+    for project in [tomllib.loads(path.read_text())["project"]]
+}
+"""The distributions of packages beside the library."""
 
 OF_EXTRAS = {
     *("adbc_driver_manager", "adbc_driver_postgresql", "deltalake", "django", "httpx", "pyarrow", "pyspark"),
@@ -87,6 +93,7 @@ EXTRAS = {
     "sqlalchemy": "connection.bridge.sqlalchemy",
     "django": "django|connection.bridge.django",
     "demo": "trunq_demo",
+    "pgq": "trunq_pgq",
 }
 """By extras: the modules that need no more, when they are loaded, than those extras and trunq alone have."""
 
@@ -143,8 +150,10 @@ def _brought(extras: str) -> set[str]:
     while waiting:
         name, _, inner = re.match(r"([\w-]+)(\[([\w,-]*)\])?", waiting.pop()).groups()  # type: ignore[union-attr]
         if name == "trunq":
-            for extra in filter(None, inner.split(",")):
+            for extra in filter(None, (inner or "").split(",")):
                 waiting += PROJECT["optional-dependencies"][extra]
+        elif name in BESIDE:
+            waiting += BESIDE[name]["dependencies"]
         else:
             found.add(name)
     return found

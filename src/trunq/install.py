@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from itertools import count
 from typing import Any, Final, cast
 
@@ -25,7 +24,7 @@ from psycopg.rows import tuple_row
 from trunq.connection._sync.opening import open_lent
 from trunq.connection.address import complete
 from trunq.errors import QueueInUse, SchemaError, SchemaMissing, SchemaNewer, SchemaOlder
-from trunq.plan import write_settings
+from trunq.sql import Migration, facade_files, facades, function_files, migrations
 
 Connection = psycopg.Connection[Any]
 
@@ -79,17 +78,6 @@ _UNBLOCK: Final = "pg_stat_activity (xact_start) or pg_prepared_xacts shows it; 
 _THEN: Final = ", and then each queue in one of its own"
 _EACH: Final = "Stopped here, the queues that are left follow with `trunq db upgrade`, or this call again."
 
-FACADES: Final = ("pgq",)
-"""Other systems' APIs over trunq's queues, each in schemas of its own: the folders of sql/facades."""
-
-_ORDER: Final = {"schema.sql": 0, "view.sql": 2, "role.sql": 3}
-"""Which files of a facade come before the others, and which after them."""
-
-_FUNCTION: Final = re.compile(
-    r"(?m)^create or replace (?:function|procedure) (?P<made>[\w.]+)\((?P<taken>[^()]*)\)"
-    r"|^(?:comment|\w+ execute) on (?:function|procedure) (?P<named>[\w.]+)(?= (?:is|to|from)\b)"
-)
-"""Where a file makes a function, and where it names one that it has made."""
 
 _MISFITS: Final = (
     psycopg.errors.DuplicateColumn,
@@ -106,15 +94,6 @@ _MISFITS: Final = (
 _INSTALL: Final = "`trunq db install` puts it there, and completes a copy of its schema without rows"
 _UPGRADE: Final = "`trunq db upgrade` brings it up to date"
 _RENEW: Final = "`pip install --upgrade trunq` brings this program up to date"
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One file of sql/migrations."""
-
-    number: int
-    name: str
-    sql: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +187,31 @@ def _bring_up_to_date(connection: Connection, facade: str | None) -> Change:
     copied = _schema_of_copy(connection) if before is None else 0
     functions = before != newest() or _fetch(connection, _CHECKSUM) != _mark()
     if functions:
+        _require_facades(connection)
         with _restoring(connection, "lock_timeout", "check_function_bodies", "role"):
             _apply(connection, before or 0, copied)
-    facades = tuple(name for name in FACADES if _is_facade_old(connection, name, facade, functions))
-    for name in facades:
+    found = tuple(name for name in facades() if _is_facade_old(connection, name, facade, functions))
+    for name in found:
         with _restoring(connection, "lock_timeout", "check_function_bodies", "role"):
             _run(connection, _LOCK_TIMEOUT)
             _run(connection, _AS_OWNER)
             _run_or_refuse(connection, _facade_sql(name))
-    return Change(before, newest(), functions, facades)
+    return Change(before, newest(), functions, found)
+
+
+def _require_facades(connection: Connection) -> None:
+    """Refuse to leave the API of another system behind, which calls functions that are applied now."""
+    there = _fetch(
+        connection,
+        "select array_agg(n.nspname::text) from pg_namespace n join pg_namespace own using (nspowner)"
+        " where own.nspname = 'trunq' and n.nspname !~ '^trunq'"
+        " and obj_description(n.oid, 'pg_namespace') ~ '^trunq: '",
+    )
+    if missing := sorted({*(there or ())} - {*facades()}):
+        raise SchemaError(
+            f"this database has the API of {missing[0]}, which this program cannot bring up to date",
+            f'`pip install "trunq[{missing[0]}]"`, then again',
+        )
 
 
 def _is_facade_old(connection: Connection, name: str, wanted: str | None, functions: bool) -> bool:
@@ -313,7 +308,7 @@ def render(since: int = 0, facade: str | None = None) -> str:
         parts += [f"-- {name}", sql]
     parts.append(_finish())
     if facade is not None:
-        parts += [f"-- facades/{facade}", _facade_sql(facade)]
+        parts += [f"-- {facade}", _facade_sql(facade)]
     parts.append("commit;")
     if since:
         reach = _REACH.replace("v_owner, true", "v_owner, false")
@@ -322,50 +317,9 @@ def render(since: int = 0, facade: str | None = None) -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-@cache
-def migrations() -> tuple[Migration, ...]:
-    """Every migration, in order; their numbers are 1, 2, 3 without a gap."""
-    return tuple(
-        Migration(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in _read("migrations")
-    )
-
-
-@cache
-def function_files() -> tuple[tuple[str, str], ...]:
-    """Every file of functions, whatever its room, in the order of names, then those of specimens."""
-    folders = ("functions", "specimen/queue", "specimen/lanes", "specimen/unique")
-    return tuple((f"{folder}/{name}", _sign(sql)) for folder in folders for name, sql in _read(folder))
-
-
-@cache
-def facade_files(facade: str) -> tuple[tuple[str, str], ...]:
-    """Path and text of every file of a facade, in the order they are applied."""
-    found = sorted(_read(f"facades/{facade}"), key=lambda file: _ORDER.get(file[0], 1))
-    return tuple((f"facades/{facade}/{name}", _sign(sql)) for name, sql in found)
-
-
 def newest() -> int:
     """Schema version this trunq works with."""
     return migrations()[-1].number
-
-
-def _read(folder: str) -> list[tuple[str, str]]:
-    top = [*(files("trunq") / "sql" / folder).iterdir()]
-    paths = [*top, *(path for room in top if room.is_dir() for path in room.iterdir())]
-    return sorted((path.name, path.read_text("utf-8")) for path in paths if path.name.endswith(".sql"))
-
-
-def _sign(sql: str) -> str:
-    """Name functions with their arguments: a former version's, with others, may still be in the database."""
-    made: dict[str, str] = {}
-
-    def complete(found: re.Match[str]) -> str:
-        if found["named"]:
-            return f"{found[0]}({made[found['named']]})"
-        made[found["made"]] = ",".join(re.split(r"\sdefault\s", one)[0] for one in found["taken"].split(","))
-        return found[0]
-
-    return _FUNCTION.sub(complete, write_settings(sql))
 
 
 @contextmanager
@@ -410,13 +364,14 @@ def _run_or_refuse(connection: Connection, sql: str) -> None:
 
 
 def _check_facade(facade: str | None) -> None:
-    if facade is not None and facade not in FACADES:
-        raise ValueError(f'there is no facade "{facade}": {", ".join(FACADES)}')
+    if facade is not None and facade not in facades():
+        way = f'`pip install "trunq[{facade}]"` brings it, if there is one'
+        raise ValueError(f'there is no facade "{facade}" here: {way}')
 
 
 def _facade_sql(facade: str) -> str:
-    files = "\n\n".join(f"-- {name}\n\n{sql}" for name, sql in facade_files(facade))
-    return f"{_LATE_BOUND}\n\n{files}\n\ncomment on schema {facade} is '{_facade_mark(facade)}';"
+    texts = "\n\n".join(f"-- {name}\n\n{sql}" for name, sql in facade_files(facade))
+    return f"{_LATE_BOUND}\n\n{texts}\n\ncomment on schema {facade} is '{_facade_mark(facade)}';"
 
 
 def _facade_mark(facade: str) -> str:

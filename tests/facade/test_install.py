@@ -40,6 +40,28 @@ def test_whoever_does_not_ask_for_it_has_no_trace_of_it(new_database: NewDatabas
     assert contents(new_database()) == []
 
 
+def test_an_upgrade_without_its_package_leaves_nothing_half_done(
+    new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn = new_database()
+    install.install(dsn, "pgq")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("comment on schema trunq_data is 'functions of an older release'")
+        before = contents(dsn)
+        monkeypatch.setattr(install, "facades", dict[str, str])
+        with pytest.raises(SchemaError, match="has the API of pgq") as refused:
+            install.install(dsn)
+        assert 'pip install "trunq[pgq]"' in str(refused.value)
+        assert not install.is_applied(dsn)
+        assert contents(dsn) == before
+        # Somebody else's schema is not ours, whatever is said of it.
+        connection.execute("alter schema pgq owner to pg_monitor")
+        install.install(dsn)
+        assert install.is_applied(dsn)
+        with pytest.raises(ValueError, match='no facade "pgq" here'):
+            install.install(dsn, "pgq")
+
+
 def test_it_is_put_there_once_and_goes_along_with_upgrades(new_database: NewDatabase) -> None:
     dsn = new_database()
     assert install.install(dsn, "pgq").facades == ("pgq",)

@@ -95,7 +95,7 @@ def test_no_file_names_a_setting_of_the_planner_by_itself(planner: set[str]) -> 
     for path in (
         *(SQL / "functions").rglob("*.sql"),
         *(SQL / "specimen").rglob("*.sql"),
-        *(SQL / "facades").rglob("*.sql"),
+        *(SQL.parents[1] / "trunq_pgq").rglob("*.sql"),
     ):
         if path.parent != SQL / "specimen" / "lanes":
             assert not set(re.findall(r"\bset (?:local )?(\w+) (?:=|to) ", path.read_text())) & planner, path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -29,15 +28,13 @@ app = option.noun(
 )
 
 
-class Facade(StrEnum):
-    """Whose API over trunq's queues."""
-
-    pgq = "pgq"
-
-
 FacadeOption = Annotated[
-    Facade | None,
-    typer.Option("--facade", help="Another system's API over trunq's queues too: pgq (docs/operate/pgq.md)."),
+    str | None,
+    typer.Option(
+        "--facade",
+        metavar="NAME",
+        help="Another system's API over trunq's queues too: pgq (docs/operate/pgq.md).",
+    ),
 ]
 
 
@@ -56,7 +53,7 @@ def install(facade: FacadeOption = None, *, database: option.Database, json: opt
     has trunq already it does what `trunq db upgrade` does.
     """
     with address(database) as dsn:
-        _tell(installer.install(dsn, facade and facade.value), json)
+        _tell(installer.install(dsn, facade), json)
 
 
 @option.verb(app, "upgrade", "trunq db upgrade", "# What it would do, and lock", "trunq db upgrade --dry-run")
@@ -184,7 +181,7 @@ def sql(
     ] = None,
 ) -> None:
     """Print the whole install as one SQL script, to read or to run by hand."""
-    script = installer.render(since, facade and facade.value)
+    script = installer.render(since, facade)
     if file is None:
         typer.echo(script, nl=False)
     else:

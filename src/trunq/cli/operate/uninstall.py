@@ -24,7 +24,7 @@ where n.nspname in ('pgq', 'pgq_coop', 'pgq_ext')
   and obj_description(to_regnamespace('pgq')::oid, 'pg_namespace') like 'trunq:%'
 order by 1
 """
-"""Schemas of a facade (sql/facades), where trunq's own is installed."""
+"""Schemas of a facade (trunq_pgq), where trunq's own is installed."""
 
 _STRANGERS: Final = """
 with theirs as (

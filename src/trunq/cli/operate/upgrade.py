@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from trunq import install as installer
 from trunq.cli.ground.output import say, write_json
+from trunq.sql import migrations
 
 _ALTERED = re.compile(r"\balter (?:table|domain) (?:only )?(trunq\w*\.\w+)")
 
@@ -39,7 +40,7 @@ class Plan:
 def plan(dsn: str) -> Plan:
     """What an upgrade would do now. It changes nothing."""
     before = installer.version(dsn) or 0
-    missing = [migration for migration in installer.migrations() if migration.number > before]
+    missing = [migration for migration in migrations() if migration.number > before]
     is_applied = installer.is_applied(dsn)
     with installer.transaction(dsn) as connection:
         found: dict[str, list[str]] = dict(connection.execute(_QUEUES.encode()).fetchall())

@@ -23,7 +23,7 @@ language sql immutable parallel safe as $$
     when 'queues' then 1953656423        -- which queues there are: create and drop
     when 'rights' then 1953656424        -- one grant at a time
     when 'captures' then 1953656425      -- which tables are captured, and how
-    when 'facade' then 1953656435        -- which queues have names in another system's API (facades/)
+    when 'facade' then 1953656435        -- which queues have names in another system's API (trunq_pgq)
     when 'pipelines' then 1953656430     -- which pipelines there are, and which run after which
     when 'continuous' then 1953656431    -- by pipeline: one runner looks whether its source has something new
   end

@@ -197,7 +197,7 @@ begin
   perform trunq._end_roles(p_queue);
   perform trunq._drop_functions(p_queue);
   if to_regprocedure('pgq._forget_queue(integer)') is not null then
-    execute 'select pgq._forget_queue($1)' using p_queue.queue_id;  -- PgQ's names for it (facades/pgq)
+    execute 'select pgq._forget_queue($1)' using p_queue.queue_id;  -- PgQ's names for it (trunq_pgq)
   end if;
   execute format('drop table %s', v_tables);
   -- A delayed publish holds its sequence to the end of its transaction.
