@@ -6,7 +6,7 @@ home       the event loop that a client's pool lives in
 fork       what a forked child must leave alone
 session    what is done with a connection once it is there
 backoff    which errors are retryable, and when: the one policy
-turn       whether a connection is free for a statement, or a COPY on it is open
+idle       whether a connection is free for a statement, or a COPY on it is open
 silence    connections that notice when nothing comes any more
 outage     what is said of a database that is away
 given      what a caller passes as connection=

@@ -17,7 +17,7 @@ from trunq.client._async.stream.columns import PAGE, AsyncColumns
 from trunq.client._async.stream.wake import AsyncWake
 from trunq.client._async.work.bell import AsyncBells
 from trunq.connection.backoff import async_retrying
-from trunq.connection.turn import AsyncTurn
+from trunq.connection.idle import AsyncIdle
 from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
@@ -60,7 +60,7 @@ class AsyncReadings(AsyncBatches, AsyncBells):
                     async for message in batch:
                         ...
 
-        Each has to be finished or failed in the body of the loop; the next turn raises InvalidArgument
+        Each has to be finished or failed in the body of the loop; the next iteration raises InvalidArgument
         otherwise. `worker` is the reader's name: the next process of that name goes on at once where a killed
         one stood, another (None: a name of its own) when the lease time is over. With `member`, it reads a
         group under that name, which it joins and leaves again: MemberBusy says that another process has the
@@ -205,7 +205,7 @@ class AsyncOpenBatch:
         self.message_count = 0
         while True:
             if self._connection is not None:
-                await AsyncTurn(self._connection).come()
+                await AsyncIdle(self._connection).wait()
             page = await self._client.read_batch(
                 self.batch.queue,
                 self.batch.subscription,
@@ -352,7 +352,7 @@ class AsyncOpenBatch:
 
     def _require_open(self) -> None:
         if self._is_ended:
-            raise InvalidArgument(f"{self!r} was finished or failed before", "the next turn has another")
+            raise InvalidArgument(f"{self!r} was finished or failed before", "the next iteration has another")
 
     def _require_end(self) -> None:
         if not self._is_ended:

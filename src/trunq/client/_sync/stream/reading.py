@@ -19,7 +19,7 @@ from trunq.client._sync.stream.columns import PAGE, Columns
 from trunq.client._sync.stream.wake import Wake
 from trunq.client._sync.work.bell import Bells
 from trunq.connection.backoff import retrying
-from trunq.connection.turn import Turn
+from trunq.connection.idle import Idle
 from trunq.errors import InvalidArgument, LeaseLost, SubscriptionBusy, TrunqError
 from trunq.record import Batch, BatchMessage
 from trunq.wire.name import own_name
@@ -62,7 +62,7 @@ class Readings(Batches, Bells):
                     for message in batch:
                         ...
 
-        Each has to be finished or failed in the body of the loop; the next turn raises InvalidArgument
+        Each has to be finished or failed in the body of the loop; the next iteration raises InvalidArgument
         otherwise. `worker` is the reader's name: the next process of that name goes on at once where a killed
         one stood, another (None: a name of its own) when the lease time is over. With `member`, it reads a
         group under that name, which it joins and leaves again: MemberBusy says that another process has the
@@ -205,7 +205,7 @@ class OpenBatch:
         self.message_count = 0
         while True:
             if self._connection is not None:
-                Turn(self._connection).come()
+                Idle(self._connection).wait()
             page = self._client.read_batch(
                 self.batch.queue,
                 self.batch.subscription,
@@ -352,7 +352,7 @@ class OpenBatch:
 
     def _require_open(self) -> None:
         if self._is_ended:
-            raise InvalidArgument(f"{self!r} was finished or failed before", "the next turn has another")
+            raise InvalidArgument(f"{self!r} was finished or failed before", "the next iteration has another")
 
     def _require_end(self) -> None:
         if not self._is_ended:

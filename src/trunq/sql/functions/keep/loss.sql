@@ -102,11 +102,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._position_worker is 'The worker of a position that rotation writes again: lost as long as nobody has accepted a loss.';
 
-create or replace function trunq._segment_age(p_queue trunq.queue, p_turn bigint) returns interval
+create or replace function trunq._segment_age(p_queue trunq.queue, p_number bigint) returns interval
 language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select make_interval(secs => (floor(date_part('epoch', trunq.clock()))::bigint - (p_turn + 1) * extract(epoch from p_queue.span)::bigint)::double precision)
+  select make_interval(secs => (floor(date_part('epoch', trunq.clock()))::bigint - (p_number + 1) * extract(epoch from p_queue.span)::bigint)::double precision)
 $$;
-comment on function trunq._segment_age is 'How long ago a turn of the ring ended; negative: it has not.';
+comment on function trunq._segment_age is 'How long ago the span of this number ended; negative: it has not.';
 
 create or replace function trunq._segment_bytes(p_queue trunq.queue, p_segment integer) returns bigint
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -124,7 +124,7 @@ comment on function trunq._log_bytes is 'What the log takes on disk from the seg
 create or replace function trunq._held_space(p_queue trunq.queue, p_subscription_id integer, out held_for interval, out held_bytes bigint)
 language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
-  v_turn constant bigint := trunq._span_number(p_queue, trunq.clock());
+  v_span constant bigint := trunq._span_number(p_queue, trunq.clock());
   v_filled constant smallint[] := trunq._filled_segments(p_queue, 'log');
   v_oldest record;
   v_waits interval;
@@ -140,8 +140,8 @@ begin
   if v_oldest.segment is null then
     return;
   end if;
-  v_back := (v_turn - v_oldest.segment) % p_queue.segments;
-  held_for := greatest(trunq._segment_age(p_queue, v_turn - v_back), '0');
+  v_back := (v_span - v_oldest.segment) % p_queue.segments;
+  held_for := greatest(trunq._segment_age(p_queue, v_span - v_back), '0');
   -- Was it there a whole ring ago? Then its segment has been written to again, and no longer says since when. A row that came after the
   -- first tick that is kept was put off, and is younger than its message.
   v_waits := trunq.clock() - v_oldest.at;

@@ -6,7 +6,7 @@
 -- If one cannot be emptied now, new rows simply land in it: only space depends on this. What a queue holds no more for subscriptions
 -- that stand still is emptied all the same, and written down first (functions/keep/loss.sql).
 --
--- A segment is old for one span in each turn of the ring, and must be emptied within it: rotation is called several times a
+-- A segment is old for one span in each round of the ring, and must be emptied within it: rotation is called several times a
 -- span. Called once a span or less often, it would meet the same segments each time and leave the others full.
 --
 -- What takes time is done before the table is locked, and goes on beside everybody: cursors are carried forward a few
@@ -90,7 +90,7 @@ comment on function trunq._segment_at is 'The segment that rows of a time lie in
 create or replace function trunq._old_segments(p_queue trunq.queue) returns table (segment integer, is_old boolean, reason text)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_turn bigint := trunq._span_number(p_queue, trunq.clock());
+  v_span bigint := trunq._span_number(p_queue, trunq.clock());
   v_age interval;
   -- Of the log from this segment on: without it and those before, so many bytes fewer.
   v_bytes bigint := 0;
@@ -101,8 +101,8 @@ begin
   end if;
   -- The one being written to is never old.
   for v_back in reverse p_queue.segments - 1 .. 1 loop
-    segment := (v_turn - v_back) % p_queue.segments;
-    v_age := trunq._segment_age(p_queue, v_turn - v_back);
+    segment := (v_span - v_back) % p_queue.segments;
+    v_age := trunq._segment_age(p_queue, v_span - v_back);
     is_old := v_age >= p_queue.retention;
     reason := case when v_age >= p_queue.hold_at_most then 'time' when v_bytes > p_queue.hold_size then 'size' end;
     if is_old or reason is not null or v_bytes > p_queue.retain_size then
@@ -114,7 +114,7 @@ begin
   end loop;
 end $$;
 comment on function trunq._old_segments is
-  'The segments that may be emptied, the oldest first. is_old: its last turn ended longer ago than the retention; without, only its log is too much. reason: the limit of the queue (time or size) behind which it is emptied though subscriptions need it.';
+  'The segments that may be emptied, the oldest first. is_old: its last span ended longer ago than the retention; without, only its log is too much. reason: the limit of the queue (time or size) behind which it is emptied though subscriptions need it.';
 
 create or replace function trunq._has_rows(p_queue trunq.queue, p_table text, p_segment integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -205,7 +205,7 @@ begin
     'end it (pg_stat_activity or pg_prepared_xacts shows it) and try again');
 end $$;
 comment on function trunq._try_for_table_lock is
-  'Runs what needs a table for itself, and gives every lock back when it would have to wait longer than 200 ms; TQ009 when ten turns were not enough.';
+  'Runs what needs a table for itself, and gives every lock back when it would have to wait longer than 200 ms; TQ009 when ten tries were not enough.';
 
 create or replace function trunq._put_triggers(p_capture_id integer, p_relation oid) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

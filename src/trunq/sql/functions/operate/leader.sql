@@ -63,7 +63,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     ('summarize', true, '60 seconds', null, null, null, 'slow'),           -- messages stay findable by id
     ('roll_up', true, '10 seconds', 60, null, null, 'slow'),               -- the statistics of each minute that is over
     ('archive', true, '30 seconds', 1000, 4, '1 second', 'slow'),          -- attempts that are over go into the archive, if there is one
-    -- A segment is old for one span in each turn of the ring: called once a span, rotation would miss some.
+    -- A segment is old for one span in each round of the ring: called once a span, rotation would miss some.
     ('rotate', true, '30 seconds', 1, 4, interval '1 second', 'slow'),     -- segments that nobody needs are emptied
     ('fire', false, '1 second', 1, null, null, 'quick'),                   -- schedules publish what is due
     ('forget_memos', false, '60 seconds', 1000, null, null, 'slow')        -- memos whose time is over are deleted

@@ -34,13 +34,13 @@ def _refuse_copy(connection: AsyncConnection[Any] | Connection[Any]) -> None:
         )
 
 
-class AsyncTurn:
-    """The turn of the next statement on a connection."""
+class AsyncIdle:
+    """A connection that runs no statement."""
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection
 
-    async def come(self) -> None:
+    async def wait(self) -> None:
         """Wait for it. Raises InvalidArgument behind a COPY that does not end."""
         while _is_taken(self._connection):
             try:
@@ -50,13 +50,13 @@ class AsyncTurn:
                 _refuse_copy(self._connection)
 
 
-class Turn:
+class Idle:
     """The same for threads."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
 
-    def come(self) -> None:
+    def wait(self) -> None:
         """Wait for it. Raises InvalidArgument behind a COPY that does not end."""
         while _is_taken(self._connection):
             if self._connection.lock.acquire(timeout=_PATIENCE):
