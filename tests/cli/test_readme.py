@@ -41,7 +41,7 @@ def test_the_program_publishes_handles_and_commits(
         env={**os.environ, "TRUNQ_DSN": database, "PATH": programs},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
