@@ -119,4 +119,4 @@ def test_no_other_place_has_a_policy_of_its_own() -> None:
         for path in (SOURCE / "trunq").rglob("*.py")
         if built.search(path.read_text())
     }
-    assert found == {"connection/backoff.py", "pipeline/request.py", "worker/transaction.py"}
+    assert found == {"connection/backoff.py", "pipeline/request.py", "worker/slot/transaction.py"}
