@@ -44,6 +44,8 @@ _SHORTEST: Final = 1.0
 """Seconds, at least, after which a lease that was not renewed is given up."""
 _STUBBORN: Final = 2.0
 """Seconds for the duties at hand, or an election, to end."""
+_CUT: Final = 0.5
+"""Seconds for duties to end whose connections were cut."""
 
 
 class Leader:
@@ -159,7 +161,12 @@ class Leader:
                     line.stop()
                 if ranking is not None:
                     ranking.cancel()
-                await asyncio.wait(lines, timeout=_STUBBORN)
+                if (await asyncio.wait(lines, timeout=_STUBBORN))[1]:
+                    # The database is silent. A query that is cancelled asks it to cancel, and waits for
+                    # that; one whose connection is cut fails at once.
+                    for line in self._lines:
+                        line.cut()
+                    await asyncio.wait(lines, timeout=_CUT)
                 for task in lines:
                     task.cancel()
 
@@ -235,7 +242,7 @@ class Leader:
         resign = Call("resign", {"name": self.name, "term": term})
         timer = asyncio.get_running_loop().call_later(_STUBBORN, self._ask_no_longer)
         try:
-            async with asyncio.timeout(2 * _STUBBORN):
+            async with asyncio.timeout(1.5 * _STUBBORN):
                 try:
                     await self._link.run(lambda connection: execute(connection, resign))
                 except psycopg.OperationalError:

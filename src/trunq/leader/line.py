@@ -111,6 +111,11 @@ class Line:
         self._link.hurry()
         self._changed.set()
 
+    def cut(self) -> None:
+        """End the duty at hand, if there is one: its connection is lost."""
+        if self._link.is_busy:
+            self._link.cut()
+
     async def run(self) -> None:
         """Perform what is due until stopped."""
         try:
