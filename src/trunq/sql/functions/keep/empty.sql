@@ -42,6 +42,8 @@ begin
     and not exists (select from trunq.dead d where d.queue_id = p.queue_id and d.subscription_id = p.subscription_id and d.id = p.id);
   execute format('select count(*) from trunq_log.%I where subscription_id is null', p_queue.log_table) into v_logged;
   execute format('truncate %s', v_tables);
+  perform trunq._unsummarize(format('trunq_data.%I', trunq._segment_name(p_queue, t.name, n))::regclass)
+  from unnest(array['log', 'receipt']) t(name), generate_series(0, p_queue.segments - 1) n;
   return v_logged + v_delayed;
 end $$;
 comment on function trunq._empty_queue is 'One try of empty_queue, under the lock of the queue.';

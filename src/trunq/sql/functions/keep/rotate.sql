@@ -215,6 +215,7 @@ begin
     raise exception using errcode = 'object_in_use';
   end if;
   execute format('truncate table trunq_data.%I', v_name);
+  perform trunq._unsummarize(format('trunq_data.%I', v_name)::regclass);
   delete from trunq.refusal r where r.queue_id = p_queue.queue_id and r.name = v_name;
   return 1;
 exception when lock_not_available or object_in_use then

@@ -372,6 +372,7 @@ begin
         trunq._segment_name(p_queue, v_table.kind, v_n), v_table.schema, v_table.name, v_n);
       -- A publication for all tables refuses updates (of a lease) without one. It costs nothing where nothing is replicated.
       execute format('alter table trunq_data.%I replica identity full', trunq._segment_name(p_queue, v_table.kind, v_n));
+      perform trunq._unsummarize(format('trunq_data.%I', trunq._segment_name(p_queue, v_table.kind, v_n))::regclass);
     end loop;
   end loop;
   if p_queue.lanes is not null then

@@ -8,10 +8,10 @@
 --
 -- An answer to one message shares the lock, so that handlers whose acks commit with what they wrote do not wait for each other, and
 -- their commits for the disk together. Answers to several, the reaper, reclaim, extensions and reports of progress take it for
--- themselves. What one message's answers could do to each other, the number of their receipt prevents: unique in a lease, in an index
--- that knows no snapshots:
+-- themselves. Answers to one message wait for each other by a lock of its own, and the second finds the first. The number of a receipt
+-- is unique in its lease, in an index that knows no snapshots:
 --   0 to 9999       answers to several, one after the other
---   10001 to 20000  answers to one: 10000 + the place of the message in its lease. The second waits for the first, and finds it answered
+--   10001 to 20000  answers to one: 10000 + the place of the message in its lease
 --   -1              the reaper
 -- In a handler's transaction the ack is the last statement, so the lock is held for the time of the commit. A transaction that answers
 -- several of a lease, or extends it, does so before it answers one of it: two that do so behind meet in a deadlock (40P01), and one gives way.

@@ -225,7 +225,7 @@ begin
         seq, subscription_id, segment, priority, class, left_over, state, lane, epoch, last_txid, last_id, lease_id,
         due_at, tokens, tokens_at, lo, hi, open_leases, open_ids, again_txids, again_ids, n, max_running, at)),
     numbered as materialized (
-      select f.*, row_number() over () number from (
+      select f.* from (
         select s.at turn, s.lane, m.* from share s cross join lateral trunq_queue._lanespecimen_coming_of_lane(
           s.priority, s.lane, s.epoch, s.last_txid, s.last_id, s.lo, s.hi, s.again_txids, s.again_ids, s.n, c.epoch,
           c.hi, p_segments, c.subscription_id, v_own, v_all,
@@ -247,11 +247,11 @@ begin
         select count(*)::integer n, coalesce(max(n.expiries), 0) expiries,
           sum(trunq._message_bytes(n.kind, n.key, n.payload, n.body, n.headers)) bytes
         from numbered n) t),
-    batch as not materialized (select n.* from numbered n where n.number <= (select u.size from cut u)),
+    batch as not materialized (select n.* from numbered n limit (select u.size from cut u)),
     last_turn as materialized (
       -- Of a lease that is full: turns behind it keep their place.
       select case when u.size < u.n or u.n >= p_most then (
-        select b.turn from batch b where b.number = u.size) end at from cut u),
+        select n.turn from numbered n offset u.size - 1 limit 1) end at from cut u),
     given as materialized (
       select b.turn, count(*)::integer n, array_agg(b.id) ids, array_agg(b.txid) txids, bool_or(b.is_next) is_next,
         bool_or(b.is_again) is_again

@@ -36,7 +36,7 @@ declare
   c_lanes constant integer := 25;      -- lanes among which a lease is divided
   c_favour constant integer := 8;      -- each so manieth lease goes to the oldest turn
   c_bury constant integer := 100;      -- messages that a step buries at least, if there are so many
-  v_found record; v_new integer[] := '{}'; v_classes integer[]; v_heads bigint[]; v_take integer; v_weight bigint;
+  v_found record; v_new integer[] := '{}'; v_classes integer[]; v_heads bigint[]; v_take integer; v_share integer; v_weight bigint;
   v_floor xid8;
 begin
   is_changed := false;
@@ -44,6 +44,8 @@ begin
   most := case when p_buried = 0 then p_max_messages else greatest(p_max_messages, c_bury) end;
   -- In order each lane gives one message.
   v_take := case when p_sub.in_order then most else least(2 * most, 4 * c_lanes) end + 20;
+  -- To weigh a turn costs more than to read it: no more than have twice as much as is asked for.
+  v_share := case when p_sub.in_order then 1 else least(ceil(most::numeric / c_lanes), p_policy.max_running) end;
   loop
     if round is null or round >= 20 then
       exit when step >= 20 or step > 0 and not more;
@@ -88,11 +90,14 @@ begin
         pg_snapshot_xmin((t.turn).hi), (t.turn).again_txids[1]))
     into turns, v_weight, v_floor
     from (
-      select t turn, row_number() over () at from unnest(v_classes, v_heads) u(class, head) cross join lateral (
+      select t turn, row_number() over () at, p_is_watched and sum(least(t.left_over, v_share)) over (
+        rows between unbounded preceding and 1 preceding) >= 2 * most is_enough
+      from unnest(v_classes, v_heads) u(class, head) cross join lateral (
         select t.* from trunq_data._lanespecimen_turn t
         where t.subscription_id = c.subscription_id and t.state = 'r' and t.class = u.class and t.seq > u.head
         order by t.seq limit v_take) t
-      limit v_take) t;
+      limit v_take) t
+    where t.at <= c_lanes or t.is_enough is not true;
     if turns is not null then
       if p_is_watched then
         select w.turns, w.shares, w.limits into turns, shares, limits

@@ -43,6 +43,11 @@ begin
     if pg_advisory_xact_lock_shared(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
       perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
     end if;
+    -- Its answers wait for each other. ON CONFLICT would make them, and write a third more of the write-ahead log.
+    if pg_advisory_xact_lock(1953656436 /*lock answer*/,
+        trunq._lease_lock(0 /*queue_id*/, p_lease_id # (p_ids[1] << 24))) is null then
+      return 0;
+    end if;
   elsif pg_advisory_xact_lock(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
   end if;
@@ -77,8 +82,7 @@ begin
     elsif v_reaped_at is not null then
       return trunq_queue._specimen_after_reaper(v_sub.subscription_id, p_subscription, p_lease_id, v_segment, p_ids);
     end if;
-    -- An answer to this message that is given at the same time has the same number: waited for. Those to several are
-    -- looked for beside it.
+    -- An earlier answer to this message has the same number, or is one of those to several. The lock waited for the former.
     insert into trunq_data._specimen_receipt (
       lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
     select p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, 1, p_ids, v_now, p_took, p_errors,
@@ -88,7 +92,9 @@ begin
       where r.lease_id = p_lease_id and r.number >= 0
         and r.number < 10000 /*limit lease_messages*/ and r.segment = v_segment
         and r.subscription_id = v_sub.subscription_id and p_ids[1] = any (r.ids))
-    on conflict do nothing;
+      and not exists (
+        select from trunq_data._specimen_receipt r
+        where r.lease_id = p_lease_id and r.number = v_number and r.segment = v_segment);
     if not found then
       return 0;
     end if;
