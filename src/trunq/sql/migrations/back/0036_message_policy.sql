@@ -1,3 +1,5 @@
+-- The wider rule of options stays: messages that wait have them, and functions of before pass over what they do not know.
+
 -- A queue that took nothing is closed: before, it knew no other way to say so.
 update trunq.queue set is_closed = true, max_per_transaction = null where max_per_transaction = 0;
 alter table trunq.queue
