@@ -390,7 +390,8 @@ def _missing(said: str) -> TrunqError | None:
 _RULES: Final = {
     "options_are_known_and_readable": (
         "the options of a message cannot be read",
-        'options are like {"max_attempts": 3, "expires_at": "2030-01-31T10:00:00Z", "awaited": true}',
+        'options are like {"max_attempts": 3, "expires_at": "2030-01-31T10:00:00Z", "awaited": true}'
+        ' or {"backoff": "linear", "backoff_base": 10, "dead_into": "failures"}',
     ),
     "plain_queue_has_no_priority": (
         "a plain queue has no priorities",

@@ -45,6 +45,30 @@ def test_the_fates_of_a_few_cost_the_same_among_many(queues: list[Engine]) -> No
     assert pages[1] < 2 * pages[0] + 50
 
 
+def test_a_death_costs_the_same_however_many_are_dead_and_queued_where_it_goes(queues: list[Engine]) -> None:
+    pages = []
+    for work, count in zip(queues, (FEW, MANY), strict=True):
+        into = Engine(work.connection, next(new_names("fate_cost"))).create()
+        into.publish(count)
+        work.connection.execute("select trunq.grant_role(%s, 'publisher', 'pg_monitor')", (work.queue,))
+        work.connection.execute("select trunq.grant_role(%s, 'publisher', 'pg_monitor')", (into.queue,))
+        # Behind what is ready it would wait for its turn.
+        while work.lease(5000):
+            pass
+        for warm in (True, False):
+            work.publish(options={"dead_into": into.queue})
+            held = work.lease()
+            cost = cost_of(
+                work.connection,
+                "select trunq.reject(%s, 'default', %s, %s, %s)",
+                *(work.queue, held.lease_id, held.token, held.ids),
+            )
+            if not warm:
+                pages.append(cost.pages)
+        assert into.fetch("select count(*) from {log}") == count + 2
+    assert pages[1] < 2 * pages[0] + 50
+
+
 def test_kinds_without_a_handler_are_listed_without_reading_all_their_messages(queues: list[Engine]) -> None:
     for work in queues:
         cost = cost_of(work.connection, "select * from trunq._warn_unhandled(%s)", work.queue)

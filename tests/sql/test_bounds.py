@@ -100,7 +100,7 @@ def known(connection: Connection, queue: str, subscription: str) -> dict[str, st
     """Arguments that name what is there."""
     ask(connection, "open_queue", queue=queue)
     ask(connection, "resume_queue", queue=queue)
-    ask(connection, "set_publishing", queue=queue, kinds=[], max_waiting=0, max_per_transaction=0)
+    ask(connection, "set_publishing", queue=queue, kinds=[], max_waiting=0, max_per_transaction=-1)
     ask(connection, "subscribe", queue=queue, subscription="default", rate=0, max_running=0, filter={})
     ask(connection, "resume_subscription", queue=queue, subscription="default")
     publish(connection, queue)

@@ -102,9 +102,13 @@ class Outgoing:
 
 
 def with_awaited(options: Mapping[str, Any] | None, awaited: bool | Interval) -> Mapping[str, Any] | None:
-    """The options of a message whose result somebody awaits, or not; a time-out in seconds."""
-    if isinstance(options, Mapping) and isinstance(options.get("time_out"), str | timedelta):
-        options = {**options, "time_out": seconds("time_out", options["time_out"])}
+    """The options of a message whose result somebody awaits, or not; times in seconds."""
+    if isinstance(options, Mapping):
+        times = {name: options.get(name) for name in ("time_out", "backoff_base", "backoff_cap")}
+        said = {
+            name: seconds(name, time) for name, time in times.items() if isinstance(time, str | timedelta)
+        }
+        options = {**options, **said} if said else options
     if awaited is False or awaited is None:
         return options
     kept = True if awaited is True else interval("awaited", awaited)

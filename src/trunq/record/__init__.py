@@ -28,10 +28,10 @@ from trunq.record.webhook import Webhook as Webhook
 class Queue(NamedTuple):
     """A row of `list_queues`. `span` is how long one segment of the ring is written to.
 
-    `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit; `lanes` None: a plain queue;
-    `unique_policy` None: it has no unique keys. `paused_until` None: until it is resumed. `hold_at_most`,
-    `hold_size`, `retain_size` None: for ever, no limit; sizes are bytes. With `tick_paused` nobody cuts
-    ticks, with `tick_external` only `cut_tick` does.
+    `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit; `max_per_transaction` 0: it takes
+    nothing; `lanes` None: a plain queue; `unique_policy` None: it has no unique keys. `paused_until` None:
+    until it is resumed. `hold_at_most`, `hold_size`, `retain_size` None: for ever, no limit; sizes are
+    bytes. With `tick_paused` nobody cuts ticks, with `tick_external` only `cut_tick` does.
     """
 
     queue: str

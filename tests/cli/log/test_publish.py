@@ -25,6 +25,17 @@ def test_messages_have_attempts_and_an_age_of_their_own(trunq: Shell, client: Cl
         assert before + timedelta(minutes=5) <= message.deadline <= client.clock() + timedelta(minutes=5)
 
 
+def test_messages_have_a_policy_of_their_own(trunq: Shell, client: Client) -> None:
+    client.create_queue("failures")
+    policy = ("--backoff", "linear", "--backoff-base", "1m", "--backoff-cap", "1h", "--jitter", "0.5")
+    assert trunq("publish", "mail", "1", *policy, "--dead-into", "failures", "--time-out", "2s").status == 0
+    (message,) = client.lease("mail", "default", "me")
+    said: dict[str, object] = {"backoff": "linear", "backoff_base": 60, "backoff_cap": 3600, "jitter": 0.5}
+    said |= {"dead_into": "failures", "time_out": 2}
+    assert {name: message.option(name) for name in said} == said
+    assert 'no queue "nowhere"' in trunq("publish", "mail", "1", "--dead-into", "nowhere").said
+
+
 def test_a_message_has_a_priority_where_its_queue_has_lanes_by_priority(trunq: Shell, client: Client) -> None:
     client.create_queue("work", lanes="priority")
     client.set_lanes("work", policy="priority")

@@ -123,6 +123,9 @@ def test_a_queue_is_set(trunq: Shell, client: Client, database: str) -> None:
     assert "12h welcome, goodbye 2" in trunq("queue", "list").said
     loose = trunq("queue", "set", "mail", "--kinds", "", "--max-waiting", "0", "--no-announce").said
     assert "kinds any" in loose
+    assert "max per transaction 0" in trunq("queue", "set", "mail", "--max-per-transaction", "0").said
+    unlimited = trunq("queue", "set", "mail", "--max-per-transaction", "-1")
+    assert "max per transaction no limit" in unlimited.said
     assert "max waiting no limit" in loose
     assert "paused until –" in loose
     longer = trunq("queue", "set", "mail", "--retention", "30d")

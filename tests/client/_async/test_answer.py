@@ -15,6 +15,7 @@ from trunq import (
     LeaseLost,
     Message,
     MessageNotFound,
+    QueueNotFound,
 )
 
 
@@ -143,6 +144,27 @@ async def test_a_policy_and_a_delay_may_come_with_an_answer(database: str) -> No
         now = await client.clock()
         assert all(each.due_at is not None and each.due_at - now > timedelta(minutes=50) for each in later)
         assert {each.id: each.attempt for each in later} == {two.id: 2, three.id: 1, four.id: 2}
+
+
+async def test_a_message_says_itself_how_long_it_waits_and_where_it_goes(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.create_queue("failures")
+        policy = {"backoff": "constant", "backoff_base": timedelta(hours=1), "backoff_cap": "1d", "jitter": 0}
+        await client.publish("orders", 1, options=policy)
+        await client.publish_many("orders", [2], options={"dead_into": "failures"})
+        one, two = await client.lease("orders", "default", "ada", 2)
+        assert (one.option("backoff_base"), one.option("backoff_cap")) == (3600, 86400)
+        assert await client.retry(one) == await client.reject(two, "wrong") == 1
+        (fate,) = await client.list_fates("orders", "default", [one.id])
+        assert fate.wait is not None
+        assert fate.wait > timedelta(minutes=50)
+        (dead,) = await client.lease("failures", "default", "ada")
+        assert (dead.payload, dead.headers["trunq_dead"][0]["id"]) == (2, two.id)
+        with pytest.raises(QueueNotFound):
+            await client.publish("orders", 3, options={"dead_into": "nowhere"})
+        with pytest.raises(InvalidArgument, match="cannot be read"):
+            await client.publish("orders", 3, options={"jitter": 2})
 
 
 async def test_no_messages_need_no_answer() -> None:

@@ -68,6 +68,10 @@ async def test_each_rule_of_a_queue_has_an_error_of_its_own(database: str) -> No
             await client.publish("orders", 1)
         await client.open_queue("orders")
         await client.set_publishing("orders", max_waiting=0, max_per_transaction=0)
+        with pytest.raises(TransactionTooLarge, match="takes nothing"):
+            await client.publish("orders", 1)
+        await client.set_publishing("orders", max_per_transaction=-1)
+        assert [row.max_per_transaction for row in await client.list_queues()] == [None]
         assert len(await client.publish_many("orders", [1, 2, 3])) == 3
 
 

@@ -17,6 +17,7 @@ from trunq import (
     LeaseLost,
     Message,
     MessageNotFound,
+    QueueNotFound,
 )
 
 
@@ -141,6 +142,27 @@ def test_a_policy_and_a_delay_may_come_with_an_answer(database: str) -> None:
         now = client.clock()
         assert all(each.due_at is not None and each.due_at - now > timedelta(minutes=50) for each in later)
         assert {each.id: each.attempt for each in later} == {two.id: 2, three.id: 1, four.id: 2}
+
+
+def test_a_message_says_itself_how_long_it_waits_and_where_it_goes(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        client.create_queue("failures")
+        policy = {"backoff": "constant", "backoff_base": timedelta(hours=1), "backoff_cap": "1d", "jitter": 0}
+        client.publish("orders", 1, options=policy)
+        client.publish_many("orders", [2], options={"dead_into": "failures"})
+        one, two = client.lease("orders", "default", "ada", 2)
+        assert (one.option("backoff_base"), one.option("backoff_cap")) == (3600, 86400)
+        assert client.retry(one) == client.reject(two, "wrong") == 1
+        (fate,) = client.list_fates("orders", "default", [one.id])
+        assert fate.wait is not None
+        assert fate.wait > timedelta(minutes=50)
+        (dead,) = client.lease("failures", "default", "ada")
+        assert (dead.payload, dead.headers["trunq_dead"][0]["id"]) == (2, two.id)
+        with pytest.raises(QueueNotFound):
+            client.publish("orders", 3, options={"dead_into": "nowhere"})
+        with pytest.raises(InvalidArgument, match="cannot be read"):
+            client.publish("orders", 3, options={"jitter": 2})
 
 
 def test_no_messages_need_no_answer() -> None:

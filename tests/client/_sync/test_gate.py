@@ -70,6 +70,10 @@ def test_each_rule_of_a_queue_has_an_error_of_its_own(database: str) -> None:
             client.publish("orders", 1)
         client.open_queue("orders")
         client.set_publishing("orders", max_waiting=0, max_per_transaction=0)
+        with pytest.raises(TransactionTooLarge, match="takes nothing"):
+            client.publish("orders", 1)
+        client.set_publishing("orders", max_per_transaction=-1)
+        assert [row.max_per_transaction for row in client.list_queues()] == [None]
         assert len(client.publish_many("orders", [1, 2, 3])) == 3
 
 

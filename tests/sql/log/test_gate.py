@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from calling import answer, ask, come_back, drain, fetch, lease, new_names, publish, refused, state
+from calling import answer, ask, call, come_back, drain, fetch, lease, new_names, publish, refused, state
 from conftest import Connect
 
 Connection = psycopg.Connection[Any]
@@ -116,10 +116,36 @@ def test_a_transaction_publishes_no_more_than_its_queue_allows(
         way(other, queue)
     with other.transaction():
         way(other, queue)
-    ask(session, "set_publishing", queue=queue, max_per_transaction=0)
+    ask(session, "set_publishing", queue=queue, max_per_transaction=-1)
     with other.transaction():
         for _ in range(5):
             way(other, queue)
+
+
+@every_way
+def test_a_queue_that_allows_a_transaction_none_takes_nothing_and_without_a_limit_anything(
+    session: Connection, queue: str, way: Way
+) -> None:
+    def limit() -> int | None:
+        (row,) = (row for row in call(session, "list_queues") if row.queue == queue)
+        return row.max_per_transaction
+
+    assert limit() is None
+    (earlier,) = publish(session, queue)
+    ask(session, "set_publishing", queue=queue, max_per_transaction=0)
+    assert limit() == 0
+    with refused("TQ019", f'queue "{queue}" takes nothing', "-1 for no limit"):
+        way(session, queue)
+    # Another rule leaves it alone; an INSERT without rows publishes nothing; what was let in goes on.
+    ask(session, "set_publishing", queue=queue, kinds=[])
+    session.execute(f"insert into trunq_log.{queue} (kind) select 'mail' where false".encode())
+    assert answer(session, "retry", lease(session, queue), delays=["0"]) == 1
+    assert drain(session, queue) == [earlier]
+    with refused("TQ019"):
+        way(session, queue)
+    ask(session, "set_publishing", queue=queue, max_per_transaction=-1)
+    assert limit() is None
+    way(session, queue)
 
 
 @every_way
@@ -202,7 +228,13 @@ def test_a_queue_without_rules_has_no_gate(session: Connection, queue: str) -> N
     added = set(fetch(session, names)) - set(plain)
     assert added == {"gate", "gate_announce", "gate_kinds", "gate_transaction"}
     ask(
-        session, "set_publishing", queue=queue, kinds=[], max_waiting=0, max_per_transaction=0, announce=False
+        session,
+        "set_publishing",
+        queue=queue,
+        kinds=[],
+        max_waiting=0,
+        max_per_transaction=-1,
+        announce=False,
     )
     ask(session, "open_queue", queue=queue)
     assert fetch(session, names) == plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsons
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,9 @@ from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import say, write_json
 from trunq.cli.log.unique import Unique, say_left_out
 from trunq.record import Published
+from trunq.word import Backoff
 
+PANEL = "Its own policy, whatever its subscriptions say"
 GROUP = 5_000
 """Messages in one call of publish_many; all calls share one transaction."""
 
@@ -33,6 +36,8 @@ EXAMPLES = (
     "trunq publish mail --file letter.json --time-out 30s",
     "# A code that nobody wants after five minutes, tried twice",
     """trunq publish mail '{"code": 1234}' --max-age 5m --max-attempts 2""",
+    "# Tried again after a minute, two, three; in the end it goes to people who look at it",
+    "trunq publish mail --file letter.json --backoff linear --backoff-base 1m --dead-into failures",
     "# Before others, in a queue made with --lanes priority",
     "trunq publish work --file job.json --priority 1",
     "# Left out while another message holds the key",
@@ -40,6 +45,64 @@ EXAMPLES = (
     "# The same content not twice within an hour",
     """trunq publish invoices '{"customer": 7}' --unique --unique-for 1h""",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a message says itself of its retries, whatever its subscriptions say; nothing given: nothing."""
+
+    max_attempts: Annotated[
+        int | None,
+        typer.Option("--max-attempts", min=1, max=9999, rich_help_panel=PANEL, help="How often it is tried."),
+    ] = None
+    time_out: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--time-out", parser=option.interval, metavar="INTERVAL", rich_help_panel=PANEL,
+            help="How long its handler may run.",
+        ),
+    ] = None  # fmt: skip
+    backoff: Annotated[
+        Backoff | None,
+        typer.Option("--backoff", rich_help_panel=PANEL, help="How the delay between attempts grows."),
+    ] = None
+    backoff_base: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--backoff-base", parser=option.interval, metavar="INTERVAL", rich_help_panel=PANEL,
+            help="The delay before its second attempt.",
+        ),
+    ] = None  # fmt: skip
+    backoff_cap: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--backoff-cap", parser=option.interval, metavar="INTERVAL", rich_help_panel=PANEL,
+            help="No delay is longer.",
+        ),
+    ] = None  # fmt: skip
+    jitter: Annotated[
+        float | None,
+        typer.Option(
+            "--jitter", min=0, max=1, rich_help_panel=PANEL,
+            help="Each delay is shorter by a random share, up to this one.",
+        ),
+    ] = None  # fmt: skip
+    dead_into: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-into", metavar="QUEUE", rich_help_panel=PANEL,
+            help="Where it is published as well when it dies; '' for nowhere.",
+        ),
+    ] = None  # fmt: skip
+
+    def options(self) -> dict[str, Any] | None:
+        """The options of a message, times in seconds."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: value.total_seconds() if isinstance(value, timedelta) else value
+            for name, value in given.items()
+            if value is not None
+        } or None
 
 
 def publish(
@@ -97,22 +160,8 @@ def publish(
             help="The smallest is handled first, in a queue with lanes by priority.",
         ),
     ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts", min=1, max=9999, help="How often it is tried, whatever its subscriptions say."
-        ),
-    ] = None,
-    time_out: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--time-out",
-            parser=option.interval,
-            metavar="INTERVAL",
-            help="How long its handler may run, whatever its subscriptions say.",
-        ),
-    ] = None,
     *,
+    policy: Policy,
     keys: Unique,
     database: option.Database,
     json: option.Json = False,
@@ -133,7 +182,7 @@ def publish(
         "headers": headers,
         "delay": delay,
         "due_at": due_at,
-        "options": _options(max_attempts, time_out),
+        "options": policy.options(),
         "max_age": max_age,
         "priorities": priority,
     }
@@ -162,15 +211,6 @@ def _say_published(queue: str, ids: list[int], is_left_out: bool) -> None:
         say("Published message {id} to {queue}.", id=ids[0], queue=queue)
     elif not is_left_out:
         say("There was nothing to publish.")
-
-
-def _options(max_attempts: int | None, time_out: timedelta | None) -> dict[str, float] | None:
-    given: dict[str, float] = {}
-    if max_attempts is not None:
-        given["max_attempts"] = max_attempts
-    if time_out is not None:
-        given["time_out"] = time_out.total_seconds()
-    return given or None
 
 
 def _payloads(payload: str | None, file: Path | None, lines: Path | None) -> Iterator[Any]:

@@ -222,9 +222,9 @@ def set_queue(
         int | None,
         typer.Option(
             "--max-per-transaction",
-            min=0,
+            min=-1,
             rich_help_panel=RULES,
-            help="Refuse more than so many messages in one transaction; 0: no limit.",
+            help="Refuse more than so many messages in one transaction; 0: take none; -1: no limit.",
         ),
     ] = None,
     announce: Annotated[

@@ -1296,8 +1296,9 @@ class Passing(Access):
         `kinds`: only these kinds (empty: any), others are refused (InvalidArgument). `max_waiting`: refuses
         (QueueFull) while the slowest shared subscription has so many messages waiting, checked once in 100 ms
         a session (0: no limit). `max_per_transaction`: at most so many in one transaction, else
-        TransactionTooLarge (0: no limit). `announce`: sends a NOTIFY with the first and last id of each
-        statement on `announcement_channel` (in Python: client.listen).
+        TransactionTooLarge (0: none at all; -1: no limit, which `list_queues` shows as None). `announce`:
+        sends a NOTIFY with the first and last id of each statement on `announcement_channel` (in Python:
+        client.listen).
 
         Raises QueueNotFound, InvalidArgument; QueueInUse while an open transaction publishes.
         """

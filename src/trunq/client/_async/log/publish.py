@@ -65,8 +65,9 @@ class AsyncPublishing(AsyncAccess):
 
         `payload` is anything JSON, or RawJson; `body` is for bytes that are not; `headers` are an object
         beside them. `kind` and `key` may be numbers, UUIDs or Enums: they become text. With `delay` or
-        `due_at` it is leased no sooner. `options` are `max_attempts` and
-        `time_out` (seconds), which stand in for the subscription's, and `expires_at`: after that time, or
+        `due_at` it is leased no sooner. `options` are `max_attempts`,
+        `time_out`, `backoff`, `backoff_base`, `backoff_cap`, `jitter` and `dead_into` (a queue that it goes
+        to when it dies), which stand in for the subscription's, and `expires_at`: after that time, or
         `max_age` after now, no lease hands it out, and it is dead instead. Raises MessageTooLarge above
         16 MB, InvalidArgument for a message with nothing in it. Of a message that is `awaited`, `result`
         waits for the final answer, which is kept for an hour, or for as long as `awaited` says.

@@ -417,7 +417,7 @@ declare
   v_ids bigint[];
 begin
   perform trunq._check_priorities(v_queue, p_priorities);
-  p_options := trunq._options(p_options, p_max_age, case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end);
+  p_options := trunq._options_for(p_queue, p_options, p_max_age, case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end);
   if v_count = 0 then
     return '{}';
   end if;

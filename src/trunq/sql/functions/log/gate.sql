@@ -14,14 +14,17 @@ begin
   if array_ndims(p_kinds) > 1 or exists (select from unnest(p_kinds) k where k is null) then
     perform trunq._fail('TQ005', format('the kinds of queue "%s" must be a list of texts', p_queue), 'give an empty list for any kind');
   end if;
-  if p_max_waiting < 0 or p_max_per_transaction < 0 then
-    perform trunq._fail('TQ005', format('a limit of queue "%s" cannot be %s', p_queue, least(p_max_waiting, p_max_per_transaction)),
+  if p_max_waiting < 0 then
+    perform trunq._fail('TQ005', format('max_waiting of queue "%s" cannot be %s', p_queue, p_max_waiting),
       'give a number of messages, or 0 for no limit');
+  elsif p_max_per_transaction < -1 then
+    perform trunq._fail('TQ005', format('max_per_transaction of queue "%s" cannot be %s', p_queue, p_max_per_transaction),
+      'give a number of messages, 0 to take none, or -1 for no limit');
   end if;
   perform trunq._change_gate(p_queue, p_kinds, p_max_waiting, p_max_per_transaction, p_announce, null);
 end $$;
 comment on function trunq.set_publishing is
-  'Changes the rules by which a queue accepts messages, however they are published; arguments that are left out keep their values. p_kinds: only these kinds (empty: any), others are refused (TQ005). p_max_waiting: refuses (TQ014) while the slowest shared subscription has so many messages waiting, checked once in 100 ms a session (0: no limit). p_max_per_transaction: at most so many in one transaction, else TQ019 (0: no limit). p_announce: sends a NOTIFY with the first and last id of each statement on trunq.announcement_channel (in Python: client.listen).
+  'Changes the rules by which a queue accepts messages, however they are published; arguments that are left out keep their values. p_kinds: only these kinds (empty: any), others are refused (TQ005). p_max_waiting: refuses (TQ014) while the slowest shared subscription has so many messages waiting, checked once in 100 ms a session (0: no limit). p_max_per_transaction: at most so many in one transaction, else TQ019 (0: none at all; -1: no limit, which trunq.list_queues shows as null). p_announce: sends a NOTIFY with the first and last id of each statement on trunq.announcement_channel (in Python: client.listen).
 Raises: TQ001, TQ005; TQ009 while an open transaction publishes.
 Locks: publishers of the queue, waiting 200 ms at a time, where a rule comes or goes.';
 
@@ -73,7 +76,7 @@ begin
   update trunq.queue q set
     kinds = case when p_kinds is null then q.kinds else nullif(p_kinds, '{}') end,
     max_waiting = case when p_max_waiting is null then q.max_waiting else nullif(p_max_waiting, 0) end,
-    max_per_transaction = case when p_max_per_transaction is null then q.max_per_transaction else nullif(p_max_per_transaction, 0) end,
+    max_per_transaction = case when p_max_per_transaction is null then q.max_per_transaction else nullif(p_max_per_transaction, -1) end,
     announces = coalesce(p_announce, q.announces),
     is_closed = coalesce(p_close, q.is_closed)
   where q.queue_id = p_queue.queue_id returning * into p_queue;
@@ -191,7 +194,10 @@ begin
   v_setting := 'trunq.published_' || v_queue.queue_id;
   -- To the end of the transaction; a savepoint that is rolled back takes back what it counted.
   v_count := coalesce(nullif(current_setting(v_setting, true), '')::bigint, 0) + (select count(*) from published);
-  if v_count > v_queue.max_per_transaction then
+  if v_count > 0 and v_queue.max_per_transaction = 0 then
+    perform trunq._fail('TQ019', format('queue "%s" takes nothing: a transaction may publish no message into it', v_queue.name),
+      format('let it: select trunq.set_publishing(%L, p_max_per_transaction => 1000), or -1 for no limit', v_queue.name));
+  elsif v_count > v_queue.max_per_transaction then
     perform trunq._fail('TQ019', format('a transaction may publish at most %s messages into queue "%s", not %s',
         v_queue.max_per_transaction, v_queue.name, v_count),
       'commit in between, or raise the limit with trunq.set_publishing');

@@ -27,9 +27,9 @@ begin
   return v_id;
 end $$;
 comment on function trunq.publish is
-  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out. In a WITH list, Postgres runs it only if something reads its result.
+  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out; its own policy of retries: backoff, backoff_base and backoff_cap (seconds) and jitter, as in trunq.subscribe; dead_into: the queue that it is published into when it dies, as by trunq.set_dead (empty: none). In a WITH list, Postgres runs it only if something reads its result.
 Returns: its id.
-Raises: TQ001; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Raises: TQ001, also for the queue that dead_into names, 42501 where its publishers may not publish into that; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
 Locks: none.';
 
 create or replace function trunq.publish_many(
@@ -103,7 +103,7 @@ begin
     perform trunq._check_priorities(v_queue, array[p_priority]);
   end if;
   v_due_at := case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end;
-  p_options := trunq._options(p_options, p_max_age, v_due_at);
+  p_options := trunq._options_for(p_queue, p_options, p_max_age, v_due_at);
   if v_due_at is null or trunq._has_gate(v_queue) or not has_table_privilege('trunq.delayed', 'insert') then
     -- The log has the gate, and its trigger puts off for one of trunq.grant_role.
     execute format('insert into trunq_log.%I (priority, kind, key, payload, body, headers, options, due_at) values ($1, $2, $3, $4, $5, $6, $7, $8) returning id', v_queue.log_table)
@@ -240,6 +240,7 @@ create or replace function trunq._options(p_options jsonb, p_max_age interval, p
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_way_out constant text := 'options are like {"max_attempts": 3, "time_out": 30, "expires_at": "2030-01-31T10:00:00Z", "awaited": true}';
+  c_policy constant text := 'a policy is like {"backoff": "linear", "backoff_base": 10, "backoff_cap": 3600, "jitter": 0.1, "dead_into": "failures"}';
   v_unknown text;
 begin
   if p_max_age is not null then
@@ -258,17 +259,33 @@ begin
   elsif jsonb_typeof(p_options) <> 'object' then
     perform trunq._fail('TQ005', format('the options of a message are a JSON object, not %s', jsonb_typeof(p_options)), c_way_out);
   end if;
-  select o.key into v_unknown from jsonb_object_keys(p_options) o(key) where o.key not in ('max_attempts', 'time_out', 'expires_at', 'awaited') limit 1;
+  select o.key into v_unknown from jsonb_object_keys(p_options) o(key)
+  where o.key not in ('max_attempts', 'time_out', 'expires_at', 'awaited', 'backoff', 'backoff_base', 'backoff_cap', 'jitter', 'dead_into') limit 1;
   if found then
-    perform trunq._fail('TQ005', format('a message has no option "%s"', left(v_unknown, 100)), c_way_out);
+    perform trunq._fail('TQ005', format('a message has no option "%s"', left(v_unknown, 100)), c_way_out || '; ' || c_policy);
   end if;
   begin
     perform p_options::trunq.options;
   exception when check_violation or datetime_field_overflow or invalid_datetime_format then
     perform trunq._fail('TQ005', format('the options of a message cannot be read: %s', left(p_options::text, 200)),
-      c_way_out || ': max_attempts from 1 to 9999, time_out in seconds, up to 9999999, expires_at in UTC, awaited true or seconds');
+      case when p_options ?| '{backoff,backoff_base,backoff_cap,jitter,dead_into}'
+        then format('%s: backoff is %s, backoff_base and backoff_cap are seconds, up to 999999999, jitter is from 0 to 1, dead_into a queue or empty; and %s',
+          c_policy, trunq._list_choices(trunq._words('backoff')), c_way_out)
+        else c_way_out || ': max_attempts from 1 to 9999, time_out in seconds, up to 9999999, expires_at in UTC, awaited true or seconds' end);
   end;
   return nullif(p_options, '{}');
 end $$;
 comment on function trunq._options is
   'The options of a message, its age among them, as the log keeps them; TQ005 when they cannot be read, or it would expire before it is due.';
+
+create or replace function trunq._options_for(p_queue text, p_options jsonb, p_max_age interval, p_due_at timestamptz default null) returns jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  p_options := trunq._options(p_options, p_max_age, p_due_at);
+  if p_options->>'dead_into' <> '' then
+    perform trunq._check_dead_into(p_queue, p_options->>'dead_into');
+  end if;
+  return p_options;
+end $$;
+comment on function trunq._options_for is
+  'The options of a message for a queue (trunq._options), which may name the queue that it goes to when it dies (trunq._check_dead_into).';

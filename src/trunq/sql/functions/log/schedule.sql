@@ -237,7 +237,7 @@ begin
     perform trunq._check_priorities(p_queue, array[p_new.priority]);
   end if;
   -- Raises what cannot be an option.
-  perform trunq._options(p_new.options, p_new.max_age);
+  perform trunq._options_for(p_queue.name, p_new.options, p_new.max_age);
 end $$;
 comment on function trunq._check_schedule is 'Refuses what cannot be a schedule (TQ017), or could not be published (TQ005, TQ006).';
 

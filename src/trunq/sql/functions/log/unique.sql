@@ -147,7 +147,7 @@ begin
     perform trunq._check_priorities(v_queue, p_priorities);
   end if;
   due_at := case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end;
-  options := trunq._options(p_options, p_max_age, due_at);
+  options := trunq._options_for(p_queue, p_options, p_max_age, due_at);
   until := case when p_unique_for is not null then 't' else left(p_unique_until, 1) end;
   free_at := trunq.clock() + p_unique_for;
   replace := coalesce(p_on_conflict, v_queue.unique_policy) = 'replace';

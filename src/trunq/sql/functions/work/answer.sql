@@ -205,6 +205,17 @@ $$;
 comment on function trunq._backoff is
   'How long to wait after a failed attempt: base, base x attempt or base x 2^(attempt - 1), at most the cap, less a random share up to the jitter.';
 
+create or replace function trunq._own_backoff(p_sub trunq.subscription, p_options jsonb, p_attempt integer) returns interval
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select trunq._backoff(coalesce(p_options->>'backoff', p_sub.backoff),
+    coalesce(make_interval(secs => (p_options->>'backoff_base')::double precision), p_sub.backoff_base),
+    coalesce(make_interval(secs => (p_options->>'backoff_cap')::double precision), p_sub.backoff_cap),
+    coalesce((p_options->>'jitter')::real, p_sub.jitter), p_attempt)
+  where p_options ?| '{backoff,backoff_base,backoff_cap,jitter}'
+$$;
+comment on function trunq._own_backoff is
+  'How long a message with a back-off of its own waits after a failed attempt: what its options do not say, the policy says. Null: it has none.';
+
 create or replace function trunq._add_error(p_errors jsonb, p_attempt integer, p_at timestamptz, p_worker text, p_error text) returns jsonb
 language sql immutable as $$
   -- A message that is retried for ever keeps the newest.

@@ -2,7 +2,8 @@
 -- failed in, its attempts starting at one), purged, or older than its subscription keeps such (dead_retention).
 --
 -- A subscription may make a death known: by a WARNING in the server's log, a NOTIFY, or the message in another queue. A trigger on
--- trunq.dead does it, in the transaction of the death, whatever way it came; it is there since the first subscription wanted it. It must
+-- trunq.dead does it, in the transaction of the death, whatever way it came; it is there since the first subscription wanted it. A message may
+-- name the queue for it itself (its option dead_into), in the place of its subscription. None of it must
 -- never fail an answer: what it cannot publish it warns of, and the message is in trunq.dead all the same.
 
 create or replace function trunq.list_dead(
@@ -226,20 +227,93 @@ begin
   if v_policy.notifies and current_setting('trunq.notify', true) is distinct from 'off' then
     perform pg_notify(format('trunq_%s_dead', new.queue_id), format('%s %s', v_policy.subscription, new.id));
   end if;
-  if v_policy.into_queue is not null then
-    perform trunq._publish_dead(new, v_policy.into_queue, jsonb_build_object('queue', v_policy.queue, 'subscription', v_policy.subscription, 'id', new.id,
-      'reason', new.reason, 'attempts', new.attempt, 'error', v_error, 'died_at', new.died_at));
+  -- A message that names a queue itself goes there: trunq._send_dead.
+  if v_policy.into_queue is not null and new.options->>'dead_into' is null then
+    perform trunq._publish_dead(new, v_policy.into_queue, v_policy.queue, v_policy.subscription);
   end if;
   return null;
 end $$;
 revoke execute on function trunq._tell_dead from public;
 comment on function trunq._tell_dead is 'After a message died: makes it known as its subscription wants it (trunq.set_dead).';
 
-create or replace function trunq._publish_dead(p_dead trunq.dead, p_into text, p_entry jsonb) returns void
+create or replace function trunq._send_dead() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  v_into constant text := new.options->>'dead_into';
+  v_queue text;
+  v_subscription text;
+begin
+  select q.name, split_part(s.name, '#', 1) into v_queue, v_subscription
+  from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id where s.subscription_id = new.subscription_id;
+  -- A row by INSERT or COPY was asked nothing.
+  if v_into = v_queue or not trunq._may_die_into(v_queue, v_into) then
+    raise warning 'trunq: message % died and is not published into queue "%": its publishers may not publish there', new.id, v_into;
+  elsif v_queue is not null then
+    perform trunq._publish_dead(new, v_into, v_queue, v_subscription);
+  end if;
+  return null;
+end $$;
+revoke execute on function trunq._send_dead from public;
+comment on function trunq._send_dead is 'After a message died that names a queue for it (its option dead_into): publishes it there.';
+
+do $$
+begin
+  -- Where it is missing: to make a trigger locks the dead messages of all queues.
+  if not exists (select from pg_trigger t where t.tgrelid = 'trunq.dead'::regclass and t.tgname = 'send') then
+    create trigger send after insert on trunq.dead for each row when (new.options->>'dead_into' <> '' and new.reason not in ('expired', 'cancelled'))
+      execute function trunq._send_dead();
+  end if;
+end $$;
+
+create or replace function trunq._check_dead_into(p_queue text, p_into text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_into = p_queue then
+    perform trunq._fail('TQ005', format('what dies in queue "%s" cannot be published into the same queue', p_queue), 'requeue it, or name another queue');
+  end if;
+  perform trunq._find_queue(p_into);
+  if not trunq._may_die_into(p_queue, p_into) then
+    perform trunq._fail('42501', format('publishers of queue "%s" may not publish into queue "%s", so no message of theirs can go there when it dies', p_queue, p_into),
+      format('grant it to each of them: select trunq.grant_role(%L, ''publisher'', ...); or let the subscription say so: trunq.set_dead', p_into));
+  end if;
+end $$;
+comment on function trunq._check_dead_into is 'Refuses (TQ001, TQ005, 42501) a queue that messages of another one cannot go to when they die.';
+
+-- What dies is published with the owner's rights, and whoever published it named the queue. So nobody gets into a queue this way who could
+-- not publish there himself: asked of the grants, since a death does not know whose message it is.
+create or replace function trunq._may_die_into(p_queue text, p_into text) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  with log as (
+    select c.oid, c.relowner, c.relacl, q.name, trunq._has_tenants(q) has_tenants
+    from trunq.queue q join pg_class c on c.relnamespace = 'trunq_log'::regnamespace and c.relname = q.log_table
+    where q.name in (p_queue, p_into)),
+  publisher as (
+    select a.grantee from log l cross join lateral (
+      select e.grantee from aclexplode(l.relacl) e where e.privilege_type = 'INSERT'
+      union
+      select e.grantee from pg_attribute t cross join lateral aclexplode(t.attacl) e
+      where t.attrelid = l.oid and t.attacl is not null and e.privilege_type = 'INSERT'
+      union
+      select e.grantee from pg_proc p cross join lateral aclexplode(p.proacl) e
+      where p.pronamespace = 'trunq_queue'::regnamespace and p.proname in (p_queue || '_publish_unique', p_queue || '_unique_many')
+        and p.prosecdef and e.privilege_type = 'EXECUTE') a
+    where l.name = p_queue and a.grantee <> l.relowner)
+  select not exists (
+    select from publisher p
+    left join log i on i.name = p_into left join log l on l.name = p_queue
+    where not coalesce(has_any_column_privilege(case p.grantee when 0 then 'public' else pg_get_userbyid(p.grantee) end, i.oid, 'insert')
+      and (l.has_tenants or not i.has_tenants), true))
+$$;
+comment on function trunq._may_die_into is
+  'Whether all who may publish into a queue may publish into another one, too, and there for no other tenant. True for a queue that is not there.';
+
+create or replace function trunq._publish_dead(p_dead trunq.dead, p_into text, p_queue text, p_subscription text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_headers jsonb := case when jsonb_typeof(p_dead.headers) = 'object' then p_dead.headers else '{}' end;
   v_lineage jsonb := case when jsonb_typeof(v_headers->'trunq_dead') = 'array' then v_headers->'trunq_dead' else '[]' end;
+  v_entry constant jsonb := jsonb_build_object('queue', p_queue, 'subscription', p_subscription, 'id', p_dead.id,
+    'reason', p_dead.reason, 'attempts', p_dead.attempt, 'error', p_dead.errors #>> '{-1,error}', 'died_at', p_dead.died_at);
   v_inside text := current_setting('trunq.inside', true);
 begin
   if not exists (select from trunq.queue q where q.name = p_into) then
@@ -249,7 +323,7 @@ begin
   else
     -- Whatever that queue refuses, a death is no time for it.
     perform trunq._pass_gate(p_into);
-    p_dead.headers := v_headers || jsonb_build_object('trunq_dead', v_lineage || p_entry);
+    p_dead.headers := v_headers || jsonb_build_object('trunq_dead', v_lineage || v_entry);
     execute format('insert into trunq_log.%I (kind, key, payload, body, headers) select d.kind, d.key, d.payload, d.body, d.headers from (select $1.*) d', p_into)
       using p_dead;
     perform trunq._pass_gate(nullif(v_inside, ''));

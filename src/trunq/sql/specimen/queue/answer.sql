@@ -362,17 +362,20 @@ begin
   fate as materialized (
     select m.*, case
         when m.reason is not null then '0'
-        when p_outcome in ('r', 't') then coalesce(m.delay,
+        when p_outcome in ('r', 't') then coalesce(m.delay, own.wait,
           trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap, v_sub.jitter, m.attempt))
         when p_outcome = 'l' and m.delay is not null then m.delay
         when m.is_put_off then trunq._put_off(m.all_errors)
-        when line.place is not null then trunq._suspect_delay(p_subscription_id, p_now, line.place)
-        when p_outcome = 'x' then p_scatter * (0.1 + 0.9 * random())
+        when line.place is not null then greatest(own.wait, trunq._suspect_delay(p_subscription_id, p_now, line.place))
+        when p_outcome = 'x' then greatest(own.wait, p_scatter * (0.1 + 0.9 * random()))
         else '0' end wait,
       case when p_outcome = 'l' or p_blame = 'spared' then m.attempt
         when p_blame in ('shared', 'likely') then least(m.attempt + 1, coalesce(m.max_attempts, 32767))::smallint
         else least(m.attempt + 1, 32767)::smallint end next_attempt
     from message m left join line on line.id = m.id
+    -- Of an attempt that counts.
+    left join lateral (select trunq._own_backoff(v_sub, m.options, m.attempt) wait offset 0) own
+      on m.options is not null and p_outcome in ('r', 't', 'x') and p_blame is distinct from 'spared'
   ),
   died as (
     insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, priority, kind, key, payload, body, headers, errors, extra, options)

@@ -69,7 +69,7 @@ begin
     perform trunq._check_arrays('_specimen', v_count, p_payloads, p_kinds, p_keys, p_headers, p_bodies);
   end if;
   if p_options is not null or p_max_age is not null then
-    p_options := trunq._options(p_options, p_max_age, case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end);
+    p_options := trunq._options_for('_specimen', p_options, p_max_age, case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end);
   end if;
   if p_delay is not null or p_due_at is not null then
     return trunq._publish_many_delayed('_specimen', p_payloads, p_kinds, p_keys, p_headers, p_bodies, p_delay, p_due_at, p_options);
