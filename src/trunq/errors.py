@@ -220,9 +220,9 @@ class MemberBusy(TrunqError):
 class MessageFailed(TrunqError):
     """The message whose result was awaited did not succeed.
 
-    `outcome` is rejected, failed or timed_out (in its last attempt), lease_expired, expired, cancelled or
-    replaced; `error` is the detail of a rejection, or the first line of the last error; `reference` finds
-    that error, and `public` is what users may see.
+    `outcome` is rejected, failed or timed_out (in its last attempt), lease_expired, expired, cancelled,
+    outdated or replaced; `error` is the detail of a rejection, or the first line of the last error;
+    `reference` finds that error, and `public` is what users may see.
     """
 
     def __init__(

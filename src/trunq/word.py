@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-State = Literal["scheduled", "ready", "leased", "retrying", "done", "dead", "replaced", "purged"]
+State = Literal["scheduled", "ready", "leased", "retrying", "done", "outdated", "dead", "replaced", "purged"]
 """Where a message is, as one shared subscription sees it."""
 
 Open = Literal["scheduled", "ready", "leased", "retrying"]
@@ -20,6 +20,7 @@ Outcome = Literal[
     "expired",
     "cancelled",
     "replaced",
+    "outdated",
 ]
 """How one attempt ended."""
 

@@ -1,4 +1,4 @@
-"""What expired, or was cancelled or replaced, is passed over in steps, whatever a lease asks for."""
+"""What expired, is outdated, cancelled or replaced is passed over in steps, whatever a lease asks for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(connection: psycopg.Connection[Any], sort: str) -> Engine:
 
 
 @pytest.mark.parametrize("sort", SORTS)
-@pytest.mark.parametrize("why", ["expired", "cancelled", "replaced"])
+@pytest.mark.parametrize("why", ["expired", "cancelled", "replaced", "outdated"])
 @pytest.mark.parametrize("asked", [1, 100])
 def test_a_lease_comes_to_a_message_behind_many_that_are_over(
     connection: psycopg.Connection[Any], sort: str, why: str, asked: int
@@ -37,6 +37,13 @@ def test_a_lease_comes_to_a_message_behind_many_that_are_over(
         # One call would keep the last of a key alone.
         work.run(
             "insert into {log} (payload, key, unique_key) select '1', 'a', 'k' from generate_series(1, %s)",
+            MANY,
+        )
+    elif why == "outdated":
+        work.ask("subscribe", subscription="default", max_age="1 day")
+        work.run(
+            "insert into {log} (payload, key, created_at)"
+            " select '1', 'a', now() - interval '2 days' from generate_series(1, %s)",
             MANY,
         )
     else:

@@ -1,7 +1,8 @@
 """What two features of a queue may do to its messages, whatever is called: a model that fits on a screen.
 
 A message has a fate for each shared subscription. Some things happen when a lease comes by and not before: a
-message that was cancelled, replaced or too old becomes dead or replaced then. Until then either is right.
+message that was cancelled, replaced or too old becomes dead, replaced or outdated then. Until then either is
+right.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 MAX_ATTEMPTS = 4
 WAITING = ("ready", "retrying", "scheduled")
-OVER = ("done", "dead", "replaced", "purged")
+OVER = ("done", "outdated", "dead", "replaced", "purged")
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Fate:
     may_be: tuple[str, ...] = ("ready",)
     attempt: int = 1
     doom: set[str] = field(default_factory=set)
-    """What it becomes when a lease finds it waiting: dead, replaced."""
+    """What it becomes when a lease finds it waiting: dead, replaced, outdated."""
     ended: int = 0
     """How many attempts are over, and what was never handed out: each is one row of the history."""
     is_cancelled: bool = False
@@ -59,7 +60,7 @@ class Fate:
 
     def lease(self) -> None:
         assert self.waits, f"handed out: {self}"
-        assert "dead" not in self.doom, f"cancelled, or too old, and handed out: {self}"
+        assert not {"dead", "outdated"} & self.doom, f"cancelled, or too old, and handed out: {self}"
         self.may_be = ("leased",)
 
     def end(self, verb: str) -> None:

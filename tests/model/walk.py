@@ -12,6 +12,7 @@ import psycopg
 
 from calling import Lease, call, move_clock, new_names
 from engine import Engine
+from model.aged import publish_of_old
 from model.leftover import left_of
 from model.matrix import MAX_ATTEMPTS, Fate, Reader
 from trunq.arrow import history
@@ -482,7 +483,7 @@ VERBS = (
     Walk.publish,
     Walk.publish_later,
     Walk.publish_in_vain,
-    Walk.publish_too_late,
+    *(Walk.publish_too_late, publish_of_old),
     Walk.take,
     Walk.ack,
     Walk.retry,

@@ -364,6 +364,7 @@ _SAID: Final = {
     "expired": "expired before a worker took it",
     "cancelled": "was cancelled",
     "replaced": "was replaced",
+    "outdated": "was older than its subscription takes",
 }
 
 

@@ -101,8 +101,8 @@ class Published(NamedTuple):
 class Reply(NamedTuple):
     """A row of `list_replies`: the final answer to a message that was published with `awaited`.
 
-    `outcome`: success, rejected, failed, timed_out, lease_expired, expired, cancelled or replaced. `error`
-    with success: why the result is not here. `reference` and `public` are those of the error.
+    `outcome`: success, rejected, failed, timed_out, lease_expired, expired, cancelled, outdated or replaced.
+    `error` with success: why the result is not here. `reference` and `public` are those of the error.
     """
 
     id: int
@@ -184,8 +184,8 @@ class Fleet(NamedTuple):
 
 class Subscription(NamedTuple):
     """A row of `list_subscriptions`. `max_attempts` and `dead_retention` None: for ever.
-    `time_out`, `rate`, `max_running` None: no limit; `filter` None: it reads every message; `burst` None:
-    what the rate gives in a second, at least one.
+    `time_out`, `rate`, `max_running`, `max_age` None: no limit; `filter` None: it reads every message;
+    `burst` None: what the rate gives in a second, at least one.
 
     `jitter` is a share of the delay. `paused`, by itself or with its queue; `paused_until` None: until it is
     resumed.
@@ -210,6 +210,7 @@ class Subscription(NamedTuple):
     burst: int | None
     max_running: int | None
     in_order: bool
+    max_age: timedelta | None
     paused: bool
     paused_until: datetime | None
     created_at: datetime
@@ -242,9 +243,8 @@ class Extension(NamedTuple):
 class Cancelled(NamedTuple):
     """A row of `cancel`: the `state` in which a message was when it was cancelled.
 
-    scheduled, retrying, ready: it will not run; leased: its worker is told; done, dead, replaced, purged: it
-    was over.
-    `subscription` None: scheduled, and no shared subscription reads it.
+    scheduled, retrying, ready: it will not run; leased: its worker is told; done, outdated, dead, replaced,
+    purged: it was over. `subscription` None: scheduled, and no shared subscription reads it.
     """
 
     subscription: str | None
@@ -315,10 +315,10 @@ class DeadMessage(NamedTuple):
 class MessageState(NamedTuple):
     """A row of `show_message` and `list_messages`: where a message stands for one subscription.
 
-    `state` is scheduled, ready, leased, retrying, done, dead, replaced or purged. `attempts` has one entry
-    an attempt: {"attempt", "worker", "leased_at", "finished_at", "outcome", "error", "took"}; its outcome is
-    success, failed, timed_out, rejected, released, lease_expired, expired, cancelled or replaced, None while
-    it runs, overdue when its lease ran out and no leader has reaped it yet.
+    `state` is scheduled, ready, leased, retrying, done, outdated, dead, replaced or purged. `attempts` has
+    one entry an attempt: {"attempt", "worker", "leased_at", "finished_at", "outcome", "error", "took"}; its
+    outcome is success, failed, timed_out, rejected, released, lease_expired, expired, cancelled, outdated or
+    replaced, None while it runs, overdue when its lease ran out and no leader has reaped it yet.
     """
 
     subscription: str

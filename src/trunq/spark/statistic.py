@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Per = Literal["minute", "hour", "day"]
 
 FAILURES: Final = ("failed", "rejected", "lease_expired", "timed_out")
-"""Outcomes of attempts that brought nothing; released, cancelled, expired and replaced ones did not fail."""
+"""Outcomes of attempts that brought nothing. Released, cancelled, expired, outdated and replaced ones did not
+fail.
+"""
 
 _SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86_400}
 _SHARES: Final = {"median": 0.5, "p90": 0.9, "p99": 0.99}

@@ -80,6 +80,13 @@ def test_limits_are_given_and_taken_back(trunq: Shell, client: Client) -> None:
     assert (row.rate, row.burst, row.max_running) == (None, None, None)
 
 
+def test_the_age_of_what_it_takes_is_given_and_taken_back(trunq: Shell, client: Client) -> None:
+    assert "max age 10m" in trunq("subscription", "set", "mail", "default", "--max-age", "10m").said
+    assert named(client, "default").max_age == timedelta(minutes=10)
+    assert "max age no limit" in trunq("subscription", "set", "mail", "default", "--max-age", "0").said
+    assert named(client, "default").max_age is None
+
+
 def test_one_that_is_there_with_another_filter_or_rate_is_said_to_be_so(trunq: Shell) -> None:
     create = ("subscription", "create", "mail", "some")
     assert trunq(*create, "--kind", "b", "--kind", "a", "--rate", "10/m").status == 0

@@ -24,7 +24,7 @@ ANSWERS = {
 @pytest.fixture
 def work(session: psycopg.Connection[Any]) -> Engine:
     made = Engine(session, next(new_names("outcome"))).create(unique="replace", retention="2000 days")
-    made.ask("subscribe", subscription="default", lease_time="1 minute")
+    made.ask("subscribe", subscription="default", lease_time="1 minute", max_age="2000 days")
     return made
 
 
@@ -39,7 +39,10 @@ def end_in_every_way(work: Engine) -> dict[str, int]:
     (ids["expired"],) = work.publish(options={"expires_at": "2020-01-01T00:00:00Z"})
     ids["replaced"], newest = replace(work, 2)
     work.ask("cancel", ids=[ids["cancelled"]])
-    held = work.lease(10)
+    ids["outdated"] = work.fetch(
+        "insert into {log} (payload, created_at) values ('1', now() - interval '2001 days') returning id"
+    )
+    held = work.lease(20)
     assert held.ids == [*(ids[outcome] for outcome in ANSWERS.values()), ids["lease_expired"], newest]
     for verb, outcome in ANSWERS.items():
         later = {"delays": ["1000 days"]} if verb in ("retry", "release") else {}
@@ -111,5 +114,5 @@ def test_messages_in_every_state_are_listed(work: Engine) -> None:
         "leased": ids[2:], "replaced": ids[1::-1], "purged": [dead],
     }  # fmt: skip
     assert work.listed(state="replaced", limit=1, before=ids[1]) == ids[:1]
-    with refused("TQ005", 'no state "gone"', "done, dead, replaced or purged"):
+    with refused("TQ005", 'no state "gone"', "done, outdated, dead, replaced or purged"):
         work.listed(state="gone")

@@ -27,6 +27,7 @@ NONE: Final = {
     "filter": "every message",
     "rate": "no limit",
     "max_running": "no limit",
+    "max_age": "no limit",
 }
 """What it means that there is none of these."""
 
@@ -97,6 +98,13 @@ class Policy:
         typer.Option(
             "--time-out", parser=option.interval, metavar="INTERVAL", rich_help_panel=POLICY,
             help="How long a handler may run: then it is stopped, and tried again (default: 0, for ever).",
+        ),
+    ] = None  # fmt: skip
+    max_age: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--max-age", parser=option.interval, metavar="INTERVAL", rich_help_panel=POLICY,
+            help="Pass over, and count, messages that are older than this (default: 0, none).",
         ),
     ] = None  # fmt: skip
     keep_results: Annotated[

@@ -96,6 +96,8 @@ def create(
     "trunq subscription set orders default --max-attempts 5 --lease-time 5m",
     "# A day of dead messages",
     "trunq subscription set orders default --dead-retention 1d",
+    "# What nobody needs after ten minutes is passed over",
+    "trunq subscription set orders default --max-age 10m",
     "# Only 4 at the same time; as many as there are",
     "trunq subscription set orders default --max-running 4",
     "trunq subscription set orders default --max-running 0",

@@ -38,6 +38,7 @@ FATES: Final = {
     "retrying": "will not run again",
     "leased": "its worker is told",
     "done": "was done before",
+    "outdated": "was passed over before",
     "dead": "was dead before",
     "replaced": "was replaced before",
     "purged": "was dead before",
@@ -57,6 +58,7 @@ COLOURS = {
     "leased": "blue",
     "retrying": "yellow",
     "done": "green",
+    "outdated": "bright_black",
     "dead": "red",
     "replaced": "bright_black",
     "purged": "red",
@@ -222,8 +224,8 @@ def list_messages(
 ) -> None:
     """List messages of a queue as one subscription sees them, the newest first.
 
-    A filter, or the state replaced or purged, looks at the newest 100,000 messages, and says so when there
-    are more.
+    A filter, or the state outdated, replaced or purged, looks at the newest 100,000 messages, and says so
+    when there are more.
     """
     with client(database) as trunq, trunq.transaction() as connection:
         connection.add_notice_handler(_pass_on)

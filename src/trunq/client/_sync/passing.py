@@ -212,6 +212,7 @@ class Passing(Access):
         in_order: bool | None = None,
         tick_id: int | None = None,
         at: datetime | None = None,
+        max_age: Interval | None = None,
         connection: Given | None = None,
     ) -> bool:
         """Makes a subscription, or changes the policies given of one that is there.
@@ -228,8 +229,11 @@ class Passing(Access):
         must hold; a change counts for what is read from then on. `rate`: how many it hands out in
         `rate_interval` (a second), `burst` of them at once; `max_running`: how many run at the same time (up
         to 1,000), in all workers together; `time_out`: how long a worker lets a handler run; 0: no limit.
-        `in_order`: of a queue with lanes by key, one message of each key at a time, and one that is retried
-        holds its key until it is done or dead; to be said before it hands anything out.
+        `max_age`: a message that is older when it would be handed out is passed over and counted (outdated),
+        a retry too; its age counts since it was published, was due if it was published for later, or was
+        requeued (0: whatever its age). `in_order`: of a queue with lanes by key, one message of each key at a
+        time, and one that is retried holds its key until it is done or dead; to be said before it hands
+        anything out.
 
         Returns True when it was made, False when it was there. Raises QueueNotFound, InvalidName,
         InvalidArgument, WrongIsolation, ClusterChanged; SubscriptionBusy, with `in_order`; WrongMode when it
@@ -259,6 +263,7 @@ class Passing(Access):
             in_order=in_order,
             tick_id=tick_id,
             at=moment("at", at),
+            max_age=interval("max_age", max_age),
         )
         return returned
 
@@ -293,8 +298,9 @@ class Passing(Access):
         self, queue: str | None = None, *, connection: Given | None = None
     ) -> list[Subscription]:
         """Subscriptions with their policies, of one queue or all; a group by key is one row. max_attempts
-        None: for ever; time_out None: none; dead_retention None: dead messages are kept until purged; paused:
-        by itself or with its queue; paused_until None: until it is resumed.
+        None: for ever; time_out None: none; max_age None: whatever its age, a message is handed out;
+        dead_retention None: dead messages are kept until purged; paused: by itself or with its queue;
+        paused_until None: until it is resumed.
 
         Raises QueueNotFound.
         """
@@ -768,8 +774,8 @@ class Passing(Access):
         connection: Given | None = None,
     ) -> int:
         """Hands dead messages out again, with all their attempts before them, their errors kept, even if they
-        had expired: all of the queue or of one subscription, those named (`ids`), or those that the filters
-        of list_dead find.
+        had expired (for max_age they are as old as this call): all of the queue or of one subscription, those
+        named (`ids`), or those that the filters of list_dead find.
 
         `limit`: the oldest so many; `before`: only those with a smaller dead_id, so that calls in parts come
         to an end while messages die. A message whose unique key another holds stays dead, with a warning, and
@@ -869,10 +875,11 @@ class Passing(Access):
     def show_message(self, queue: str, id: int, *, connection: Given | None = None) -> list[MessageState]:
         """One message as each shared subscription sees it; one that none of them has, as streams do: leased
         in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying,
-        done, dead, replaced (another message of its unique key stands for it) or purged (it was dead);
-        attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released,
-        lease_expired, and expired, cancelled and replaced (never handed out); overdue (the lease ran out and
-        nobody has reaped it yet), None while it runs.
+        done, outdated (passed over as older than its subscription takes), dead, replaced (another message of
+        its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its
+        outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled,
+        outdated and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet),
+        None while it runs.
 
         Raises QueueNotFound, MessageNotFound.
         """
@@ -898,11 +905,11 @@ class Passing(Access):
         any; `limit`: at most 100,000, which is the default; `before`: the smallest id of the page before.
 
         Pages go by id, which sessions draw 32 at a time. `state`: one of scheduled, ready, leased, retrying,
-        done, dead, replaced and purged. `brief` leaves out (None) what a table does not show and is slow to
-        read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text that the last error
-        contains, in upper or lower case), `older_than` and `newer_than` (how long ago it was published); with
-        one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where
-        to go on.
+        done, outdated, dead, replaced and purged. `brief` leaves out (None) what a table does not show and is
+        slow to read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text that the
+        last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it was
+        published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at most,
+        and a WARNING says where to go on.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -1972,9 +1979,9 @@ class Passing(Access):
     ) -> list[Reply]:
         """The final answers of a shared subscription to messages that were published as awaited (option
         awaited), as far as there are any: it does not wait. outcome: success, rejected, failed (after its
-        last attempt), timed_out (likewise), lease_expired, expired, cancelled or replaced; error: what the
-        one who waits may know: the reason of a rejection, the first line of an error, with success why the
-        result is not here; reference and public: those of the error.
+        last attempt), timed_out (likewise), lease_expired, expired, cancelled, outdated or replaced; error:
+        what the one who waits may know: the reason of a rejection, the first line of an error, with success
+        why the result is not here; reference and public: those of the error.
 
         `check`, unless False: messages that will never have a reply are refused; it searches the log, so not
         each time. Replies are notified on the channel `reply_channel`.

@@ -42,7 +42,8 @@ class Results(Passing):
         """Wait for the final answer to a message that was published with `awaited`, and return its result.
 
         That is what its handler returned; a retry is no final answer. Raises MessageFailed when the message
-        was rejected, cancelled or replaced, expired, or failed in its last attempt; ResultTimeout after
+        was rejected, cancelled or replaced, expired, was too old, or failed in its last attempt;
+        ResultTimeout after
         `timeout` (None: it waits for ever), which leaves the message as it is; InvalidArgument for one that
         was not published with `awaited`; MessageNotFound for one that is nowhere, which it is until its
         transaction commits, and for one whose reply is gone: it is kept for an hour, unless `awaited` said

@@ -18,7 +18,8 @@ language sql immutable parallel safe as $$
     ('x'::"char", 'lease_expired', 'ready', 'lease_expired', 'its lease ran out, or its worker started again'),
     ('e'::"char", 'expired', 'dead', 'expired', 'its own time (expires_at) was over before a worker got it'),
     ('c'::"char", 'cancelled', 'dead', 'cancelled', 'somebody cancelled it before a worker got it'),
-    ('p'::"char", 'replaced', 'replaced', null, 'a newer message of its unique key stands for it')
+    ('p'::"char", 'replaced', 'replaced', null, 'a newer message of its unique key stands for it'),
+    ('o'::"char", 'outdated', 'outdated', null, 'it was older than its subscription takes (max_age) before a worker got it')
 $$;
 comment on function trunq._outcomes is
   'How an attempt ends, by the letter of its receipt: the word for it, the state of the message then, and, where that ends it or its last attempt, the reason for which it is dead. A finished batch (b) is no attempt of a message.';
@@ -32,6 +33,7 @@ language sql immutable parallel safe as $$
     ('leased', true, 'a worker has it'),
     ('retrying', true, 'it waits for its next attempt'),
     ('done', false, 'it is handled'),
+    ('outdated', false, 'it was passed over as too old'),
     ('dead', false, 'it was given up, and is kept'),
     ('replaced', false, 'another message of its unique key stands for it'),
     ('purged', false, 'it was dead, and is kept no longer')

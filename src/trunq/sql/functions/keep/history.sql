@@ -47,7 +47,7 @@ begin
   end if;
 end $$;
 comment on function trunq.show_message is
-  'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, done, dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs.
+  'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, done, outdated (passed over as older than its subscription takes), dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled, outdated and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs.
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
@@ -78,7 +78,7 @@ begin
   end if;
 end $$;
 comment on function trunq.list_messages is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(
@@ -94,7 +94,7 @@ declare
   c_page constant integer := 1000;
   c_now constant timestamptz := trunq.clock();
   -- What few messages have is not looked for without end.
-  v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than) > 0 or coalesce(p_state in ('replaced', 'purged'), false);
+  v_is_filtered constant boolean := num_nonnulls(p_kind, p_key, p_error, p_older_than, p_newer_than) > 0 or coalesce(p_state in ('outdated', 'replaced', 'purged'), false);
   v_looked integer := 0;
   v_before bigint := coalesce(p_before, trunq._last_message_id(p_queue) + 1);
   v_left integer := p_limit;
@@ -178,7 +178,7 @@ begin
       else
         select l.* into ids, row_ids, row_txids, is_whole from trunq._logged_ids(p_sub, p_queue, p_state, p_limit, p_before) l;
       end if;
-    when p_state in ('done', 'replaced', 'purged') then
+    when p_state in ('done', 'outdated', 'replaced', 'purged') then
       select l.* into ids, row_ids, row_txids, is_whole from trunq._logged_ids(p_sub, p_queue, p_state, p_limit, p_before) l;
     else
       select l.* into ids, row_ids, row_txids, is_whole from trunq._logged_ids(p_sub, p_queue, null, p_limit, p_before) l;
@@ -260,7 +260,7 @@ begin
       -- Or gave back, when what came back is gone with its segment.
       acked as materialized (
         select u.id from bound b cross join lateral (
-          select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and (r.outcome = 'a' or r.outcome <> 'p'
+          select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and (r.outcome = 'a' or r.outcome not in ('p', 'o')
             and (trunq._span_number($10, $14) - trunq._span_number($10, r.finished_at) >= ($10).segments or trunq._segment_at($10, r.finished_at) <> all ($15))) offset 0) r
         cross join lateral (select u.* from unnest(r.ids) u(id) where u.id >= $12 and u.id < $13) u),
       chosen as materialized (
@@ -436,6 +436,7 @@ begin
           when n.txid = p.txid and n.outcome is null then 'leased'
           when n.txid = p.txid and n.outcome = 'a' then 'done'
           when n.txid = p.txid and n.outcome = 'p' then 'replaced'
+          when n.txid = p.txid and n.outcome = 'o' then 'outdated'
           when n.txid is distinct from p.txid and not %5$s then 'ready'
           when p.id in (select unnest(u.ids) from trunq.purged u where u.subscription_id = $1 and u.ids && $3) then 'purged'
           -- Its lease is gone with its segment. Or it came back, or died and was requeued, and that row is gone with its segment: the one

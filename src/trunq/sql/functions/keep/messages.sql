@@ -71,6 +71,7 @@ begin
         when h.txid = l.txid and h.outcome is null then 'leased'
         when h.txid = l.txid and h.outcome = 'a' then 'done'
         when h.txid = l.txid and h.outcome = 'p' then 'replaced'
+        when h.txid = l.txid and h.outcome = 'o' then 'outdated'
         when h.txid is distinct from l.txid and not l.is_read then 'ready'
         when (subscription_id, id) in (select p.subscription_id, unnest(p.ids) from trunq.purged p where p.queue_id = %4$s) then 'purged'
         else 'done' end as state,  -- its lease, or what came back, is gone with its segment
@@ -100,7 +101,7 @@ begin
     case when v_is_keyed then ', g.unique_key::text' end, case when v_is_keyed then ', d.extra->>''unique_key'' unique_key' end,
     case when v_is_keyed then ', coalesce(e.unique_key, l.unique_key) unique_key' end);
   execute format('comment on view trunq_queue.%I is %L', p_queue.name || '_messages',
-    'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, done, dead, replaced or purged. It reads the tables of the queue once, whatever is asked.');
+    'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, done, outdated, dead, replaced or purged. It reads the tables of the queue once, whatever is asked.');
   if v_is_new then
     for v_role in
       select distinct a.grantee from pg_class c cross join lateral aclexplode(c.relacl) a

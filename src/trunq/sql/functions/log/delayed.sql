@@ -16,6 +16,7 @@ declare
   v_last_id bigint := 0;
   v_count integer := 0;
   v_full boolean;
+  v_has_age boolean;
   v_statement text;
 begin
   -- A row that committed late, or was put off less far, lies below the mark: a full look once a minute finds it.
@@ -46,6 +47,11 @@ begin
       gone as (
         delete from trunq.delayed d using due where d.ctid = due.ctid
         returning d.*, d.due_at as at),
+      -- Where a subscription asks how old a message is, one that was published for later is so old since then. A retry stays so old.
+      ready as not materialized (
+        select g.id, g.subscription_id, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.expiries,
+          case when $7 and g.subscription_id is null then trunq._note_due(g.options, g.due_at) else g.options end options, g.extra, g.at
+        from gone g),
       -- So that warnings go on naming them (trunq._unhandled_ready).
       unhandled as (
         insert into trunq.unhandled (queue_id, subscription_id, kind, txid, ids)
@@ -54,17 +60,18 @@ begin
       %s
       select count(*), max(g.due_at), max(g.id) filter (where g.due_at = l.due_at)
       from gone g cross join (select max(due_at) due_at from gone) l
-    $q$, trunq._log(v_queue, 'gone'));
+    $q$, trunq._log(v_queue, 'ready'));
+    v_has_age := exists (select from trunq.subscription s where s.queue_id = v_queue.queue_id and s.max_age is not null);
     perform trunq._pass_gate(v_queue.name);
     begin
-      execute v_statement into v_count, v_last, v_last_id using v_queue.queue_id, v_from, v_now, p_max, v_from_id, null::tid;
+      execute v_statement into v_count, v_last, v_last_id using v_queue.queue_id, v_from, v_now, p_max, v_from_id, null::tid, v_has_age;
     exception when insufficient_resources then
       raise;  -- a full disk refuses no message: all of them again, not each in a minute
     when others then
       -- A message that the log refuses (a constraint or trigger of the user's) must not hold up the others.
       p_max := least(p_max, 100);
       select a.count, a.last, a.last_id into v_count, v_last, v_last_id
-      from trunq._promote_apart(v_queue, v_statement, v_from, v_from_id, v_now, p_max) a;
+      from trunq._promote_apart(v_queue, v_statement, v_from, v_from_id, v_now, p_max, v_has_age) a;
     end;
     perform trunq._pass_gate(null);
   end if;
@@ -88,6 +95,14 @@ comment on function trunq.promote is
 Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
+
+create or replace function trunq._note_due(p_options jsonb, p_due_at timestamptz) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select case when isfinite(p_due_at) then
+    coalesce(p_options, '{}') || jsonb_build_object('due_at', to_char(p_due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) else p_options end
+$$;
+comment on function trunq._note_due is
+  'The options of a message that fell due at some time: it is as old as that, for a subscription with max_age. A time that never was (-infinity) is not noted.';
 
 create or replace function trunq._has_delayed(p_queue text, p_subscription text, p_kinds text[]) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
@@ -115,7 +130,7 @@ comment on function trunq._count_unhandled is 'How many delayed messages of a su
 
 create or replace function trunq._promote_apart(
   p_queue trunq.queue, p_statement text, p_from timestamptz, p_from_id bigint, p_now timestamptz, p_max integer,
-  out count integer, out last timestamptz, out last_id bigint
+  p_has_age boolean, out count integer, out last timestamptz, out last_id bigint
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -128,7 +143,7 @@ begin
     order by d.due_at, d.id limit p_max for update skip locked
   loop
     begin
-      execute p_statement using p_queue.queue_id, p_from, p_now, 1, p_from_id, v_row.ctid;
+      execute p_statement using p_queue.queue_id, p_from, p_now, 1, p_from_id, v_row.ctid, p_has_age;
     exception when insufficient_resources then
       raise;
     when others then

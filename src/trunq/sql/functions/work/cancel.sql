@@ -28,7 +28,7 @@ begin
 end $$;
 comment on function trunq.cancel is
   'Cancels messages, up to 10,000, for one shared subscription or (null) for all. A scheduled or retrying message is dead at once, with the reason cancelled; a ready one as soon as a lease reaches it. The worker of a leased one is told: if its handler succeeds all the same, the message is done, else dead. trunq.requeue hands dead ones out again. Streams read what was published, cancelled or not.
-Returns: one row for each message and subscription, with the state it was in; done, dead, replaced and purged are final, and stay. subscription null: the message is scheduled, and no shared subscription reads it.
+Returns: one row for each message and subscription, with the state it was in; done, outdated, dead, replaced and purged are final, and stay. subscription null: the message is scheduled, and no shared subscription reads it.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them does not exist: then none is cancelled.
 Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
 

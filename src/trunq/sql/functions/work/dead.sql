@@ -103,8 +103,9 @@ begin
       delete from trunq.cancelled c using gone g where c.subscription_id = g.subscription_id and c.id = g.id),
     again as (
       select g.id, g.subscription_id, g.created_at, 1::smallint as attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers,
-        g.errors, null::smallint as expiries, nullif(g.options - 'expires_at', '{}') as options, g.extra, g.dead_id as at
-      from gone g),
+        g.errors, null::smallint as expiries, case when s.max_age is null then nullif(g.options - 'expires_at', '{}')
+          else trunq._note_due(g.options - 'expires_at', trunq.clock()) end as options, g.extra, g.dead_id as at
+      from gone g left join trunq.subscription s on s.subscription_id = g.subscription_id),
     %s
     select count(*) from gone
   $q$, trunq._log(v_queue, 'again')) into v_count using v_dead_ids;
@@ -112,7 +113,7 @@ begin
   return v_count;
 end $$;
 comment on function trunq.requeue is
-  'Hands dead messages out again, with all their attempts before them, their errors kept, even if they had expired: all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
+  'Hands dead messages out again, with all their attempts before them, their errors kept, even if they had expired (for max_age they are as old as this call): all of the queue or of one subscription, those named (p_ids), or those that the filters of list_dead find. p_limit: the oldest so many; p_before: only those with a smaller dead_id, so that calls in parts come to an end while messages die. A message whose unique key another holds stays dead, with a warning, and so does, silently, one that was deleted (trunq.delete).
 Returns: how many.
 Raises: TQ001, TQ002; TQ005 for an unknown reason.
 Locks: the rows it requeues.';

@@ -17,7 +17,7 @@ begin
     using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes;
 end $$;
 comment on function trunq.lease is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead; those older than the subscription takes (max_age) are passed over.
 Returns: one row for each message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
@@ -107,7 +107,21 @@ language sql stable as $$
     when p_has_cancelled and trunq._is_cancelled(p_subscription_id, p_id) then 'c'::"char" end
 $$;
 comment on function trunq._fate is
-  'The outcome (trunq._outcomes) of a message that waits and that nobody is to handle any more: expired, or cancelled. Null: it is to be handled.';
+  'The same without an age, as functions ask of queues that an upgrade has not come to yet.';
+
+create or replace function trunq._fate_of(
+  p_options jsonb, p_created_at timestamptz, p_now timestamptz, p_oldest timestamptz, p_has_cancelled boolean,
+  p_subscription_id integer, p_id bigint
+) returns "char"
+-- No settings here: Postgres then puts the expression in the place of its call.
+language sql stable as $$
+  select case when (p_options operator(pg_catalog.->>) 'expires_at')::pg_catalog.timestamptz operator(pg_catalog.<=) p_now then 'e'::"char"
+    when p_has_cancelled and trunq._is_cancelled(p_subscription_id, p_id) then 'c'::"char"
+    when p_oldest operator(pg_catalog.>) coalesce((p_options operator(pg_catalog.->>) 'due_at')::pg_catalog.timestamptz, p_created_at)
+      then 'o'::"char" end
+$$;
+comment on function trunq._fate_of is
+  'The outcome (trunq._outcomes) of a message that waits and that nobody is to handle any more: expired, cancelled, or outdated, which is created, or due, before p_oldest. Null: it is to be handled.';
 
 create or replace function trunq._has_buried_long(p_queue_id integer, p_buried integer, p_since timestamptz) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$

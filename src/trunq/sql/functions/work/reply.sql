@@ -3,6 +3,7 @@
 --   ack      by the lease, which noted the awaited ones among its messages (trunq_queue.<queue>_reply); the others cost nothing
 --   death    by a trigger on trunq.dead, whatever brought it there: an answer, the reaper, cancel, expiry
 --   replace  by the lease that passed the message over (trunq_queue.<queue>_pass_over)
+--   too old  by the lease that left it out (trunq_queue.<queue>_leave_out)
 -- A message that is requeued and ends again has its newest reply.
 
 create or replace function trunq.list_replies(
@@ -43,7 +44,7 @@ begin
     order by r.id;
 end $$;
 comment on function trunq.list_replies is
-  'The final answers of a shared subscription to messages that were published as awaited (option awaited), as far as there are any: it does not wait. outcome: success, rejected, failed (after its last attempt), timed_out (likewise), lease_expired, expired, cancelled or replaced; error: what the one who waits may know: the reason of a rejection, the first line of an error, with success why the result is not here; reference and public: those of the error. p_check, unless false: messages that will never have a reply are refused; it searches the log, so not each time. Replies are notified on the channel trunq.reply_channel.
+  'The final answers of a shared subscription to messages that were published as awaited (option awaited), as far as there are any: it does not wait. outcome: success, rejected, failed (after its last attempt), timed_out (likewise), lease_expired, expired, cancelled, outdated or replaced; error: what the one who waits may know: the reason of a rejection, the first line of an error, with success why the result is not here; reference and public: those of the error. p_check, unless false: messages that will never have a reply are refused; it searches the log, so not each time. Replies are notified on the channel trunq.reply_channel.
 Returns: a row for each that has a reply.
 Raises: TQ001, TQ002, TQ007 with p_check, TQ011; TQ005 for a message that nobody published as awaited, one that this transaction published, or more than 10,000; TQ013 for one that is nowhere, or whose reply is gone.';
 

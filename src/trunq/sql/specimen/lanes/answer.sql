@@ -10,7 +10,7 @@ begin
   from trunq_data._lanespecimen_lease l
   where l.subscription_id = new.subscription_id and l.lease_id = new.lease_id and l.segment = new.segment and l.lanes is not null;
   -- What does not succeed may come back: _go_on says what does not.
-  if v_is_whole is null or v_in_order and new.outcome not in ('a', 'p') then
+  if v_is_whole is null or v_in_order and new.outcome not in ('a', 'p', 'o') then
     return null;
   end if;
   -- In the transaction of the answer: a lease that does not see the receipt does not see this either, and one after it sees both.

@@ -77,7 +77,7 @@ begin
   if v_is_new and not v_is_watched and not v_is_waited then
     c.lease_id := nextval('trunq_data._specimen_lease_id'); c.token := trunq._token();
     return query select * from trunq_queue._lanespecimen_lease_whole(c, v_sub.max_attempts, v_sub.has_cancelled,
-      v_sub.filter, v_policy.policy, v_current, p_max_messages, p_max_bytes);
+      v_sub.filter, v_policy.policy, v_current, p_max_messages, p_max_bytes, c.leased_at - v_sub.max_age);
     if found then
       return;
     elsif pg_current_xact_id_if_assigned() is not null and exists (
@@ -97,7 +97,7 @@ begin
     c.lease_id := nextval('trunq_data._specimen_lease_id'); c.token := trunq._token();
     return query select * from trunq_queue._lanespecimen_lease_turns(c, v_sub.in_order, v_sub.max_attempts,
       v_sub.has_cancelled, v_sub.filter, v_turns.turns, v_turns.shares, v_turns.limits, v_turns.segments,
-      v_turns.most, v_turns.live, v_is_watched, p_max_bytes);
+      v_turns.most, v_turns.live, v_is_watched, p_max_bytes, c.leased_at - v_sub.max_age);
     if found then return; end if;
     -- Turns that had nothing are over.
     select l.heads, l.turn_no, l.size into c.heads, c.turn_no, v_size from trunq_data._lanespecimen_lease l
@@ -129,7 +129,7 @@ Locks: the subscription, to the end of the transaction: lease in a short one of 
 
 create or replace function trunq_queue._lanespecimen_lease_whole(
   c trunq_data._lanespecimen_lease, p_max_attempts integer, p_has_cancelled boolean, p_filter jsonb, p_policy text,
-  p_current pg_snapshot, p_max_messages integer, p_max_bytes bigint
+  p_current pg_snapshot, p_max_messages integer, p_max_bytes bigint, p_oldest timestamptz
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text, payload jsonb,
   body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
@@ -193,7 +193,8 @@ begin
     -- Where one is over, none is handed out here, and it is sorted out below.
     where not exists (
       select from own x
-      where trunq._fate(x.options, c.leased_at, p_has_cancelled, c.subscription_id, x.id) is not null
+      where trunq._fate_of(
+          x.options, x.created_at, c.leased_at, p_oldest, p_has_cancelled, c.subscription_id, x.id) is not null
         or trunq_queue._specimen_replaces() and exists (
           select from trunq_queue._specimen_replaced_by(x.hold, x.attempt)));
 end $$;
@@ -203,7 +204,7 @@ comment on function trunq_queue._lanespecimen_lease_whole is
 create or replace function trunq_queue._lanespecimen_lease_turns(
   c trunq_data._lanespecimen_lease, p_in_order boolean, p_max_attempts integer, p_has_cancelled boolean, p_filter jsonb,
   p_turns trunq_data._lanespecimen_turn[], p_shares integer[], p_limits integer[], p_segments smallint[],
-  p_most integer, p_live integer, p_is_watched boolean, p_max_bytes bigint
+  p_most integer, p_live integer, p_is_watched boolean, p_max_bytes bigint, p_oldest timestamptz
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text, payload jsonb,
   body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
@@ -239,7 +240,8 @@ begin
           else (select trunq._cut(t.n, p_max_bytes, p_live, array_agg(n.expiries),
               array_agg(trunq._message_bytes(n.kind, n.key, n.payload, n.body, n.headers)),
               case when p_live is not null then array_agg(
-                trunq._fate(n.options, c.leased_at, p_has_cancelled, c.subscription_id, n.id) is null
+                trunq._fate_of(n.options, n.created_at, c.leased_at, p_oldest, p_has_cancelled, c.subscription_id,
+                  n.id) is null
                 and not (trunq_queue._specimen_replaces() and exists (
                   select from trunq_queue._specimen_replaced_by(n.hold, n.attempt)))) end)
             from numbered n) end size
@@ -309,7 +311,8 @@ begin
       c.expires_at, b.options::jsonb
     from batch b where not exists (
       select from batch x
-      where trunq._fate(x.options, c.leased_at, p_has_cancelled, c.subscription_id, x.id) is not null
+      where trunq._fate_of(
+          x.options, x.created_at, c.leased_at, p_oldest, p_has_cancelled, c.subscription_id, x.id) is not null
         or trunq_queue._specimen_replaces() and exists (
           select from trunq_queue._specimen_replaced_by(x.hold, x.attempt)));
 end $$;

@@ -21,7 +21,7 @@ as $$
 #variable_conflict use_column
 declare
   c trunq.leasing; v_mode text; v_start pg_snapshot; v_lease_time interval; v_is_limited boolean; v_filter jsonb;
-  v_goes_on boolean; v_is_lost boolean; v_txid xid8; v_expiries smallint;
+  v_goes_on boolean; v_is_lost boolean; v_txid xid8; v_expiries smallint; v_max_age interval;
 begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
@@ -32,9 +32,9 @@ begin
   end if;
   -- A list of INTO costs less than assignments: Postgres prepares each of those anew in each transaction.
   select s.subscription_id, s.max_attempts, s.has_cancelled, s.filter is null, p_max_messages, p_max_messages,
-    clock_timestamp(), s.mode, s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter
+    clock_timestamp(), s.mode, s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age
   into c.subscription_id, c.max_attempts, c.has_cancelled, c.reads_all, c.max_messages, c.most,
-    c.began_at, v_mode, v_start, v_lease_time, v_is_limited, v_filter
+    c.began_at, v_mode, v_start, v_lease_time, v_is_limited, v_filter, v_max_age
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -47,6 +47,9 @@ begin
     perform trunq._wait_for_subscription(c.subscription_id, '_specimen', p_subscription);
   end if;
   c.leased_at := trunq.clock();
+  if v_max_age is not null then
+    c.oldest := c.leased_at - v_max_age;
+  end if;
   if not c.reads_all then
     select f.* into c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers
     from trunq._read_filter(v_filter) f;
@@ -93,8 +96,8 @@ begin
           v_txid::text::bigint, 1, array[id], array[v_txid], c.leased_at, expires_at, nullif(v_expiries > 1, false),
           c.tokens - 1, c.tokens_at, case when c.open_leases is not null then c.open_leases || lease_id end,
           case when options->>'awaited' is not null then array[id] end, trunq_queue._specimen_note_key(c.hold, id));
-        if not ((c.has_cancelled or options is not null)
-            and trunq._fate(options, c.leased_at, c.has_cancelled, c.subscription_id, id) is not null
+        if not ((c.has_cancelled or options is not null or c.oldest is not null) and trunq._fate_of(
+              options, created_at, c.leased_at, c.oldest, c.has_cancelled, c.subscription_id, id) is not null
             or trunq_queue._specimen_is_replaced(c.hold, attempt)) then
           return next;
           return;
@@ -121,7 +124,7 @@ begin
 end $$;
 revoke execute on function trunq_queue._specimen_lease from public;
 comment on function trunq_queue._specimen_lease is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead; those older than the subscription takes (max_age) are passed over.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
@@ -156,14 +159,17 @@ begin
           else (select trunq._cut(t.n, p_max_bytes, c.max_messages, array_agg(b.expiries),
               array_agg(trunq._message_bytes(b.kind, b.key, b.payload, b.body, b.headers)),
               case when c.most > c.max_messages then array_agg(
-                trunq._fate(b.options, c.leased_at, c.has_cancelled, c.subscription_id, b.id) is null
+                trunq._fate_of(b.options, b.created_at, c.leased_at, c.oldest, c.has_cancelled, c.subscription_id,
+                  b.id) is null
                 and not (trunq_queue._specimen_replaces() and exists (
                   select from trunq_queue._specimen_replaced_by(b.hold, b.attempt)))) end)
             from batch b) end size,
         -- Then nothing is handed out here, and what is over is sorted out below.
-        case when t.optioned > 0 or c.has_cancelled or trunq_queue._specimen_replaces() then exists (
+        case when t.optioned > 0 or c.has_cancelled or c.oldest is not null or trunq_queue._specimen_replaces()
+          then exists (
           select from batch b
-          where trunq._fate(b.options, c.leased_at, c.has_cancelled, c.subscription_id, b.id) is not null
+          where trunq._fate_of(b.options, b.created_at, c.leased_at, c.oldest, c.has_cancelled, c.subscription_id, b.id)
+              is not null
             or trunq_queue._specimen_replaces() and exists (
               select from trunq_queue._specimen_replaced_by(b.hold, b.attempt))) end is_mixed
       from total t),
@@ -212,22 +218,23 @@ as $$
 declare
   v_sub record; v_lease record; v_found record;
 begin
-  select s.max_attempts, s.has_cancelled into v_sub from trunq.subscription s
+  select s.max_attempts, s.has_cancelled, p_now - s.max_age oldest into v_sub from trunq.subscription s
     where s.subscription_id = p_subscription_id;
   select l.token, l.ids, l.txids, l.expires_at into v_lease
   from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
   -- Decided for each message once: it is handed out, or answered. Somebody may cancel it while this runs.
   select array_agg(m.id) filter (where m.fate is null) ids, array_agg(m.txid) filter (where m.fate is null) txids,
     array_agg(m.id) filter (where m.fate = 'e') expired, array_agg(m.id) filter (where m.fate = 'c') cancelled,
-    array_agg(m.id) filter (where m.fate = 'p') replaced, array_agg(m.by) filter (where m.fate = 'p') newer
+    array_agg(m.id) filter (where m.fate = 'p') replaced, array_agg(m.by) filter (where m.fate = 'p') newer,
+    array_agg(m.id) filter (where m.fate = 'o') outdated
   into v_found
   from (
     select u.id, u.txid, r.by, coalesce(
-      trunq._fate(g.options, p_now, v_sub.has_cancelled, p_subscription_id, g.id),
+      trunq._fate_of(g.options, g.created_at, p_now, v_sub.oldest, v_sub.has_cancelled, p_subscription_id, g.id),
       case when r.by is not null then 'p'::"char" end) fate
     from unnest(v_lease.ids, v_lease.txids) with ordinality u(id, txid, at)
     cross join lateral (
-      select g.id, g.options, g.attempt, trunq_queue._specimen_key_hold(g) hold
+      select g.id, g.options, g.attempt, g.created_at, trunq_queue._specimen_key_hold(g) hold
       from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, p_subscription_id) offset 0) g
     left join lateral trunq_queue._specimen_replaced_by(g.hold, g.attempt) r on true
@@ -241,6 +248,9 @@ begin
   if v_found.replaced is not null then
     perform trunq_queue._specimen_pass_over(p_subscription_id, p_lease_id, v_found.replaced, v_found.newer, p_now);
   end if;
+  if v_found.outdated is not null then
+    perform trunq_queue._specimen_leave_out(p_subscription_id, p_lease_id, v_found.outdated, p_now);
+  end if;
   return query
     select p_lease_id, v_lease.token, g.id, g.attempt,
       coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts),
@@ -252,7 +262,7 @@ begin
     order by u.at;
 end $$;
 comment on function trunq_queue._specimen_sort_out is
-  'Of a lease that has messages which nobody is to handle any more (trunq._fate): answers these, in the transaction of the lease. So lease and receipts stay the whole history.
+  'Of a lease that has messages which nobody is to handle any more (trunq._fate_of): answers these, in the transaction of the lease. So lease and receipts stay the whole history.
 Returns: the others, as lease does.';
 
 create or replace function trunq_queue._specimen_bury(
@@ -279,6 +289,38 @@ begin
 end $$;
 comment on function trunq_queue._specimen_bury is
   'Answers messages of a lease that were not handed out: dead, reason expired (e) or cancelled (c).';
+
+create or replace function trunq_queue._specimen_leave_out(
+  p_subscription_id integer, p_lease_id bigint, p_ids bigint[], p_now timestamptz
+) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_lease record; v_awaited bigint[]; v_keyed bigint[];
+begin
+  select l.segment, l.tokens, l.awaited, l.keyed into v_lease
+  from trunq_data._specimen_lease l where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+  v_awaited := array(select u.id from unnest(p_ids) u(id) where u.id = any (v_lease.awaited));
+  v_keyed := array(select u.id from unnest(p_ids) u(id) where u.id = any (v_lease.keyed));
+  if v_awaited <> '{}' then
+    perform trunq._reply(0 /*queue_id*/, p_subscription_id, v_awaited, 'outdated', null, p_now);
+  end if;
+  if v_keyed <> '{}' then
+    perform trunq_queue._specimen_note_keys(null, v_keyed);
+  end if;
+  insert into trunq_data._specimen_receipt (lease_id, number, segment, subscription_id, outcome, size, ids, finished_at)
+  select p_lease_id, coalesce(max(r.number) + 1, 0), v_lease.segment, p_subscription_id, 'o', cardinality(p_ids),
+    p_ids, p_now
+  from trunq_data._specimen_receipt r
+  where r.lease_id = p_lease_id and r.segment = v_lease.segment and r.subscription_id = p_subscription_id;
+  if v_lease.tokens is not null then
+    update trunq_data._specimen_lease l set tokens = l.tokens + cardinality(p_ids)
+    where l.subscription_id = p_subscription_id and l.lease_id = p_lease_id;
+  end if;
+  -- Of attempts before.
+  perform trunq._drop_progress(p_subscription_id, p_ids);
+end $$;
+comment on function trunq_queue._specimen_leave_out is
+  'Answers messages of a lease that were not handed out because they are older than the subscription takes: outdated (o), and kept nowhere else.';
 
 create or replace function trunq_queue._specimen_extend(
   p_subscription text,
