@@ -1,39 +1,33 @@
 import time
 
-from psycopg.types.json import Jsonb
-
 import trunq
 
 AHEAD = 2  # for each free slot, so many messages wait in the work queue, at most
-CHOOSE = """
+PENDING = """
+    insert into pending values (%s, %s, %s, %s)
+    on conflict (id) do update set lease_id = excluded.lease_id, token = excluded.token
+"""
+FORWARD = """
     with chosen as materialized (
-      select p.*, coalesce(t.need, 0) need from pending p left join tenant t using (tenant)
-      order by 4 desc, p.id limit %s),
+      select p.* from pending p left join tenant t using (tenant)
+      order by coalesce(t.need, 0) desc, p.id limit %s),
     gone as (delete from pending where id in (select id from chosen))
-    select tenant, payload from chosen order by need desc, id
+    select trunq.forward('inbox', 'default', lease_id, token, array[id], 'work') from chosen
 """
 
 
 def schedule(client: trunq.Client) -> int:
-    """Take over what arrived, and publish what comes next. Returns how many messages it published."""
-    batch = client.next_batch("inbox", "scheduler", worker="scheduler-1")
+    """Take over what arrived or is to be tried again, and forward what comes next. Returns how many."""
     with client.transaction() as connection:  # the whole round, or nothing
-        connection.execute("lock table pending in share row exclusive mode")  # one round at a time
-        if batch is not None:
-            with connection.cursor() as cursor:
-                cursor.executemany(
-                    "insert into pending values (%s, %s, %s)",
-                    [(message.id, message.key, Jsonb(message.payload)) for message in client.read(batch)],
-                )
-            client.finish(batch, connection=connection)
+        client.forward_retries("work", "default", "inbox", connection=connection)
+        # Another scheduler waits here for the end of the round.
+        arrived = client.lease("inbox", "default", "scheduler", 1000, "30 days", connection=connection)
+        pending = [(message.id, message.key, message.lease_id, message.token) for message in arrived]
+        connection.cursor().executemany(PENDING, pending)
         # In this order: what a worker leases between the two counts against us twice, and never for us.
         (work,) = client.status("work", connection=connection)
         room = AHEAD * client.fleet("work", connection=connection).free_slots - work.ready
-        chosen = connection.execute(CHOOSE, (max(0, room),)).fetchall()
-        if chosen:
-            tenants, payloads = zip(*chosen, strict=True)
-            client.publish_many("work", payloads, keys=tenants, connection=connection)
-    return len(chosen)
+        return connection.execute(FORWARD, (max(0, room),)).rowcount
 
 
 if __name__ == "__main__":

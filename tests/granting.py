@@ -157,6 +157,8 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "resume_ticks": (ADMIN, {}),
     "retry": (WORKS, {**HELD, "ids": [1]}),
     "retry_batch": (WORKS, {**BATCH, "token": 1}),
+    "forward": (OWNER, {**HELD, "ids": [1], "into": "other"}),
+    "forward_retries": (OWNER, {"subscription": "default", "into": "other"}),
     "retry_after": (EVERYBODY, {"subscription": "default"}),
     "revoke_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),
     "roll_up": (OWNER, {}),

@@ -30,6 +30,7 @@ NAMED_FROM: Final = {
     "create_webhook": "scheme",
     "delete_memo": "expected",
     "drop_queue": "force",
+    "forward_retries": "max",
     "grant_role": "payload",
     "list_memos": "prefix",
     "list_replies": "subscription",

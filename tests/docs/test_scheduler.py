@@ -33,10 +33,11 @@ def schedule(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], int]:
 @pytest.fixture
 def client(database: str, connection: psycopg.Connection[Any]) -> Iterator[Client]:
     with Client(database) as client:
-        client.create_queue("inbox", default_subscription=False)
-        client.subscribe("inbox", "scheduler", mode="exclusive", start="earliest")
+        client.create_queue("inbox")
         connection.execute("create table tenant (tenant text primary key, need integer not null)")
-        connection.execute("create table pending (id bigint primary key, tenant text, payload jsonb)")
+        connection.execute(
+            "create table pending (id bigint primary key, tenant text, lease_id bigint, token bigint)"
+        )
         connection.execute("insert into tenant values ('small', 1), ('large', 5)")
         yield client
 
@@ -67,7 +68,6 @@ async def test_never_more_than_twice_the_free_slots_are_ahead_and_the_order_is_t
         return row.ready
 
     client.publish_many("inbox", list(range(20)), keys=["small", "large"] * 10)
-    client.tick("inbox", force=True)
     # Without workers there is no free slot.
     assert schedule(client) == 0
     assert pending(connection) == 20
@@ -110,15 +110,51 @@ def test_a_round_that_fails_leaves_nothing_behind(
 ) -> None:
     client.create_queue("work")
     client.publish_many("inbox", [1, 2], keys=["small", "large"])
-    client.tick("inbox", force=True)
     connection.execute("alter table tenant rename to elsewhere")
     with pytest.raises(psycopg.errors.UndefinedTable):
         schedule(client)
     assert pending(connection) == 0
     connection.execute("alter table elsewhere rename to tenant")
-    # The batch is open still, and its reader reads it again.
+    # What it leased is free again.
     schedule(client)
     assert pending(connection) == 2
+
+
+def test_a_retry_is_ranked_again_and_whoever_published_follows_it(
+    client: Client, connection: psycopg.Connection[Any], schedule: Callable[[Client], int]
+) -> None:
+    client.create_queue("work")
+    connection.execute(
+        "insert into trunq.worker (subscription_id, name, slots, seen_at)"
+        " select subscription_id, 'w', 1, now() + interval '1 day' from trunq.subscription s"
+        " join trunq.queue q using (queue_id) where q.name = 'work'"
+    )
+    first = client.publish("inbox", "one", kind="mail", key="large", headers={"trace": 1}, awaited=True)
+    assert schedule(client) == 1
+    (message,) = client.lease("work", "default", worker="w")
+    client.retry(message, error="not yet", after=60)
+    # Now the other tenant comes first.
+    connection.execute("update tenant set need = 9 where tenant = 'small'")
+    others = client.publish_many("inbox", ["two", "three"], keys=["small", "small"])
+    connection.execute("update trunq.delayed set due_at = now()")
+    schedule(client)
+    client.promote("inbox")
+    schedule(client)
+    order = []
+    for _ in range(4):
+        for message in client.lease("work", "default", worker="w", max_messages=5):
+            order.append(message.payload)
+            assert message.payload != "one" or (message.attempt, message.kind, message.headers) == (
+                2,
+                "mail",
+                {"trace": 1},
+            )
+            client.ack(message, result=message.payload)
+        schedule(client)
+    assert order == ["two", "three", "one"]
+    assert [client.show_message("inbox", id)[0].state for id in (first, *others)] == ["done"] * 3
+    (reply,) = client.list_replies("inbox", [first])
+    assert reply.result == "one"
 
 
 def client_dsn(connection: psycopg.Connection[Any]) -> str:

@@ -749,8 +749,8 @@ class Passing(Access):
     def forget(self, queue: str, *, connection: Given | None = None) -> int:
         """Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes
         about cancellations and progress of finished messages, at most 1,000 of each subscription; expired
-        replies, at most 1,000; and forgets unique keys that nobody holds, and captures of tables that were
-        dropped.
+        replies, at most 1,000; and forgets unique keys that nobody holds, captures of tables that were
+        dropped, and where messages were forwarded that are gone.
 
         Returns how many of all. Raises QueueNotFound.
         """
@@ -880,6 +880,9 @@ class Passing(Access):
         outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled,
         outdated and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet),
         None while it runs.
+
+        A message that was forwarded (`forward`) is shown where it is, subscription with that queue before it:
+        "work/default".
 
         Raises QueueNotFound, MessageNotFound.
         """
@@ -1285,6 +1288,29 @@ class Passing(Access):
         Returns how many times were fired, or skipped together.
         """
         returned: int = self._value(connection, "fire", max=max)
+        return returned
+
+    def forward_retries(
+        self,
+        queue: str,
+        subscription: str,
+        into: str,
+        *,
+        max: int | None = None,
+        connection: Given | None = None,
+    ) -> int:
+        """Moves messages that wait for another attempt of a subscription into another queue, as `forward`
+        does; those due first, at most `max` (1,000).
+
+        They are due there when they would have been here. What may have killed its worker, and what no worker
+        has a handler for, stays. A retry without a delay does not wait, so give the subscription a back-off.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongIsolation,
+        WrongMode; QueueFull and QueueClosed as for publishing into the other; Duplicate.
+        """
+        returned: int = self._value(
+            connection, "forward_retries", queue=queue, subscription=subscription, into=into, max=max
+        )
         return returned
 
     def set_publishing(

@@ -333,6 +333,57 @@ class AsyncAnswers(AsyncAccess):
         }
         return await self._answer(connection, "release", held, arguments)
 
+    @overload
+    async def forward(
+        self,
+        messages: Leased,
+        /,
+        *,
+        into: str,
+        delay: Interval | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> list[int | None]: ...
+
+    @overload
+    async def forward(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        into: str,
+        delay: Interval | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[int | None]: ...
+
+    async def forward(
+        self,
+        queue: str | Leased,
+        subscription: str | None = None,
+        lease_id: int | None = None,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        into: str | None = None,
+        delay: Interval | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[int | None]:
+        """Messages go on into another queue, at once or after `delay`, with all that they had but progress.
+
+        Returns their ids there, in order: None for one that was answered before, or that somebody cancelled,
+        which is dead instead. Whoever published a message follows, cancels and awaits it by the id he knows.
+        """
+        held = Answered.of(queue, subscription, lease_id, token, ids)
+        if into is None:
+            raise TypeError("into must be given: the queue that the messages go on into")
+        if held.is_nothing:
+            return []
+        arguments = {"ids": bigint_array(held.ids), "into": into, "delay": interval("delay", delay)}
+        ((there,),) = await self._execute(connection, Call("forward", {**held.lease, **arguments}))
+        return list(there)
+
     async def _answer(
         self, connection: AsyncGiven | None, function: str, held: Answered, arguments: dict[str, Any]
     ) -> int:

@@ -26,6 +26,11 @@ begin
     if v_message.is_whole is not true then
       select m.* into v_message from trunq._message(v_sub, v_queue, array[p_id], false, false) m;
     end if;
+    if v_message.id is null or v_message.state = 'done' then
+      return query select f.* from trunq._forwarded_message(v_sub, p_id) f;
+      v_found := v_found or found;
+      continue when found;
+    end if;
     continue when v_message.id is null;
     v_found := true;
     return query select v_message.subscription, v_message.state, v_message.id, v_message.kind, v_message.key, v_message.payload,
@@ -47,7 +52,7 @@ begin
   end if;
 end $$;
 comment on function trunq.show_message is
-  'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, done, outdated (passed over as older than its subscription takes), dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled, outdated and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs.
+  'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, done, outdated (passed over as older than its subscription takes), dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled, outdated and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs. A message that was forwarded (trunq.forward) is shown where it is, subscription with that queue before it: "work/default".
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(

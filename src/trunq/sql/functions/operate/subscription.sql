@@ -295,6 +295,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.cancelled c where c.subscription_id = p_subscription_id;
   delete from trunq.progress p where p.subscription_id = p_subscription_id;
   delete from trunq.reply r where r.subscription_id = p_subscription_id;
+  delete from trunq.forwarded f where f.origin_subscription_id = p_subscription_id;
   delete from trunq.loss o where o.subscription_id = p_subscription_id;
 $$;
 comment on function trunq._forget_subscription is 'Deletes what the tables of rules hold of a subscription besides itself.';

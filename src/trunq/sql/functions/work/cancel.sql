@@ -24,11 +24,16 @@ begin
     v_found := v_found || id;
     return next;
   end loop;
+  -- By a later statement: while this transaction has the subscriptions, nobody forwards from here.
+  for subscription, id, state in select c.* from trunq._cancel_forwarded(v_queue, p_subscription, v_ids) c loop
+    v_found := v_found || id;
+    return next;
+  end loop;
   perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
 end $$;
 comment on function trunq.cancel is
   'Cancels messages, up to 10,000, for one shared subscription or (null) for all. A scheduled or retrying message is dead at once, with the reason cancelled; a ready one as soon as a lease reaches it. The worker of a leased one is told: if its handler succeeds all the same, the message is done, else dead. trunq.requeue hands dead ones out again. Streams read what was published, cancelled or not.
-Returns: one row for each message and subscription, with the state it was in; done, outdated, dead, replaced and purged are final, and stay. subscription null: the message is scheduled, and no shared subscription reads it.
+Returns: one row for each message and subscription, with the state it was in; done, outdated, dead, replaced and purged are final, and stay. subscription null: the message is scheduled, and no shared subscription reads it. Of one that was forwarded (trunq.forward) also the rows of the queue where it is, subscription with that queue before it: "work/default".
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them does not exist: then none is cancelled.
 Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
 

@@ -29,7 +29,9 @@ begin
     perform trunq._require_read_committed('list_replies');
     v_never := trunq._find_unreplied(v_sub, array(
       select u.id from unnest(p_ids) u(id)
-      where not exists (select from trunq.reply r where r.subscription_id = v_sub.subscription_id and r.id = u.id and r.expires_at > v_now)));
+      where not exists (select from trunq.reply r where r.subscription_id = v_sub.subscription_id and r.id = u.id and r.expires_at > v_now)
+        and not exists (
+          select from trunq._forwarded_message(v_sub, u.id, true) f where trunq._is_open(f.state))));
   end if;
   -- By a later statement: what ended meanwhile has its reply.
   if v_never is not null and not exists (
@@ -145,12 +147,20 @@ comment on function trunq._reply is
 create or replace function trunq._tell_replies(p_queue_id integer, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._notify_replies(p_queue_id, p_ids);
+  perform trunq._copy_replies(p_queue_id, p_ids);
+end $$;
+comment on function trunq._tell_replies is 'Tells of replies that were just written: those who wait here, and where a message was forwarded from.';
+
+create or replace function trunq._notify_replies(p_queue_id integer, p_ids bigint[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
   -- A transaction that is to be prepared must not notify.
   if p_ids <> '{}' and current_setting('trunq.notify', true) is distinct from 'off' then
     perform pg_notify(format('trunq_%s_reply', p_queue_id), case when cardinality(p_ids) <= 100 then array_to_string(p_ids, ' ') else '' end);
   end if;
 end $$;
-comment on function trunq._tell_replies is 'Notifies those who wait for replies; of many it names none, and all look.';
+comment on function trunq._notify_replies is 'Notifies those who wait for replies; of many it names none, and all look.';
 
 create or replace function trunq._reply_dead() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -177,7 +187,8 @@ create or replace function trunq._reply_timed_out(p_subscription_id integer, p_i
 language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
   update trunq.reply r set outcome = 'timed_out' where r.subscription_id = p_subscription_id and r.id = any (p_ids) and r.outcome = 'failed'
     -- One that was requeued, and goes back, has the reply of its former life.
-    and exists (select from trunq.dead d where d.queue_id = r.queue_id and d.subscription_id = r.subscription_id and d.id = r.id)
+    and exists (select from trunq.dead d where d.queue_id = r.queue_id and d.subscription_id = r.subscription_id and d.id = r.id);
+  select trunq._copy_replies(s.queue_id, p_ids) from trunq.subscription s where s.subscription_id = p_subscription_id
 $$;
 comment on function trunq._reply_timed_out is 'Messages died because they took too long: says so in the replies just written.';
 
