@@ -313,7 +313,9 @@ def test_a_message_changes_no_summary(work: Engine) -> None:
             before = work.fetch("select pg_current_wal_insert_lsn()")
             work.publish()
             work.ack(work.lease())
-            found.append(work.fetch("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), %s)::integer", before))
+            found.append(
+                work.fetch("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), %s)::integer", before)
+            )
         return min(found)
 
     work.run("insert into {log} (payload) select to_jsonb(repeat('x', 500)) from generate_series(1, 2000)")
