@@ -42,6 +42,8 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         | {"enable_seqscan": "off", "enable_nestloop": "off", "enable_mergejoin": "off", "jit": "off"},
         # As kept, where the rows of one table look up those of another: a hash would read all of it.
         "nested": _INDEX | _KEPT | {"enable_hashjoin": "off", "enable_mergejoin": "off"},
+        # As kept, where rows of the statement itself match each other, by hash: the lanes of a lease.
+        "matched": _INDEX | _KEPT | {"enable_mergejoin": "off"},
         # As index, for one row, and called for each message.
         "probe": {"enable_seqscan": "off", "enable_bitmapscan": "off"},
         # Reads no table; arrays of every length.

@@ -33,7 +33,6 @@ SET = """
     from pg_proc p join pg_namespace n on n.oid = p.pronamespace
     where n.nspname in ('trunq', 'trunq_queue', 'trunq_data', 'pgq')
 """
-LANES = "_lanespecimen_"
 
 
 def profiles_named() -> dict[str, str]:
@@ -74,7 +73,7 @@ def test_each_function_has_the_settings_of_the_profile_that_its_file_names(
     # And none has any that names none: of those of a queue, the specimen's file does.
     of_specimens = {name: found[name] for name in found if "specimen_" in name}
     for name, settings in found.items():
-        if settings and name not in named and LANES not in name:
+        if settings and name not in named:
             assert settings in (*of_specimens.values(), PROFILES["merge"]), name
 
 
@@ -97,8 +96,7 @@ def test_no_file_names_a_setting_of_the_planner_by_itself(planner: set[str]) -> 
         *(SQL / "specimen").rglob("*.sql"),
         *(SQL.parents[1] / "trunq_pgq").rglob("*.sql"),
     ):
-        if path.parent != SQL / "specimen" / "lanes":
-            assert not set(re.findall(r"\bset (?:local )?(\w+) (?:=|to) ", path.read_text())) & planner, path
+        assert not set(re.findall(r"\bset (?:local )?(\w+) (?:=|to) ", path.read_text())) & planner, path
 
 
 def test_profiles_are_used_known_and_differ(planner: set[str]) -> None:

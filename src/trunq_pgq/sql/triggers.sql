@@ -251,26 +251,12 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_fields constant text[] := '{ev_type,ev_data,ev_extra1,ev_extra2,ev_extra3,ev_extra4}';
   v_options jsonb := '{"skip": false, "backup": false, "deny": false, "expressions": {}}';
-  v_key text[];
-  v_names text[];
-  v_types oid[];
-  v_is_key boolean[];
-  v_is_field boolean[];
-  v_is_ignored boolean[];
-  v_is_data boolean[];
-  v_is_kept boolean[];
-  v_is_exact boolean[];
-  v_has_times boolean;
-  v_has_fields boolean;
-  v_ignore text;
-  v_pkey text;
-  v_old text[];
-  v_new text[] := pgq._split_row(p_new_text);
-  v_old_shown text[];
-  v_shown text[];
-  v_changed boolean[];
-  v_doubtful text[] := '{}';
-  v_ignored boolean := false;
+  v_key text[]; v_names text[]; v_types oid[];
+  v_is_key boolean[]; v_is_field boolean[]; v_is_ignored boolean[]; v_is_data boolean[]; v_is_kept boolean[]; v_is_exact boolean[];
+  v_has_times boolean; v_has_fields boolean;
+  v_ignore text; v_pkey text;
+  v_old text[]; v_new text[] := pgq._split_row(p_new_text); v_old_shown text[]; v_shown text[];
+  v_changed boolean[]; v_doubtful text[] := '{}'; v_ignored boolean := false;
   v_values jsonb;
 begin
   if cardinality(p_arguments) > 1 then

@@ -1,7 +1,7 @@
 -- What the answers to the messages of a lease mean to lanes. The essay is in functions/lanes/lane.sql.
 
 create or replace function trunq_queue._lanespecimen_wake_lanes() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_is_whole boolean;
   v_in_order boolean;
@@ -30,7 +30,7 @@ comment on function trunq_queue._lanespecimen_wake_lanes is
 create or replace function trunq_queue._lanespecimen_go_on(
   p_subscription_id integer, p_ids bigint[], p_lease_ids bigint[], p_lease_txids xid8[]
 ) returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   if p_ids = '{}' then
     return;
@@ -60,7 +60,7 @@ comment on function trunq_queue._lanespecimen_let_go is
 
 create or replace function trunq_queue._lanespecimen_make_room(p_subscription_id integer, p_lease_id bigint) returns void
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   -- Those that it answered itself.
   v_ids constant bigint[] := array(

@@ -11,8 +11,7 @@ create or replace function trunq_queue._lanespecimen_lease(
 )
 language plpgsql security definer volatile rows 100 set search_path = pg_catalog, pg_temp
 -- By index alone; what joins are left match rows of the statement itself, by hash. So it is in what it calls, too.
-set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan as $$
+set trunq.plan = matched as $$
 #variable_conflict use_column
 declare
   v_sub trunq.subscription; v_policy trunq.lane_policy; c trunq_data._lanespecimen_lease; v_turns record;

@@ -36,8 +36,8 @@ declare
   c_lanes constant integer := 25;      -- lanes among which a lease is divided
   c_favour constant integer := 8;      -- each so manieth lease goes to the oldest turn
   c_bury constant integer := 100;      -- messages that a step buries at least, if there are so many
-  v_found record; v_new integer[] := '{}'; v_classes integer[]; v_heads bigint[]; v_take integer; v_share integer; v_weight bigint;
-  v_floor xid8;
+  v_found record; v_new integer[] := '{}'; v_classes integer[]; v_heads bigint[]; v_take integer; v_share integer;
+  v_weight bigint; v_floor xid8;
 begin
   is_changed := false;
   -- Among those that are buried, it hands out no more than it was asked for (live), and looks at more.

@@ -3,7 +3,7 @@
 
 create or replace function trunq_queue._lanespecimen_waiting_lanes(p_subscription_id integer) returns setof trunq_data._lanespecimen_turn
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = nested as $$
 declare
   v_turns trunq_data._lanespecimen_turn[];
 begin
@@ -34,7 +34,7 @@ comment on function trunq_queue._lanespecimen_waiting_lanes is
 
 create or replace function trunq_queue._lanespecimen_newest_turns(p_subscription_id integer) returns trunq_data._lanespecimen_turn[]
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = nested as $$
 declare
   c_step constant integer := 250;
   v_lanes integer := 0;
@@ -76,7 +76,7 @@ comment on function trunq_queue._lanespecimen_newest_turns is
 
 create or replace function trunq_queue._lanespecimen_needing(p_segment integer) returns integer[]
 language sql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
   select coalesce(array_agg(s.subscription_id order by s.subscription_id), '{}') from trunq.subscription s
   cross join lateral trunq._read_filter(s.filter) f
   where s.queue_id = 0 /*queue_id*/ and s.mode = 'shared' and exists (
@@ -111,7 +111,7 @@ comment on function trunq_queue._lanespecimen_needing is
 create or replace function trunq_queue._lanespecimen_behind(p_turn trunq_data._lanespecimen_turn, p_limit integer)
 returns table (txid xid8, id bigint, created_at timestamptz)
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = matched as $$
 #variable_conflict use_column
 declare
   f record;
@@ -149,7 +149,7 @@ comment on function trunq_queue._lanespecimen_behind is 'What lies behind the po
 create or replace function trunq_queue._lanespecimen_new(p_subscription_id integer, p_limit integer)
 returns table (txid xid8, id bigint, created_at timestamptz, priority smallint, lane text)
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = matched as $$
 #variable_conflict use_column
 declare
   c record;
@@ -180,7 +180,7 @@ comment on function trunq_queue._lanespecimen_new is
 create or replace function trunq_queue._lanespecimen_unread(p_subscription_id integer, p_limit integer)
 returns table (txid xid8, id bigint, created_at timestamptz, is_own boolean)
 language sql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = matched as $$
   with held as materialized (
     select b.txid, b.id, b.created_at from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t
     cross join lateral trunq_queue._lanespecimen_behind(t, p_limit) b limit p_limit)
@@ -198,7 +198,7 @@ comment on function trunq_queue._lanespecimen_unread is
 create or replace function trunq_queue._lanespecimen_list_lanes(p_subscription_id integer, p_limit integer)
 returns table (lane text, priority smallint, depth bigint, running bigint, oldest timestamptz)
 language sql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = matched as $$
   with held as materialized (
     select k.priority, k.lane, count(b.id) depth, min(b.created_at) oldest
     from (select t from trunq_queue._lanespecimen_waiting_lanes(p_subscription_id) t order by t.seq limit p_limit) t(turn)
@@ -229,7 +229,7 @@ comment on function trunq_queue._lanespecimen_list_lanes is 'trunq.list_lanes, b
 
 create or replace function trunq_queue._lanespecimen_is_read(p_subscription_id integer, p_txid xid8, p_id bigint) returns boolean
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   c record;
   v_row record;
@@ -262,7 +262,7 @@ comment on function trunq_queue._lanespecimen_is_read is 'Whether a row of the l
 create or replace function trunq_queue._lanespecimen_holders(p_subscription_id integer, p_txids xid8[], p_ids bigint[])
 returns table (txid xid8, id bigint, lease_id bigint)
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 #variable_conflict use_column
 declare
   v_queue trunq.queue := trunq._find_queue(0 /*queue_id*/);
@@ -329,7 +329,7 @@ comment on function trunq_queue._lanespecimen_holders is
 create or replace function trunq_queue._lanespecimen_carry_cursor(
   p_subscription_id integer, p_segment smallint, p_lo pg_snapshot, p_hi pg_snapshot, p_last_txid xid8, p_last_id bigint
 ) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, epoch, turn_no, looked,
     jump_priority, jump_lane, carried_to, wake_lo, timer_at, classes, heads, leased_at, segment, tokens, tokens_at)
@@ -343,7 +343,7 @@ comment on function trunq_queue._lanespecimen_carry_cursor is
   'Writes a position again, with all that a queue with lanes has beside it.';
 
 create or replace function trunq_queue._lanespecimen_carry_turns(p_subscription_id integer, p_segment integer, p_into smallint, p_limit integer) returns integer
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = nested as $$
 declare
   v_count integer;
   v_last bigint;

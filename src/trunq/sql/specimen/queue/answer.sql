@@ -40,13 +40,11 @@ begin
   -- Postgres starts its executor for a PERFORM, but not for an IF. The lock's void is not null; null comes of a lease
   -- that is null.
   if v_is_one then
-    if pg_advisory_xact_lock_shared(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
+    -- Answers to one message wait for each other: ON CONFLICT would see to that too, and write 48 bytes more.
+    if pg_advisory_xact_lock_shared(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null
+        or pg_advisory_xact_lock(1953656436 /*lock answer*/,
+          trunq._lease_lock(0 /*queue_id*/, p_lease_id # (p_ids[1] << 24))) is null then
       perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
-    end if;
-    -- Its answers wait for each other. ON CONFLICT would make them, and write a third more of the write-ahead log.
-    if pg_advisory_xact_lock(1953656436 /*lock answer*/,
-        trunq._lease_lock(0 /*queue_id*/, p_lease_id # (p_ids[1] << 24))) is null then
-      return 0;
     end if;
   elsif pg_advisory_xact_lock(1953656419 /*lock lease*/, trunq._lease_lock(0 /*queue_id*/, p_lease_id)) is null then
     perform trunq._fail_lease_lost('_specimen', p_subscription, p_lease_id);
@@ -87,13 +85,10 @@ begin
       lease_id, number, segment, subscription_id, outcome, size, ids, finished_at, took, errors, results)
     select p_lease_id, v_number, v_segment, v_sub.subscription_id, p_outcome, 1, p_ids, v_now, p_took, p_errors,
       case when v_sub.keep_results then p_results end
-    where not exists (
-      select from trunq_data._specimen_receipt r
-      where r.lease_id = p_lease_id and r.number >= 0
+    where not exists (select from trunq_data._specimen_receipt r where r.lease_id = p_lease_id and r.number >= 0
         and r.number < 10000 /*limit lease_messages*/ and r.segment = v_segment
         and r.subscription_id = v_sub.subscription_id and p_ids[1] = any (r.ids))
-      and not exists (
-        select from trunq_data._specimen_receipt r
+      and not exists (select from trunq_data._specimen_receipt r
         where r.lease_id = p_lease_id and r.number = v_number and r.segment = v_segment);
     if not found then
       return 0;
