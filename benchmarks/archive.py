@@ -1,7 +1,8 @@
 """What the archive and the statistics cost the leader, for each message.
 
 Messages are published, leased and acked, then one duty does all of its work about them. Measured is the
-processor time of the server process that performs the duty; beside it stands what it took to lease and ack.
+processor time of the server process that performs the duty; beside it stands what it took to lease and ack,
+and what that and the duty take where answers write the archive themselves (at once).
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ def measure(options: Options) -> Iterator[Table]:
     table = Table(
         f"archive and statistics, Postgres {options.postgres}",
         f"Processor time a message; those of one minute, 250 bytes each; median of {rounds} rounds.",
-        ["leased at a time", "messages", "lease and ack", "archive", "statistics"],
+        ["leased at a time", "messages", "lease and ack", "archive", "statistics", "at once: ack", "its duty"],
     )
     with server(options) as running:
         for at_a_time, full in ((500, 10_000), (500, 50_000), (1, 10_000)):
             messages = options.size(full, 1_000)
-            with connect(new_database(running)) as connection:
+            with connect(new_database(running)) as connection, connect(new_database(running)) as other:
                 connection.execute(f"select trunq.create_archive('{QUEUE}')".encode())
-                taken = [one_round(connection, messages, at_a_time) for _ in range(rounds)]
+                other.execute(f"select trunq.create_archive('{QUEUE}', p_at_once => true)".encode())
+                taken = [
+                    one_round(connection, messages, at_a_time) + at_once(other, messages, at_a_time)
+                    for _ in range(rounds)
+                ]
             medians = (statistics.median(figures) / messages for figures in zip(*taken, strict=True))
             table.add(f"{at_a_time:,}", f"{messages:,}", *map(microseconds, medians))
     yield table
@@ -59,6 +64,13 @@ def one_round(connection: Connection, messages: int, at_a_time: int) -> tuple[fl
     connection.execute(b"delete from trunq.statistic")
     roll_up = f"select trunq._roll_up(q, {MINUTE}) from trunq.queue q".encode()
     return worked, archived, server_time(connection, lambda: connection.execute(roll_up))
+
+
+def at_once(connection: Connection, messages: int, at_a_time: int) -> tuple[float, float]:
+    """Seconds of a processor for lease and ack with the archive, and for the duty behind them."""
+    connection.execute(FILL.encode(), (messages,))
+    worked = server_time(connection, lambda: work(connection, at_a_time))
+    return worked, server_time(connection, lambda: archive(connection))
 
 
 def work(connection: Connection, at_a_time: int) -> None:

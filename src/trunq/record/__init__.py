@@ -386,7 +386,7 @@ class Taker(NamedTuple):
 class Archive(NamedTuple):
     """A row of `list_archives`. `archive_for` None: for ever; `is_filled` False: its queue is gone.
 
-    Months are those of `finished_at`, in UTC; None: it is empty.
+    Months are those of `finished_at`, in UTC; None: it is empty. With `at_once` answers write it.
     """
 
     queue: str
@@ -395,6 +395,7 @@ class Archive(NamedTuple):
     first_month: date | None
     last_month: date | None
     bytes: int
+    at_once: bool
 
 
 class Status(NamedTuple):

@@ -32,6 +32,8 @@ COLUMNS = ("queue", "kept", "first_month", "last_month", "size", "filled")
     "trunq archive create mail",
     "# What is older than 90 days goes, by whole months",
     "trunq archive create mail --for 90d",
+    "# A row is there as soon as its answer is",
+    "trunq archive create mail --at-once",
 )
 def create(
     queue: option.Queue,
@@ -44,6 +46,15 @@ def create(
             help="How long rows are kept: 90d, 1000d; 0: for ever, which is the default.",
         ),
     ] = None,
+    at_once: Annotated[
+        bool | None,
+        typer.Option(
+            "--at-once/--later",
+            metavar=option.FLAG,
+            help="Let answers write their rows themselves; or, which is the default, a leader soon after.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -51,17 +62,18 @@ def create(
     """Keep every attempt of a queue's messages in the table trunq_archive.QUEUE.
 
     A row for each attempt that is over: the message, its outcome, error and result, the worker, and when. It
-    begins with what the queue still holds. A leader fills it; segments of the queue wait for it. Of a queue
-    that has an archive, this changes how long it is kept.
+    begins with what the queue still holds. A leader fills it, or with --at-once each answer, in its own
+    transaction; segments of the queue wait for it. Of a queue that has an archive, this changes what you say.
     """
     with client(database) as trunq:
-        made = trunq.create_archive(queue, for_)
+        made = trunq.create_archive(queue, for_, at_once)
         (row,) = (each._asdict() for each in trunq.list_archives() if each.queue == queue)
     if json:
         write_json({**row, "created": made})
         return
     said = "Every attempt of queue {queue} is kept" if made else "Attempts of queue {queue} are kept"
-    say(said + " in {table}, {kept}.", queue=queue, table=f"trunq_archive.{queue}", kept=_kept(row))
+    kept = _kept(row) + ", written at once" * row["at_once"]
+    say(said + " in {table}, {kept}.", queue=queue, table=f"trunq_archive.{queue}", kept=kept)
 
 
 @option.verb(app, "list", "trunq archive list")
@@ -74,7 +86,7 @@ def list_archives(*, database: option.Database, json: option.Json = False, csv: 
             **row,
             "kept": _kept(row),
             "size": decimal(row["bytes"]),
-            "filled": "" if row["is_filled"] else "no: its queue is gone",
+            "filled": "no: its queue is gone" * (not row["is_filled"]) or "at once" * row["at_once"],
         }
         for row in found
     ]

@@ -934,21 +934,33 @@ class Passing(Access):
         )
 
     def create_archive(
-        self, queue: str, archive_for: Interval | None = None, *, connection: Given | None = None
+        self,
+        queue: str,
+        archive_for: Interval | None = None,
+        at_once: bool | None = None,
+        *,
+        connection: Given | None = None,
     ) -> bool:
         """Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>,
         which is yours to read: one row for each finished attempt, with its message, outcome, error, result,
         worker and times.
 
         It begins with what the queue still holds. `archive_for`: how long rows are kept, by whole months
-        (None or 0: for ever). Where the queue has an archive already, the call changes `archive_for` (None:
-        unchanged; 0: for ever). Where a dropped queue of this name left an archive, it is continued.
+        (None or 0: for ever). `at_once`: whatever ends an attempt writes its row in the same transaction, so
+        that it is there as soon as the answer is; else the leader does, within half a minute. Where the queue
+        has an archive already, the call changes `archive_for` (None: unchanged; 0: for ever) and `at_once`
+        (None: unchanged). Where a dropped queue of this name left an archive, it is continued.
 
         Returns True when the queue had none. Raises QueueNotFound, InvalidArgument, WrongIsolation;
-        QueueInUse when an open transaction creates or drops it for 5 seconds.
+        QueueInUse when an open transaction creates or drops it for 5 seconds, or, with `at_once`, has
+        answered messages of the queue.
         """
         returned: bool = self._value(
-            connection, "create_archive", queue=queue, archive_for=interval("archive_for", archive_for)
+            connection,
+            "create_archive",
+            queue=queue,
+            archive_for=interval("archive_for", archive_for),
+            at_once=at_once,
         )
         return returned
 
@@ -956,13 +968,13 @@ class Passing(Access):
         """Drops the archive of a queue, with all its rows; also the one that a dropped queue left.
 
         Raises QueueNotFound; InvalidArgument when the queue has none; QueueInUse when somebody has read it
-        for 5 seconds without an end.
+        for 5 seconds without an end, or, where answers write it, an open transaction has answered.
         """
         self._value(connection, "drop_archive", queue=queue)
 
     def list_archives(self, *, connection: Given | None = None) -> list[Archive]:
         """The archives there are. is_filled False: its queue is gone, and nothing is added or dropped any
-        more; archive_for None: for ever; bytes: on disk, with indexes.
+        more; archive_for None: for ever; bytes: on disk, with indexes; at_once: answers write it themselves.
         """
         return self._records(connection, Archive, "list_archives")
 

@@ -168,6 +168,7 @@ begin
   v_queue := trunq._find_queue(p_queue_id);
   perform trunq._complete_tables(v_queue);
   perform trunq._define_queue(v_queue);
+  perform trunq._define_at_once(v_queue);
   perform trunq._define_capture(c) from trunq.capture c where c.queue_id = p_queue_id order by c.capture_id;
   if to_regprocedure('pgq._define_queue(integer)') is not null then
     execute 'select pgq._define_queue(f.queue_id) from pgq._queue f where f.queue_id = $1' using p_queue_id;  -- PgQ's names for it (trunq_pgq)

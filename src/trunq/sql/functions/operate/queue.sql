@@ -200,6 +200,7 @@ begin
     execute 'select pgq._forget_queue($1)' using p_queue.queue_id;  -- PgQ's names for it (trunq_pgq)
   end if;
   execute format('drop table %s', v_tables);
+  execute format('drop function if exists trunq_data.%I()', 'archive_' || p_queue.queue_id);
   -- A delayed publish holds its sequence to the end of its transaction.
   execute format('drop sequence %s, trunq_data.%I', p_queue.id_sequence::regclass, p_queue.lease_sequence);
   execute format('drop sequence if exists trunq_data.%I', p_queue.name || '_turn_id');
