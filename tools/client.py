@@ -68,6 +68,7 @@ WORDS: Final = {
     "state text": "State",
     "to jsonb": "Mapping[str, Any]",
     "unique text": "UniquePolicy",
+    "unique_on text": "UniqueOn",
     "where jsonb": "Mapping[str, Any]",
     "add_reference.error text": "str | None",
     "create_webhook.kind text": "Label",

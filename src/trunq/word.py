@@ -48,6 +48,9 @@ LanePolicy = Literal["fair", "priority", "ranked"]
 UniquePolicy = Literal["refuse", "replace"]
 """What a queue does with a message whose unique key another holds."""
 
+UniqueOn = Literal["content"]
+"""What is the unique key of each message of a queue that gives none."""
+
 OnConflict = Literal["refuse", "replace", "raise"]
 """What one publish does with it."""
 

@@ -29,9 +29,10 @@ class Queue(NamedTuple):
     """A row of `list_queues`. `span` is how long one segment of the ring is written to.
 
     `kinds`, `max_waiting`, `max_per_transaction` None: any, no limit; `max_per_transaction` 0: it takes
-    nothing; `lanes` None: a plain queue; `unique_policy` None: it has no unique keys. `paused_until` None:
-    until it is resumed. `hold_at_most`, `hold_size`, `retain_size` None: for ever, no limit; sizes are
-    bytes. With `tick_paused` nobody cuts ticks, with `tick_external` only `cut_tick` does.
+    nothing; `lanes` None: a plain queue; `unique_policy` None: it has no unique keys; `unique_on` None: none
+    but those that are given. `paused_until` None: until it is resumed. `hold_at_most`, `hold_size`,
+    `retain_size` None: for ever, no limit; sizes are bytes. With `tick_paused` nobody cuts ticks, with
+    `tick_external` only `cut_tick` does.
     """
 
     queue: str
@@ -57,6 +58,7 @@ class Queue(NamedTuple):
     retain_size: int | None
     tick_paused: bool
     tick_external: bool
+    unique_on: str | None
 
 
 class Role(NamedTuple):

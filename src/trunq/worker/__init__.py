@@ -69,16 +69,16 @@ class Worker(Now, WorkerHabits):
     for leases, answers and the bell and three for the leader; the log says at the start how many that is.
     `lead=False` keeps it from standing for election as leader. With `ranks` it calls the functions among them
     by which lanes of any queue are ranked, unless another process does. With `shuffle` it handles messages in
-    random order: it leases up to 1,000 ahead, or `prefetch`, and mixes them. With `until_empty`, it ends when
-    nothing of its subscription can be leased and nothing is held, by whatever worker; what is delayed, a
-    retry too, is left for later. With `until_idle`, it waits for that as well: nothing is delayed either,
-    except for want of a handler. A message whose kind has no handler waits for a worker that has one, which
-    counts no attempt; with `unknown_kinds="reject"` it is dead. `engine` is SQLAlchemy's, sync or async, or a
-    sessionmaker: a handler with a parameter `session` gets a session of it, in a transaction. A payload that
-    does not fit the type a handler is annotated with is rejected; `on_invalid` is "retry", or a function of
-    the message and pydantic's error, which gives the answer. Handlers with `process=True` share
-    `process_pool` processes, or as many as `concurrency` says. Times are seconds, timedelta or text ("10
-    minutes").
+    random order, those of a smaller priority first: it leases up to 1,000 ahead, or `prefetch`, and mixes
+    them. With `until_empty`, it ends when nothing of its subscription can be leased and nothing is held, by
+    whatever worker; what is delayed, a retry too, is left for later. With `until_idle`, it waits for that as
+    well: nothing is delayed either, except for want of a handler. A message whose kind has no handler waits
+    for a worker that has one, which counts no attempt; with `unknown_kinds="reject"` it is dead. `engine` is
+    SQLAlchemy's, sync or async, or a sessionmaker: a handler with a parameter `session` gets a session of it,
+    in a transaction. A payload that does not fit the type a handler is annotated with is rejected;
+    `on_invalid` is "retry", or a function of the message and pydantic's error, which gives the answer.
+    Handlers with `process=True` share `process_pool` processes, or as many as `concurrency` says. Times are
+    seconds, timedelta or text ("10 minutes").
     """
 
     _process_start: str | None = None

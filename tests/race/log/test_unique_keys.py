@@ -244,3 +244,27 @@ def test_the_newest_of_each_key_is_handed_out_and_none_is_held_for_ever(
     keyed.ask("forget")
     assert keyed.fetch("select count(*) from trunq_data.{queue}_unique") == 0
     ask(session, "drop_queue", queue=keyed.queue, force=True)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_of_two_that_insert_one_content_the_second_waits_and_fails_or_goes_on(
+    session: Connection, open_session: Connect, meanwhile: Meanwhile, end: str
+) -> None:
+    work = Engine(session, "keyed").create(unique="refuse", unique_on="content")
+    try:
+        insert = "insert into {log} (kind, payload) values ('mail', '7') returning id"
+        first = work.on(open_transaction(open_session()))
+        first.run(insert)
+        other = open_session()
+        waiting = meanwhile(lambda session: work.on(session).run(insert).fetchone(), other)
+        wait_until_blocked(session, other)
+        assert session.execute("insert into trunq_log.keyed (payload) values ('8') returning id").fetchone()
+        first.run(end)
+        if end == "commit":
+            with pytest.raises(psycopg.Error, match="same kind"):
+                waiting.result()
+        else:
+            assert waiting.result()
+        assert len(work.drain()) == 2
+    finally:
+        work.ask("drop_queue", force=True)

@@ -188,6 +188,7 @@ def test_progress_of_an_attempt_before_goes_with_it(work: Engine) -> None:
     work.ask("set_progress", **named, id=held.ids[0], percent=50)
     work.answer("retry", held, delays=["0"])
     with work.clock("2 hours"):
+        work.ask("promote")
         assert not work.lease()
     assert work.fetch("select count(*) from trunq.progress where id = %s", held.ids[0]) == 0
 

@@ -98,6 +98,25 @@ async def test_those_leased_later_are_mixed_with_those_that_wait(queue: Queue) -
     assert leases != sorted(leases)
 
 
+async def test_priorities_come_in_their_order_and_each_in_a_random_one(queue: Queue) -> None:
+    name = "shuffled_priorities"
+    queue.connection.execute("select trunq.create_queue(%s, p_lanes => 'priority')", (name,))
+    queue.connection.execute("select trunq.set_lanes(%s, p_policy => 'priority')", (name,))
+    rows = queue.connection.execute(
+        "insert into trunq_log.shuffled_priorities (kind, priority)"
+        " select 'work', 1 + (n <= 400)::integer from generate_series(1, 800) n returning id"
+    ).fetchall()
+    worker = Worker(name, dsn=queue.dsn, concurrency=1, shuffle=True, lead=False)
+    handled = collect(worker)
+    await drain(worker)
+    found = [message.id for message in handled]
+    # One lease in eight is of the lane that waited longest: no more than that is out of order.
+    assert sum(each.priority == 1 for each in handled[:400]) > 300
+    assert sorted(found) == sorted(id for (id,) in rows)
+    first = [message.id for message in handled if message.priority == 1]
+    assert first != sorted(first)
+
+
 async def test_a_prefetch_says_how_many_are_mixed(queue: Queue) -> None:
     queue.publish(count=300)
     worker = queue.worker(concurrency=2, shuffle=True, prefetch=20)

@@ -14,7 +14,7 @@ from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import Row, print_fact, say, write_json, write_rows
 from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.display import interval
-from trunq.word import Lanes, UniquePolicy
+from trunq.word import Lanes, UniqueOn, UniquePolicy
 
 app = option.noun(
     "Queues: create, set, list, close, open, pause, resume, drop.",
@@ -33,6 +33,7 @@ SETTINGS = (
         "retention",
         "kinds",
         "unique_policy",
+        "unique_on",
         "max_waiting",
         "max_per_transaction",
         "announces",
@@ -94,6 +95,8 @@ RetainSize = Annotated[
     "trunq queue create tenants --lanes key",
     "# One in which the newest message of a unique key stands for those that wait",
     "trunq queue create invoices --unique replace",
+    "# One that takes no task twice while it waits, whatever publishes it",
+    "trunq queue create tasks --unique refuse --unique-on content",
     "# One whose log a reader that stands still cannot hold for ever",
     "trunq queue create clicks --hold-at-most 7d",
     "# One that streams alone read: trunq subscription create --mode exclusive",
@@ -124,6 +127,14 @@ def create(
             " one; chosen once, for ever.",
         ),
     ] = None,
+    unique_on: Annotated[
+        UniqueOn | None,
+        typer.Option(
+            "--unique-on",
+            help="With --unique refuse: each message has its kind and content as its key, also that of a"
+            " plain INSERT or COPY.",
+        ),
+    ] = None,
     default_subscription: Annotated[
         bool,
         typer.Option(
@@ -151,6 +162,7 @@ def create(
             retention=retention,
             lanes=lanes,
             unique=unique,
+            unique_on=unique_on,
             default_subscription=default_subscription,
             hold_at_most=hold_at_most,
             hold_size=hold_size,
@@ -455,6 +467,7 @@ def _refuse_another(there: Row, given: Row) -> None:
 NONE: Final = {
     "kinds": "any",
     "unique_policy": "no unique keys",
+    "unique_on": "the keys given",
     "paused_until": "–",
     "tick_idle_period": "none",
 }

@@ -66,6 +66,7 @@ from trunq.word import (
     RoleName,
     Start,
     State,
+    UniqueOn,
     UniquePolicy,
     WebhookBody,
     WebhookScheme,
@@ -90,6 +91,7 @@ class AsyncPassing(AsyncAccess):
         hold_at_most: Interval | None = None,
         hold_size: int | None = None,
         retain_size: int | None = None,
+        unique_on: UniqueOn | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
         """Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every
@@ -103,14 +105,16 @@ class AsyncPassing(AsyncAccess):
         due after `tick_max_count` messages (500), and `tick_max_lag` after the first of them (3 s);
         `tick_idle_period`: where nothing is new, ever fewer ticks, one in this time at least; None: none.
         `unique`: messages may have unique keys; one whose key another holds is left out (refuse) or stands
-        for that one (replace). `hold_at_most` and `hold_size`: how long, and up to how many bytes, the log is
-        held for subscriptions that have not read it; what is behind they lose (`list_losses`); `retain_size`:
-        what all have read is kept up to so many bytes, however long the retention; None: for ever, no limit.
+        for that one (replace). `unique_on` content, with refuse: a message that is given none has its kind
+        and content as its key, also that of a plain INSERT or COPY, which fails (Duplicate) where another
+        holds it. `hold_at_most` and `hold_size`: how long, and up to how many bytes, the log is held for
+        subscriptions that have not read it; what is behind they lose (`list_losses`); `retain_size`: what all
+        have read is kept up to so many bytes, however long the retention; None: for ever, no limit.
 
         Returns True when it was made, False when it was there. Raises InvalidName, also when the name is that
-        of an index of another queue; InvalidArgument, also for other lanes or another policy of unique keys
-        than a queue has that is there; QueueInUse when an open transaction creates or drops a queue of this
-        name, or upgrades trunq, for 5 seconds.
+        of an index of another queue; InvalidArgument, also for other lanes or other unique keys than a queue
+        has that is there; QueueInUse when an open transaction creates or drops a queue of this name, or
+        upgrades trunq, for 5 seconds.
         """
         returned: bool = await self._value(
             connection,
@@ -127,6 +131,7 @@ class AsyncPassing(AsyncAccess):
             hold_at_most=interval("hold_at_most", hold_at_most),
             hold_size=hold_size,
             retain_size=retain_size,
+            unique_on=unique_on,
         )
         return returned
 

@@ -19,9 +19,9 @@ class Backlog:
     """Leased messages that wait for a slot, and slots that wait for a message.
 
     The slots take from `waiting` themselves; `low` is the level at which they call for more through
-    `changed`. With `is_shuffled`, each of those that wait is as likely to be the next as any other. What a
-    limit keeps from starting waits with that limit, and what waits for a batch in its gathering: they count
-    for none of this.
+    `changed`. With `is_shuffled`, each of those that wait is as likely to be the next as any other of its
+    priority, and a smaller priority comes first. What a limit keeps from starting waits with that limit, and
+    what waits for a batch in its gathering: they count for none of this.
     """
 
     def __init__(self, handlers: Iterable[Handler] = (), *, is_shuffled: bool = False) -> None:
@@ -82,6 +82,8 @@ class Backlog:
         if self._is_shuffled:
             # In place: the slots know this deque.
             mixed = random.sample(self.waiting, len(self.waiting))
+            # Keeps that order among those of one priority. In a plain queue all have the same.
+            mixed.sort(key=_priority)
             self.waiting.clear()
             self.waiting.extend(mixed)
         self._wake(len(entries))
@@ -151,6 +153,10 @@ class Backlog:
             if not future.done():
                 future.set_result(None)
                 count -= 1
+
+
+def _priority(entry: Entry) -> int:
+    return entry[1].priority
 
 
 def _taken(waiting: deque[Entry], lease: Lease | None, ids: Container[int] | None) -> list[Entry]:

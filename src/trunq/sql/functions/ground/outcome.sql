@@ -55,6 +55,7 @@ language sql immutable parallel safe as $$
     ('lanes', '{priority,key,kind,"priority,key","priority,kind"}'),
     ('lane_policy', '{fair,priority,ranked}'),
     ('unique_policy', '{refuse,replace}'),
+    ('unique_on', '{content}'),
     ('on_conflict', '{refuse,replace,raise}'),
     ('unique_until', '{leased,done}'),
     ('missed', '{skip,one,all}'),

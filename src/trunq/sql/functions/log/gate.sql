@@ -211,8 +211,9 @@ comment on function trunq._count_published is 'After an insert into a log: refus
 create or replace function trunq._has_gate(p_queue trunq.queue) returns boolean
 language sql immutable as $$
   select p_queue.is_closed or p_queue.kinds is not null or p_queue.max_waiting is not null or p_queue.max_per_transaction is not null
+    or p_queue.unique_on is not null
 $$;
-comment on function trunq._has_gate is 'Whether a queue refuses anything: what is published with a delay then passes its log, where the gate is.';
+comment on function trunq._has_gate is 'Whether a queue refuses anything, doubles by their content among it: what is published with a delay then passes its log, where the gate is.';
 
 create or replace function trunq._announce() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

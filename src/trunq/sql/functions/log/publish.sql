@@ -29,8 +29,8 @@ end $$;
 comment on function trunq.publish is
   'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out; its own policy of retries: backoff, backoff_base and backoff_cap (seconds) and jitter, as in trunq.subscribe; dead_into: the queue that it is published into when it dies, as by trunq.set_dead (empty: none). In a WITH list, Postgres runs it only if something reads its result.
 Returns: its id.
-Raises: TQ001, also for the queue that dead_into names, 42501 where its publishers may not publish into that; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key.
-Locks: none.';
+Raises: TQ001, also for the queue that dead_into names, 42501 where its publishers may not publish into that; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key; TQ015 in a queue that is unique on content, where another message has it.
+Locks: none; in a queue that is unique on content, others who publish the same, to the end of the transaction.';
 
 create or replace function trunq.publish_many(
   p_queue text,
@@ -59,7 +59,7 @@ end $$;
 comment on function trunq.publish_many is
   'Publishes many messages in the caller''s transaction; an array of one element stands for all; p_options and p_max_age are for all. p_priorities: for a queue with lanes by priority. In a WITH list, Postgres runs it only if something reads its result.
 Returns: ids in input order.
-Raises: TQ001; TQ005 for arrays of different lengths, options that cannot be read, or priorities that the queue does not have; TQ006 over 16 MB, or 1,000 bytes of kind or key.
+Raises: TQ001; TQ005 for arrays of different lengths, options that cannot be read, or priorities that the queue does not have; TQ006 over 16 MB, or 1,000 bytes of kind or key; TQ015 in a queue that is unique on content, where another message has that of one.
 Locks: none.';
 
 create or replace function trunq.draw_ids(p_queue text, p_count integer) returns bigint[]

@@ -14,6 +14,10 @@
 -- With several shared subscriptions, the first that leases or ends a message frees its key: a slow reader does not hold up publishers. Batches
 -- free nothing. What no shared subscription is to handle (filters, an unsubscribed reader) is found by a duty, and its key freed.
 --
+-- A queue that refuses may do so for all that is published into it (unique_on content): then a row that no function gave a key gets that of its
+-- kind and content, by the trigger that takes keys of rows, and a double is an error that says which content that is: who inserts or copies
+-- hears of nothing else. What is published for later passes the log too, as for a gate, and holds its key from then on.
+--
 -- Replacing: the turn of the new message says from which turn on it stands for others. It is a row of its own in the log: committed before
 -- the other is reached, it stands for it; committed after, it comes next. So nothing is lost. A lease answers those it passes over in its
 -- own transaction (outcome p), as it does with what expired. A message that was replaced may come much later (a delay, a retry), so its turn,
@@ -114,6 +118,35 @@ begin
 end $$;
 comment on function trunq._check_unique_policy is 'Refuses (TQ005) an unknown policy, and for an existing queue any but its own.';
 
+create or replace function trunq._check_unique_on(p_queue text, p_unique text, p_unique_on text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  v_queue trunq.queue;
+begin
+  if p_unique_on <> all (trunq._words('unique_on')) then
+    perform trunq._fail('TQ005', format('queue "%s" cannot be unique on "%s"', p_queue, left(p_unique_on, 100)),
+      'it may be unique on content, or (null) on the keys that publishers give');
+  elsif p_unique_on is not null and p_unique is distinct from 'refuse' then
+    perform trunq._fail('TQ005', format('queue "%s" cannot be unique on content: it does not refuse doubles', p_queue),
+      'make it with p_unique => ''refuse'' too');
+  end if;
+  select q.* into v_queue from trunq.queue q where q.name = p_queue;
+  if found and p_unique_on is not null and v_queue.unique_on is distinct from p_unique_on then
+    perform trunq._fail('TQ005', format('queue "%s" is there and not unique on content', p_queue),
+      'that is chosen when a queue is made: make another one, and have its messages published there');
+  end if;
+end $$;
+comment on function trunq._check_unique_on is 'Refuses (TQ005) what no queue is unique on, or not with this policy, and for an existing queue any but its own.';
+
+create or replace function trunq._fail_same_content(p_queue text, p_kind text, p_payload jsonb, p_body bytea, p_holder bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._fail('TQ015', format('message %s of queue "%s" has the same kind (%s) and content: %s', p_holder, p_queue,
+      coalesce(quote_ident(p_kind), 'null'), left(coalesce(p_payload::text, encode(p_body, 'hex'), 'null'), 200)),
+    'publish it when that one is done, or by trunq.publish_unique, which leaves it out');
+end $$;
+comment on function trunq._fail_same_content is 'Says that another message of a queue that is unique on content has this one (TQ015).';
+
 create or replace function trunq._unique_terms(
   p_queue text, p_unique_keys text[], p_unique_until text, p_unique_for interval, p_on_conflict text,
   p_delay interval, p_due_at timestamptz, p_options jsonb, p_max_age interval, p_priorities smallint[],
@@ -201,7 +234,7 @@ begin
   execute format('alter table trunq_data.%I replica identity full', p_queue.name || '_freed');
   -- Told again by _restore_rows.
   execute format('comment on table trunq_data.%I is %L', p_queue.name || '_unique',
-    obj_description('trunq_data._uniquespecimen_unique'::regclass, 'pg_class') || ' Policy: ' || p_queue.unique_policy || '.');
+    obj_description('trunq_data._uniquespecimen_unique'::regclass, 'pg_class') || case when p_queue.unique_on is not null then format(' On %s.', p_queue.unique_on) else '' end || ' Policy: ' || p_queue.unique_policy || '.');
 end $$;
 comment on function trunq._create_unique is 'Makes what a queue with unique keys has besides its tables; before their segments.';
 

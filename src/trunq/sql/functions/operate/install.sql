@@ -312,10 +312,11 @@ begin
   loop
     -- The span and the number of segments: trunq._segment.
     v_ring := regexp_match(v_log.segment, '/ \D*(\d+)\D* % \D*(\d+)');
-    insert into trunq.queue (queue_id, name, id_sequence, retention, segments, span, lanes, unique_policy) overriding system value
+    insert into trunq.queue (queue_id, name, id_sequence, retention, segments, span, lanes, unique_policy, unique_on) overriding system value
     values (coalesce(v_log.queue_id, nextval(c_ids)), v_log.name, v_log.id_sequence, make_interval(secs => v_ring[1]::bigint * (v_ring[2]::integer - 2)), v_ring[2]::smallint, make_interval(secs => v_ring[1]::bigint),
       substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_turn')), 'pg_class') from 'Lanes by ([a-z,]+)\.$'),
-      substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_unique')), 'pg_class') from 'Policy: ([a-z]+)\.$'))
+      substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_unique')), 'pg_class') from 'Policy: ([a-z]+)\.$'),
+      substring(obj_description(to_regclass(format('trunq_data.%I', v_log.name || '_unique')), 'pg_class') from 'On ([a-z]+)\. Policy: '))
     on conflict do nothing
     returning queue_id into v_queue_id;
     if found then

@@ -18,7 +18,8 @@ create or replace function trunq.create_queue(
   p_unique text default null,
   p_hold_at_most interval default null,
   p_hold_size bigint default null,
-  p_retain_size bigint default null
+  p_retain_size bigint default null,
+  p_unique_on text default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -34,9 +35,10 @@ begin
   v_role := trunq._become_owner();
   perform trunq._check_lanes(p_queue, p_lanes);
   perform trunq._check_unique_policy(p_queue, p_unique);
+  perform trunq._check_unique_on(p_queue, p_unique, p_unique_on);
   begin
     v_is_made := trunq._create_queue(p_queue, p_retention, p_tick_max_count, p_tick_max_lag, p_tick_idle_period, p_default_subscription, p_lanes, p_unique,
-      nullif(p_hold_at_most, '0'), nullif(p_hold_size, 0), nullif(p_retain_size, 0));
+      nullif(p_hold_at_most, '0'), nullif(p_hold_size, 0), nullif(p_retain_size, 0), p_unique_on);
   exception when duplicate_table or duplicate_object or unique_violation then
     perform trunq._fail('TQ004', format('"%s" cannot be the name of a queue: a table, index, sequence or type behind it would have the name of one that is there', p_queue),
       'choose another name; \d trunq_log.* and \d trunq_data.* in psql show those taken, such as the indexes <queue>_id_idx');
@@ -52,14 +54,15 @@ begin
   return v_is_made;
 end $$;
 comment on function trunq.create_queue is
-  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it: with p_default_subscription false, a queue that only streams read does without. For the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; messages are handed out by turns of it (trunq.set_lanes); a plain queue has none. p_retention: how long messages are kept (1 day), and longer while a subscription needs them. A tick is due after p_tick_max_count messages (500), and p_tick_max_lag after the first of them (3 s); p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace). p_hold_at_most and p_hold_size: how long, and up to how many bytes, the log is held for subscriptions that have not read it; what is behind they lose (trunq.list_losses); p_retain_size: what all have read is kept up to so many bytes, however long the retention; null: for ever, no limit.
+  'Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every message until a worker reads it: with p_default_subscription false, a queue that only streams read does without. For the owner of trunq, whom all of it will belong to, or a member of that role (with NOINHERIT: SET ROLE first). p_kinds: it takes only these. p_lanes: priority, key, kind, "priority,key" or "priority,kind"; messages are handed out by turns of it (trunq.set_lanes); a plain queue has none. p_retention: how long messages are kept (1 day), and longer while a subscription needs them. A tick is due after p_tick_max_count messages (500), and p_tick_max_lag after the first of them (3 s); p_tick_idle_period: where nothing is new, ever fewer ticks, one in this time at least; null: none. p_unique: messages may have unique keys; one whose key another holds is left out (refuse) or stands for that one (replace). p_unique_on content, with refuse: a message that is given none has its kind and content as its key, also that of a plain INSERT or COPY, which fails (TQ015) where another holds it. p_hold_at_most and p_hold_size: how long, and up to how many bytes, the log is held for subscriptions that have not read it; what is behind they lose (trunq.list_losses); p_retain_size: what all have read is kept up to so many bytes, however long the retention; null: for ever, no limit.
 Returns: true when it was made, false when it was there.
-Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes or another policy of unique keys than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
+Raises: TQ004, also when the name is that of an index of another queue; TQ005, also for other lanes or other unique keys than a queue has that is there; TQ009 when an open transaction creates or drops a queue of this name, or upgrades trunq, for 5 seconds.
 Locks: others who create a queue of this name, to the end of the transaction.';
 
 create or replace function trunq._create_queue(
   p_queue text, p_retention interval, p_tick_max_count integer, p_tick_max_lag interval, p_tick_idle_period interval,
-  p_default_subscription boolean, p_lanes text, p_unique text, p_hold_at_most interval, p_hold_size bigint, p_retain_size bigint
+  p_default_subscription boolean, p_lanes text, p_unique text, p_hold_at_most interval, p_hold_size bigint, p_retain_size bigint,
+  p_unique_on text
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -78,9 +81,9 @@ begin
     return false;
   end if;
   insert into trunq.queue (name, id_sequence, retention, segments, span, tick_max_count, tick_max_lag, tick_idle_period, lanes, unique_policy,
-    hold_at_most, hold_size, retain_size)
+    hold_at_most, hold_size, retain_size, unique_on)
   values (p_queue, format('trunq_data.%I', p_queue || '_message_id'), p_retention, v_segments, v_span, p_tick_max_count, p_tick_max_lag,
-    nullif(p_tick_idle_period, '0'), p_lanes, p_unique, p_hold_at_most, p_hold_size, p_retain_size)
+    nullif(p_tick_idle_period, '0'), p_lanes, p_unique, p_hold_at_most, p_hold_size, p_retain_size, p_unique_on)
   on conflict (name) do nothing
   returning queue_id into v_queue_id;
   if v_queue_id is null then
@@ -277,7 +280,7 @@ create or replace function trunq.list_queues()
 returns table (
   queue text, queue_id integer, retention interval, span interval, tick_max_count integer, tick_max_lag interval, tick_idle_period interval,
   kinds text[], unique_policy text, max_waiting bigint, max_per_transaction integer, lanes text, announces boolean, is_closed boolean, subscriptions integer, paused boolean, paused_until timestamptz,
-  created_at timestamptz, hold_at_most interval, hold_size bigint, retain_size bigint, tick_paused boolean, tick_external boolean
+  created_at timestamptz, hold_at_most interval, hold_size bigint, retain_size bigint, tick_paused boolean, tick_external boolean, unique_on text
 )
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select q.name, q.queue_id, q.retention, q.span, q.tick_max_count, q.tick_max_lag, q.tick_idle_period,
@@ -285,7 +288,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     -- A group by key is one, however many slots it has.
     (select count(distinct case when s.slot is null then s.subscription_id else -s.group_id end)::integer from trunq.subscription s where s.queue_id = q.queue_id),
     coalesce(q.paused_until > trunq.clock(), false), case when q.paused_until > trunq.clock() then nullif(q.paused_until, 'infinity') end, q.created_at,
-    q.hold_at_most, q.hold_size, q.retain_size, q.tick_paused, q.tick_external
+    q.hold_at_most, q.hold_size, q.retain_size, q.tick_paused, q.tick_external, q.unique_on
   from trunq.queue q order by q.name
 $$;
 comment on function trunq.list_queues is 'Every queue by name. span: how long one segment of its ring is written to; paused_until null: until it is resumed; hold_at_most, hold_size and retain_size null: no limit; tick_paused and tick_external: the leader and readers cut no ticks.';

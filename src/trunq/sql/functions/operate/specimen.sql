@@ -54,8 +54,9 @@ begin
   end if;
   if p_queue.unique_policy is not null and not exists (
       select from pg_trigger t where t.tgrelid = format('trunq_log.%I', p_queue.log_table)::regclass and t.tgname = 'take_key') then
-    execute format('create trigger take_key before insert on trunq_log.%I for each row when (new.unique_key is not null and new.unique_turn is null) execute function trunq_queue.%I()',
-      p_queue.log_table, p_queue.name || '_take_row_key');
+    execute format('create trigger take_key before insert on trunq_log.%I for each row when (%s and new.unique_turn is null) execute function trunq_queue.%I()',
+      p_queue.log_table, case when p_queue.unique_on = 'content' then 'new.subscription_id is null' else 'new.unique_key is not null' end,
+      p_queue.name || '_take_row_key');
   end if;
   if p_queue.lanes is not null then
     execute format('create or replace trigger wake_lanes after insert on trunq_data.%I for each row when (new.outcome <> ''b'') execute function trunq_queue.%I()',
@@ -96,10 +97,11 @@ create or replace function trunq._for_queue(p_queue trunq.queue, p_text text) re
 language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
-  select replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
+  select replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
     regexp_replace(p_text, 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
     '_uniquespecimen', p_queue.name),
     '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
+    '''none'' /*unique_on*/', quote_literal(coalesce(p_queue.unique_on, 'none'))),
     'false /*has_tenants*/', trunq._has_tenants(p_queue)::text),
     'true /*priorities*/', coalesce(p_queue.lanes like 'priority%', false)::text),
     '3 /*last_segment*/', (p_queue.segments - 1)::text),

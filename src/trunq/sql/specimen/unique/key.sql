@@ -75,9 +75,17 @@ create or replace function trunq_queue._uniquespecimen_take_row_key() returns tr
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   v_taken record;
+  -- The trigger calls it for such a row where the queue is unique on content.
+  v_is_content constant boolean := new.unique_key is null;
 begin
+  if v_is_content then
+    new.unique_key := trunq_queue._uniquespecimen_content_key(new.kind, new.key, new.payload, new.body);
+  end if;
   v_taken := trunq_queue._uniquespecimen_take_key(new.unique_key, new.id, 'd', null, 'refuse' /*unique_policy*/ = 'replace');
   if v_taken.turn is null then
+    if v_is_content then
+      perform trunq._fail_same_content('_uniquespecimen', new.kind, new.payload, new.body, v_taken.holder);
+    end if;
     return null;
   end if;
   new.unique_turn := v_taken.turn;
@@ -86,7 +94,18 @@ begin
 end $$;
 revoke execute on function trunq_queue._uniquespecimen_take_row_key from public;
 comment on function trunq_queue._uniquespecimen_take_row_key is
-  'Before an INSERT or COPY of a message with a unique key: takes it, or leaves the message out.';
+  'Before an INSERT or COPY of a message with a unique key: takes it, or leaves the message out. Of one that has its content as its key, because the queue says so: TQ015.';
+
+create or replace function trunq_queue._uniquespecimen_content_key(p_kind text, p_key text, p_payload jsonb, p_body bytea)
+returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  -- Of tenants who share a queue none may learn what another published.
+  select trunq._content_key(p_kind, p_payload, p_body) || case
+    when 'none' /*unique_on*/ = 'content' and false /*has_tenants*/ then
+      encode(sha256(convert_to(coalesce(p_key, ''), 'UTF8')), 'hex') else '' end
+$$;
+comment on function trunq_queue._uniquespecimen_content_key is
+  'The unique key of a message that has none given: a hash of kind and content; for tenants of a queue that is unique on content also of whose it is.';
 
 create or replace function trunq_queue._uniquespecimen_free_keys(p_ids bigint[]) returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$

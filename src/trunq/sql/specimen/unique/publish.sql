@@ -35,7 +35,8 @@ begin
     end if;
     perform trunq._check_size('_uniquespecimen', greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
     perform trunq._check_label('_uniquespecimen', greatest(octet_length(p_kind), octet_length(p_key)));
-    p_unique_key := coalesce(p_unique_key, trunq._content_key(p_kind, p_payload, p_body));
+    p_unique_key := coalesce(
+      p_unique_key, trunq_queue._uniquespecimen_content_key(p_kind, p_key, p_payload, p_body));
     v := trunq._unique_terms('_uniquespecimen', array[p_unique_key], p_unique_until, p_unique_for, p_on_conflict, p_delay, p_due_at, p_options, p_max_age, array[p_priority]);
     v_until := v.until; v_free_at := v.free_at; v_due_at := v.due_at; v_replace := v.replace; p_options := v.options;
   end if;
@@ -101,8 +102,10 @@ begin
     if cardinality(p_unique_keys) = 1 then p_unique_keys := array_fill(p_unique_keys[1], array[v_count]); end if;
   end if;
   if p_unique_keys is null then
-    select array_agg(trunq._content_key(coalesce(u.kind, v_kind), coalesce(u.payload, v_payload), coalesce(u.body, v_body)) order by u.at) into p_unique_keys
-    from rows from (unnest(p_payloads), unnest(p_kinds), unnest(p_bodies)) with ordinality u(payload, kind, body, at);
+    select array_agg(trunq_queue._uniquespecimen_content_key(
+      coalesce(u.kind, v_kind), coalesce(u.key, v_key), coalesce(u.payload, v_payload), coalesce(u.body, v_body)) order by u.at)
+    into p_unique_keys
+    from rows from (unnest(p_payloads), unnest(p_kinds), unnest(p_keys), unnest(p_bodies)) with ordinality u(payload, kind, key, body, at);
   end if;
   v := trunq._unique_terms('_uniquespecimen', p_unique_keys, p_unique_until, p_unique_for, p_on_conflict, p_delay, p_due_at, p_options, p_max_age,
     coalesce(p_priorities, array[v_priority]));
