@@ -32,6 +32,7 @@ FEATURES = (
     "capture",
     "group",
     "hold_size",
+    "forward",
 )
 CHOICES = ({"refuse", "replace"}, {"in_order", "priority"})
 """Of which a queue has one: the policy of its unique keys, and lanes by key alone where it keeps an order."""
