@@ -75,6 +75,16 @@ class Fate:
             self.may_be = ("ready", "retrying", *(["dead"] if self.attempt >= MAX_ATTEMPTS else []))
             self.attempt = min(self.attempt + (verb != "release"), MAX_ATTEMPTS)
 
+    def forward(self) -> None:
+        self.ended += 1
+        self.may_be = ("dead",) if self.is_cancelled else ("done",)
+
+    def come_back(self, is_deleted: bool) -> None:
+        """As a retry, in line with others."""
+        self.may_be, self.is_loose = (("dead",) if is_deleted else ("retrying", "ready")), True
+        self.doom.clear()
+        self.attempt += 1
+
     def cancel(self) -> None:
         if self.waits:
             self.doom.add("dead")

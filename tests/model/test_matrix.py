@@ -33,6 +33,7 @@ FEATURES = (
     "group",
     "hold_size",
     "aged",
+    "forward",
 )
 CHOICES = ({"refuse", "replace"}, {"in_order", "priority"})
 """Of which a queue has one: the policy of its unique keys, and lanes by key alone where it keeps an order."""

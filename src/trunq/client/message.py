@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Protocol
+from uuid import UUID
 
 from typing_extensions import TypeVar
 
@@ -73,6 +74,7 @@ class Message(Generic[Payload]):
         *(f"_{name}" if name in _KEPT_RAW else name for name in LEASED),
         "_checkpoint",
         "_is_cancelled",
+        "_public_id",
         "_runner",
         "queue",
         "subscription",
@@ -89,6 +91,7 @@ class Message(Generic[Payload]):
     body: bytes | None
     _headers: Any
     priority: int
+    _public_id: UUID
     _runner: Runner
     queue: str
     subscription: str
@@ -289,6 +292,24 @@ class Message(Generic[Payload]):
         if (runner := self._running) is None:
             raise InvalidArgument(f"no worker runs message {self.id}", otherwise)
         return runner
+
+    @property
+    def public_id(self) -> UUID:
+        """What strangers may be shown in the place of `id`; `client.find_public_id` finds the message again.
+
+        In a worker that asks for them: `Worker(..., public_ids=True)`.
+        """
+        try:
+            return self._public_id
+        except AttributeError:
+            raise InvalidArgument(
+                f"nobody asked for the public id of message {self.id}",
+                "Worker(..., public_ids=True) does; client.public_id(message.queue, message.id) asks for one",
+            ) from None
+
+    @public_id.setter
+    def public_id(self, value: UUID) -> None:
+        self._public_id = value
 
     @property
     def is_last_attempt(self) -> bool:

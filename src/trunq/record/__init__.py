@@ -342,6 +342,13 @@ class MessageState(NamedTuple):
     result: Any
 
 
+class Found(NamedTuple):
+    """A row of `find_public_id`: the message that a public id stands for."""
+
+    queue: str
+    id: int
+
+
 class Referred(NamedTuple):
     """A row of `find_reference`: an attempt that failed, `error` as it is kept.
 

@@ -77,8 +77,9 @@ class Worker(Now, WorkerHabits):
     SQLAlchemy's, sync or async, or a sessionmaker: a handler with a parameter `session` gets a session of it,
     in a transaction. A payload that does not fit the type a handler is annotated with is rejected;
     `on_invalid` is "retry", or a function of the message and pydantic's error, which gives the answer.
-    Handlers with `process=True` share `process_pool` processes, or as many as `concurrency` says. Times are
-    seconds, timedelta or text ("10 minutes").
+    Handlers with `process=True` share `process_pool` processes, or as many as `concurrency` says. With
+    `public_ids`, messages have a `public_id`, for which each lease asks once more. Times are seconds,
+    timedelta or text ("10 minutes").
     """
 
     _process_start: str | None = None
@@ -107,6 +108,7 @@ class Worker(Now, WorkerHabits):
         engine: Any = None,
         on_invalid: OnInvalid = "reject",
         process_pool: int | None = None,
+        public_ids: bool = False,
     ) -> None:
         require_names(queues)
         self.queues = queues
@@ -127,6 +129,7 @@ class Worker(Now, WorkerHabits):
         self.unknown_kinds = unknown_kinds
         self.ranks = ranks
         self.shuffle = shuffle
+        self.public_ids = public_ids
         self.statistics = Statistics()
         self.schedules: list[Schedule] = []
         """Those of `schedule`."""
@@ -402,6 +405,7 @@ class Worker(Now, WorkerHabits):
             is_named=self.name is not None,
             concurrency=self.concurrency,
             prefetch=self.prefetch,
+            public_ids=self.public_ids,
             poll=poll if poll is not None else 1.0 if self.notify is False else 5.0,
             lease_time=_seconds(self.lease_time, "lease_time"),
             reserve=_seconds(self.reserve, "reserve"),

@@ -146,6 +146,7 @@ def test_all_duties_are_done_in_one_call(connection: psycopg.Connection[Any]) ->
     assert {duty for duty, number in done.items() if number} == {"promote", "reap", "tick"}
     assert set(done) == {"promote", "reap", "tick", "forget", "summarize", "archive", "rotate"} | {
         "fire",
+        "remind",
         "forget_memos",
     }
     assert len(work.drain()) == 2

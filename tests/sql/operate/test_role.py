@@ -21,6 +21,7 @@ Connection = psycopg.Connection[Any]
 OF_A_QUEUE = {
     "publish_unique": "publisher",
     "unique_many": "publisher",
+    "public_ids": "publisher",
     "lease": "worker",
     "answer": "worker",
     "extend": "worker",

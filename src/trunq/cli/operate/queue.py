@@ -249,6 +249,16 @@ def set_queue(
             show_default=False,
         ),
     ] = None,
+    remind_after: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--remind-after",
+            parser=option.interval,
+            metavar="INTERVAL",
+            rich_help_panel=RULES,
+            help="Announce again what has waited unread for so long; 0: not at all.",
+        ),
+    ] = None,
     tick_max_count: Annotated[
         int | None,
         typer.Option(
@@ -316,6 +326,8 @@ def set_queue(
                 change(queue, connection=connection)
             if any(value is not None for value in rules.values()):
                 trunq.set_publishing(queue, **rules, connection=connection)
+            if remind_after is not None:
+                trunq.set_reminders(queue, after=remind_after or None, connection=connection)
         settings = _settings(trunq, queue)
     if json:
         write_json(settings)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Final, get_args
+from uuid import UUID
 
 import typer
 from psycopg.errors import Diagnostic
@@ -85,22 +86,35 @@ FOUND: Final = (
     "trunq message show mail 42 --json | jq '.[].attempts'",
     "# No more than users of your application may see",
     "trunq message show mail 42 --public",
+    "# By the id that a stranger was shown",
+    "trunq message show --public-id 4b95b481-dfc2-82e7-8b56-ffeec890fd71",
 )
 def show(
-    queue: option.Queue,
-    id: Annotated[int, typer.Argument(metavar="ID", help="The number that publish returned.")],
+    queue: option.OneQueue = None,
+    id: Annotated[int | None, typer.Argument(metavar="ID", help="The number that publish returned.")] = None,
     public: Annotated[
         bool,
         typer.Option(
             "--public", metavar=option.FLAG, help="Only what users may see: state, reference, public text."
         ),
     ] = False,
+    public_id: Annotated[
+        UUID | None,
+        typer.Option("--public-id", metavar="UUID", help="Find it by its public id, in that queue or any."),
+    ] = None,
     *,
     database: option.Database,
     json: option.Json = False,
 ) -> None:
     """Show one message: its payload, and for each shared subscription its state and every attempt."""
     with client(database) as trunq:
+        if public_id is not None and id is None:
+            named = trunq.find_public_id(public_id, queue)
+            if not named:
+                raise Mistake(f"No message here has the public id {public_id}.")
+            queue, id = named[0]
+        elif queue is None or id is None or public_id is not None:
+            raise Mistake("Name a message by its queue and ID, or by --public-id.")
         if public:
             rows: list[Row] = [row._asdict() for row in trunq.show_public(queue, id)]
             write_rows(rows, ("subscription", "state", "reference", "public"), json, "")

@@ -22,6 +22,7 @@ from trunq.record import (
     DutyDone,
     Fate,
     Fleet,
+    Found,
     Group,
     Lane,
     Loss,
@@ -1950,6 +1951,55 @@ class AsyncPassing(AsyncAccess):
             limit=limit,
         )
 
+    async def public_ids(
+        self, queue: str, ids: Iterable[int], *, connection: AsyncGiven | None = None
+    ) -> list[UUID] | None:
+        """The public ids of messages, in the order of their ids: what strangers may be shown.
+
+        It looks at no message. `find_public_id` finds them again. For whoever has a role of the queue.
+
+        Returns None for None. Raises QueueNotFound; InvalidArgument for an id that no message can have.
+        """
+        returned: list[UUID] | None = await self._value(
+            connection, "public_ids", queue=queue, ids=bigint_array(ids)
+        )
+        return returned
+
+    async def public_id(self, queue: str, id: int, *, connection: AsyncGiven | None = None) -> UUID:
+        """The public id of a message: what strangers may be shown.
+
+        It tells them neither how many messages there are nor when this one came. `find_public_id` finds the
+        message again.
+
+        Raises QueueNotFound; InvalidArgument for an id that no message can have.
+        """
+        returned: UUID = await self._value(connection, "public_id", queue=queue, id=id)
+        return returned
+
+    async def find_public_id(
+        self, public_id: UUID, queue: str | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[Found]:
+        """Which message a public id stands for, in one queue or any.
+
+        Whether it is still there, `show_message` tells.
+
+        Returns no row for what trunq did not make, whose key is forgotten, or whose queue is gone. Raises
+        QueueNotFound.
+        """
+        return await self._records(connection, Found, "find_public_id", public_id=public_id, queue=queue)
+
+    async def renew_public_key(
+        self, forget: bool | None = None, *, connection: AsyncGiven | None = None
+    ) -> int:
+        """Makes a new secret, under which each message has another public id from now on.
+
+        The former ones are found as before; with `forget`, after a secret became known, no more.
+
+        Returns how many secrets there are.
+        """
+        returned: int = await self._value(connection, "renew_public_key", forget=forget)
+        return returned
+
     async def list_quarantine(
         self,
         pipeline: str,
@@ -2064,6 +2114,41 @@ class AsyncPassing(AsyncAccess):
         Raises QueueNotFound, MessageNotFound.
         """
         return await self._records(connection, PublicState, "show_public", queue=queue, id=id)
+
+    async def set_reminders(
+        self,
+        queue: str,
+        *,
+        after: Interval | None = None,
+        subscriptions: Iterable[str] | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> None:
+        """Lets a queue that announces its messages (`set_publishing`) do so again for what has waited unread
+        for `after`, 1 second to 1 day; None: no more.
+
+        Each time that nobody has read anything since, the next one comes after twice the time, up to an hour.
+        `subscriptions`: unread by any of these shared subscriptions; None: by any that there is. The leader
+        looks every 10 seconds (`remind`).
+
+        Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        await self._value(
+            connection,
+            "set_reminders",
+            queue=queue,
+            after=interval("after", after),
+            subscriptions=name_array("subscriptions", subscriptions),
+        )
+
+    async def remind(self, *, connection: AsyncGiven | None = None) -> int:
+        """Announces again what waits unread in queues that ask for it (`set_reminders`), at most 100 queues.
+
+        It looks at 1,000 messages of a subscription at most.
+
+        Returns at how many queues it looked.
+        """
+        returned: int = await self._value(connection, "remind")
+        return returned
 
     async def list_replies(
         self,

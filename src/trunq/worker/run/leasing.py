@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
+from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection
@@ -18,12 +19,15 @@ from trunq.connection._async.execute import execute, value
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import first_line
 from trunq.errors import MessagesLost
+from trunq.wire.array import bigint_array
 from trunq.wire.call import Call
 from trunq.worker.answer import MOST_UNSENT, Outbox
 from trunq.worker.answer.lease import Lease, Source, Statistics
 from trunq.worker.run.bell import Bell
 from trunq.worker.run.options import Options
 from trunq.worker.slot.backlog import Backlog
+
+_ID: Final = LEASED.index("id")
 
 log = logging.getLogger("trunq.worker")
 
@@ -259,11 +263,18 @@ class Fetcher:
             "lease_time": timedelta(seconds=source.lease_time),
         }
         call = Call("lease", arguments, LEASED, raw=True)
+        public_ids: list[UUID] = []
 
         async def lease(connection: AsyncConnection[Any]) -> list[tuple[Any, ...]]:
             nonlocal asked_at
             asked_at = monotonic()
-            return await execute(connection, call)
+            rows = await execute(connection, call)
+            if self._options.public_ids and rows:
+                ids = bigint_array([row[_ID] for row in rows])
+                ((public_ids[:],),) = await execute(
+                    connection, Call("public_ids", {"queue": source.queue, "ids": ids})
+                )
+            return rows
 
         try:
             rows = await self._link.run(lease)
@@ -287,6 +298,8 @@ class Fetcher:
             return 0
         queue, subscription = source.queue, source.subscription
         messages = [Message(row, queue, subscription) for row in rows]
+        for message, public_id in zip(messages, public_ids, strict=False):
+            message.public_id = public_id
         first = messages[0]
         held = Lease(
             queue, subscription, first.lease_id, first.token, len(messages), asked_at, source.lease_time,

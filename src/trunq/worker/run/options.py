@@ -26,6 +26,7 @@ class Options:
     is_named: bool
     concurrency: int
     prefetch: int | None
+    public_ids: bool
     poll: float
     lease_time: float | None
     reserve: float | None

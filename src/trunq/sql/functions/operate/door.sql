@@ -22,12 +22,12 @@ language sql immutable as $$
   select f.name, d.doors
   from (values
     ('{read_payload,read,administer,work}'::text[],
-     '{status,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers}'::text[]),
+     '{status,list_subscriptions,position,list_streams,show_batch,list_groups,list_members,list_losses,list_movers,public_ids,find_public_id}'::text[]),
     ('{read_payload,read,administer}',
      '{list_messages,show_message,list_dead,count_dead,list_lanes,fleet,statistics,list_ticks,list_progress,find_reference,show_public}'),
     ('{read_payload}', '{list_replies}'),
     ('{administer}',
-     '{pause_queue,resume_queue,pause_subscription,resume_subscription,subscribe,set_publishing,close_queue,open_queue,cancel,delete,
+     '{pause_queue,resume_queue,pause_subscription,resume_subscription,subscribe,set_publishing,set_reminders,close_queue,open_queue,cancel,delete,
        list_deletions,requeue,purge,set_lanes,set_lane,pause_lane,resume_lane,accept_loss,pause_ticks,resume_ticks}'),
     ('{work,administer}', '{seek,copy_position,stop_mover,leave_group,set_memo,get_memo,delete_memo,list_memos}'),
     ('{work}',

@@ -149,7 +149,7 @@ create or replace function trunq._role_functions(p_queue text, p_role text, p_pa
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select array(
     select p_queue || '_' || v from unnest(case p_role
-      when 'publisher' then '{publish_unique,unique_many}'::text[]
+      when 'publisher' then '{publish_unique,unique_many,public_ids}'::text[]
       when 'worker' then '{lease,answer,extend,set_progress,next_batch,finish_batch,work}'
       when 'reader' then case when p_payload then '{read,read_payload}'::text[] else '{read}' end
       when 'admin' then '{administer}' end) v)

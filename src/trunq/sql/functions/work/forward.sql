@@ -185,9 +185,18 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_return boolean;
   v_rows trunq.delayed[];
+  v_deleted bigint[];
 begin
   if trunq._has_tenants(p_queue) then
     perform trunq._check_tenant(p_queue.name, array(select r.key from unnest(p_rows) r));
+  end if;
+  -- What somebody deleted here while it was away returns empty, and dead.
+  if exists (select from trunq.deletion d where d.queue_id = p_queue.queue_id) then
+    v_deleted := trunq._are_deleted(p_queue.queue_id, array(select r.id from unnest(p_rows) r where r.subscription_id is not null));
+    insert into trunq.dead (queue_id, subscription_id, id, reason, created_at, died_at, attempt, priority, kind, key, options)
+    select r.queue_id, r.subscription_id, r.id, 'cancelled', r.created_at, trunq.clock(), r.attempt, r.priority, r.kind, r.key, r.options
+    from unnest(p_rows) r where r.subscription_id is not null and r.id = any (v_deleted);
+    p_rows := array(select r::trunq.delayed from unnest(p_rows) r where r.subscription_id is null or r.id <> all (v_deleted));
   end if;
   p_rows := trunq._take_forwarded_keys(p_queue, p_rows);
   foreach v_is_return in array '{t,f}'::boolean[] loop

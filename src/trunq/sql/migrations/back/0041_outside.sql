@@ -1,0 +1,2 @@
+drop table trunq.reminder;
+drop table trunq.public_key;
