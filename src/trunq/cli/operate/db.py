@@ -1,4 +1,4 @@
-"""trunq db: install, upgrade, version, uninstall, sql."""
+"""trunq db: install, upgrade, downgrade, version, uninstall, sql."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import err, say, write_json
 from trunq.cli.ground.question import Yes, confirm
+from trunq.cli.operate import downgrade as downgrades
 from trunq.cli.operate import uninstall as removal
 from trunq.cli.operate import upgrade as upgrades
 from trunq.cli.operate.status import in_words
@@ -85,6 +86,50 @@ def upgrade(
 
 def _count_down(queue: str, left: int) -> None:
     err.print(f"Queue {queue} is up to date, {left} left.", markup=False)
+
+
+@option.verb(
+    app,
+    "downgrade",
+    "# What it would take back and drop",
+    "trunq db downgrade --to 33 --dry-run",
+    "trunq db downgrade --to 33 --file dropped.jsonl --yes",
+)
+def downgrade(
+    to: Annotated[int, typer.Option("--to", min=1, help="Schema version to go back to.")],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            help="Where to write what it drops, as lines of JSON (default: here, by database and time).",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", metavar=option.FLAG, help="Say what it would do and drop, and change nothing."
+        ),
+    ] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Take migrations back, to go back to an older release. It says what is dropped, and asks.
+
+    What goes is written into a file first. Then, until `trunq db upgrade` of the older release has put its
+    functions there, nobody can publish or work, and captured tables refuse changes: stop workers before. It
+    is one transaction; a sentence says which migration cannot be taken back, and nothing is changed.
+    """
+    with address(database) as dsn:
+        plan = downgrades.plan(dsn, to)
+        if dry_run:
+            downgrades.show(plan, json)
+            return
+        downgrades.list_losses(plan)
+        confirm(f"Go back to schema {to}?", is_answered=yes)
+        downgrades.run(dsn, to, file, json)
 
 
 @option.verb(app, "version", "trunq db version", "trunq db version --json | jq .database")
