@@ -19,6 +19,8 @@ from trunq.cli.operate import uninstall as removal
 from trunq.cli.operate import upgrade as upgrades
 from trunq.cli.operate.status import in_words
 from trunq.install import Change
+from trunq.record import Defect
+from trunq.repair import mend
 
 app = option.noun(
     "The database: put trunq into it, keep it up to date, take it out.",
@@ -57,12 +59,28 @@ def install(facade: FacadeOption = None, *, database: option.Database, json: opt
         _tell(installer.install(dsn, facade), json)
 
 
-@option.verb(app, "upgrade", "trunq db upgrade", "# What it would do, and lock", "trunq db upgrade --dry-run")
+@option.verb(
+    app,
+    "upgrade",
+    "trunq db upgrade",
+    "# What it would do, and lock",
+    "trunq db upgrade --dry-run",
+    "# Put back what the tables of queues lack, such as an index that somebody dropped",
+    "trunq db upgrade --repair",
+)
 def upgrade(
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", metavar=option.FLAG, help="Say what it would do and lock, and change nothing."
+        ),
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            metavar=option.FLAG,
+            help="Then put back indexes, triggers, defaults and segments that queues lack; publishers go on.",
         ),
     ] = False,
     *,
@@ -79,9 +97,14 @@ def upgrade(
         if installer.version(dsn) is None:
             installer.compare(None)
         if dry_run:
-            upgrades.show(upgrades.plan(dsn), json)
+            upgrades.show(upgrades.plan(dsn), json, is_repair=repair)
         else:
-            _tell(installer.install(dsn, tell=_count_down), json)
+            change = installer.install(dsn, tell=_count_down)
+            _tell(change, json, mend(dsn, _tell_repair) if repair else None)
+
+
+def _tell_repair(defect: Defect) -> None:
+    err.print(f"Repaired: {defect.defect}.", markup=False)
 
 
 def _count_down(queue: str, left: int) -> None:
@@ -234,11 +257,12 @@ def sql(
         say("Written to {file}. Run it with psql -f {again}.", file=file, again=file)
 
 
-def _tell(change: Change, json: bool) -> None:
+def _tell(change: Change, json: bool, repaired: list[Defect] | None = None) -> None:
     if json:
         facades = list(change.facades)
         applied = {"functions_applied": change.functions, "facades_applied": facades, "queues": change.queues}
-        write_json({"before": change.before, "after": change.after, **applied})
+        mended = {} if repaired is None else {"repaired": [defect._asdict() for defect in repaired]}
+        write_json({"before": change.before, "after": change.after, **applied, **mended})
         return
     if change.before is None:
         say("trunq is installed (schema {after}). Create a queue with {command}.",
@@ -253,5 +277,7 @@ def _tell(change: Change, json: bool) -> None:
         say("Schema {after} is there and up to date.", after=change.after)
     if change.queues:
         say("{queues} queues were brought up to date.", queues=change.queues)
+    if repaired is not None:
+        say("{count} defects of queues were repaired.", count=len(repaired))
     for facade in change.facades:
         say("The API of {facade} is there, over the same queues.", facade=facade)
