@@ -96,6 +96,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_deletions": (ADMIN, {}),
     "list_groups": (LOOKS | WORKS, {}),
     "list_lanes": (LOOKS, {}),
+    "list_defects": (LOOKS | WORKS, {}),
     "list_losses": (LOOKS | WORKS, {}),
     "list_members": (LOOKS | WORKS, {"group": "crew"}),
     "list_memos": (WORKS | ADMIN, {"scope": SCOPE}),

@@ -33,7 +33,7 @@
     ├── TransactionEnded               likewise
     ├── SchemaError                    found by the client before it calls anything
     │   ├── SchemaMissing
-    │   ├── SchemaOlder
+    │   ├── SchemaOlder        TQ040   also where it was taken back (trunq db downgrade)
     │   └── SchemaNewer
     └── EmbeddedError                  the embedded server cannot start
         └── EmbeddedMissing
@@ -284,7 +284,9 @@ class SchemaMissing(SchemaError):
 
 
 class SchemaOlder(SchemaError):
-    """The database holds an older schema: upgrade it."""
+    """The database holds an older schema, or one that was taken back and has no functions yet: upgrade it."""
+
+    sqlstate = "TQ040"
 
 
 class SchemaNewer(SchemaError):
@@ -299,8 +301,10 @@ class EmbeddedMissing(EmbeddedError):
     """No Postgres of the wanted version is installed to embed."""
 
 
+_CODED: list[type[TrunqError]] = [*TrunqError.__subclasses__(), SchemaOlder]
+
 BY_SQLSTATE: dict[str, type[TrunqError]] = {
-    error.sqlstate: error for error in TrunqError.__subclasses__() if error.sqlstate is not None
+    error.sqlstate: error for error in _CODED if error.sqlstate is not None
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from calling import OUTDATED, ask, drain, fetch, lease, publish
 from conftest import QUICK, Connect
-from trunq import SchemaError, embedded, install
+from trunq import SchemaError, downgrade, embedded, install
 from trunq.embedded import Embedded
 
 Connection = psycopg.Connection[Any]
@@ -285,3 +285,8 @@ def test_many_queues_in_use_are_waited_for_as_long_as_one(connect: Connect) -> N
     session.execute("set statement_timeout = '30s'")
     with pytest.raises(psycopg.Error, match="cannot be brought up to date"):
         session.execute("select trunq._refresh_next()")
+
+
+def test_a_downgrade_needs_no_locks_for_each_queue(crowded: str) -> None:
+    to = downgrade.lowest()
+    assert downgrade.plan(crowded, to).after == to

@@ -227,6 +227,16 @@ class Warned(NamedTuple):
     hint: str
 
 
+class Defect(NamedTuple):
+    """A row of `list_defects`: what a table of a queue lacks, and the statement that puts it back."""
+
+    queue: str
+    object: str
+    kind: str
+    defect: str
+    repair: str
+
+
 class Fate(NamedTuple):
     """A row of `list_fates`: a message runs again after `wait`, or is dead for a `reason`."""
 

@@ -39,8 +39,18 @@ class Migration:
 def migrations() -> tuple[Migration, ...]:
     """Every migration, in order; their numbers are 1, 2, 3 without a gap."""
     return tuple(
-        Migration(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in _read("migrations")
+        Migration(int(name[:4]), name.removesuffix(".sql"), sql)
+        for name, sql in _read("migrations", has_rooms=False)
     )
+
+
+@cache
+def back_migrations() -> dict[int, Migration]:
+    """What takes a migration back, by its number; one that cannot be taken back has a comment alone."""
+    backs = (
+        Migration(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in _read("migrations/back")
+    )
+    return {back.number: back for back in backs}
 
 
 @cache
@@ -63,12 +73,9 @@ def facade_files(facade: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{facade}/{name}", _sign(sql)) for name, sql in found)
 
 
-def _read(folder: str, package: str = "trunq") -> list[tuple[str, str]]:
+def _read(folder: str, package: str = "trunq", *, has_rooms: bool = True) -> list[tuple[str, str]]:
     top = [*(files(package) / "sql" / folder).iterdir()]
-    paths = [
-        *top,
-        *(path for room in top if room.is_dir() and room.name != "back" for path in room.iterdir()),
-    ]
+    paths = [*top, *(path for room in top if has_rooms and room.is_dir() for path in room.iterdir())]
     return sorted((path.name, path.read_text("utf-8")) for path in paths if path.name.endswith(".sql"))
 
 

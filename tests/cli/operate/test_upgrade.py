@@ -30,6 +30,7 @@ def test_a_dry_run_says_what_it_would_do_and_lock_and_changes_nothing(
         "functions": True,
         "queues": ["mail", "orders"],
         "logs": ["mail"],
+        "defects": [],
     }
     done = trunq("db", "upgrade").said
     assert "Queue mail is up to date, 1 left." in done
@@ -61,3 +62,21 @@ def test_an_upgrade_that_was_stopped_is_finished_by_the_next(
         session.execute("select trunq._outdate_queues('[]')")
     assert trunq("db", "upgrade", "--dry-run", "--json").json["queues"] == ["mail"]
     assert "an upgrade that was stopped is done now" in trunq("db", "upgrade").said
+
+
+def test_a_repair_says_what_it_put_back_and_a_dry_run_what_it_would(
+    trunq: Shell, client: Client, database: str
+) -> None:
+    client.create_queue("mail")
+    with psycopg.connect(database, autocommit=True) as session:
+        session.execute("drop index trunq_log.mail_txid_id_idx; drop trigger keep on trunq_log.mail")
+    index = "trunq_log.mail has no index USING btree (txid, id)"
+    assert f"{index}: --repair puts it back" in trunq("db", "upgrade", "--dry-run").said
+    assert f"{index}: is put back" in trunq("db", "upgrade", "--dry-run", "--repair").said
+    assert "repaired" not in trunq("db", "upgrade").said
+    assert [row.kind for row in client.list_defects("mail")] == ["index", "trigger"]
+    done = trunq("db", "upgrade", "--repair").said
+    assert f"Repaired: {index}." in done
+    assert "2 defects of queues were repaired." in done
+    assert client.list_defects() == []
+    assert trunq("db", "upgrade", "--repair", "--json").json["repaired"] == []

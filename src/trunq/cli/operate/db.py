@@ -1,4 +1,4 @@
-"""trunq db: install, upgrade, version, uninstall, sql."""
+"""trunq db: install, upgrade, downgrade, version, uninstall, sql."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake
 from trunq.cli.ground.output import err, say, write_json
 from trunq.cli.ground.question import Yes, confirm
+from trunq.cli.operate import downgrade as downgrades
 from trunq.cli.operate import uninstall as removal
 from trunq.cli.operate import upgrade as upgrades
 from trunq.cli.operate.status import in_words
 from trunq.install import Change
+from trunq.record import Defect
+from trunq.repair import mend
 
 app = option.noun(
     "The database: put trunq into it, keep it up to date, take it out.",
@@ -56,12 +59,28 @@ def install(facade: FacadeOption = None, *, database: option.Database, json: opt
         _tell(installer.install(dsn, facade), json)
 
 
-@option.verb(app, "upgrade", "trunq db upgrade", "# What it would do, and lock", "trunq db upgrade --dry-run")
+@option.verb(
+    app,
+    "upgrade",
+    "trunq db upgrade",
+    "# What it would do, and lock",
+    "trunq db upgrade --dry-run",
+    "# Put back what the tables of queues lack, such as an index that somebody dropped",
+    "trunq db upgrade --repair",
+)
 def upgrade(
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", metavar=option.FLAG, help="Say what it would do and lock, and change nothing."
+        ),
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            metavar=option.FLAG,
+            help="Then put back indexes, triggers, defaults and segments that queues lack; publishers go on.",
         ),
     ] = False,
     *,
@@ -78,13 +97,62 @@ def upgrade(
         if installer.version(dsn) is None:
             installer.compare(None)
         if dry_run:
-            upgrades.show(upgrades.plan(dsn), json)
+            upgrades.show(upgrades.plan(dsn), json, is_repair=repair)
         else:
-            _tell(installer.install(dsn, tell=_count_down), json)
+            change = installer.install(dsn, tell=_count_down)
+            _tell(change, json, mend(dsn, _tell_repair) if repair else None)
+
+
+def _tell_repair(defect: Defect) -> None:
+    err.print(f"Repaired: {defect.defect}.", markup=False)
 
 
 def _count_down(queue: str, left: int) -> None:
     err.print(f"Queue {queue} is up to date, {left} left.", markup=False)
+
+
+@option.verb(
+    app,
+    "downgrade",
+    "# What it would take back and drop",
+    "trunq db downgrade --to 33 --dry-run",
+    "trunq db downgrade --to 33 --file dropped.jsonl --yes",
+)
+def downgrade(
+    to: Annotated[int, typer.Option("--to", min=1, help="Schema version to go back to.")],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            help="Where to write what it drops, as lines of JSON (default: here, by database and time).",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", metavar=option.FLAG, help="Say what it would do and drop, and change nothing."
+        ),
+    ] = False,
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Take migrations back, to go back to an older release. It says what is dropped, and asks.
+
+    What goes is written into a file first. Then, until `trunq db upgrade` of the older release has put its
+    functions there, nobody can publish or work, and captured tables refuse changes: stop workers before. It
+    is one transaction; a sentence says which migration cannot be taken back, and nothing is changed.
+    """
+    with address(database) as dsn:
+        plan = downgrades.plan(dsn, to)
+        if dry_run:
+            downgrades.show(plan, json)
+            return
+        downgrades.list_losses(plan)
+        confirm(f"Go back to schema {to}?", is_answered=yes)
+        downgrades.run(dsn, to, file, json)
 
 
 @option.verb(app, "version", "trunq db version", "trunq db version --json | jq .database")
@@ -189,11 +257,12 @@ def sql(
         say("Written to {file}. Run it with psql -f {again}.", file=file, again=file)
 
 
-def _tell(change: Change, json: bool) -> None:
+def _tell(change: Change, json: bool, repaired: list[Defect] | None = None) -> None:
     if json:
         facades = list(change.facades)
         applied = {"functions_applied": change.functions, "facades_applied": facades, "queues": change.queues}
-        write_json({"before": change.before, "after": change.after, **applied})
+        mended = {} if repaired is None else {"repaired": [defect._asdict() for defect in repaired]}
+        write_json({"before": change.before, "after": change.after, **applied, **mended})
         return
     if change.before is None:
         say("trunq is installed (schema {after}). Create a queue with {command}.",
@@ -208,5 +277,7 @@ def _tell(change: Change, json: bool) -> None:
         say("Schema {after} is there and up to date.", after=change.after)
     if change.queues:
         say("{queues} queues were brought up to date.", queues=change.queues)
+    if repaired is not None:
+        say("{count} defects of queues were repaired.", count=len(repaired))
     for facade in change.facades:
         say("The API of {facade} is there, over the same queues.", facade=facade)

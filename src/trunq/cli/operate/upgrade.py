@@ -35,6 +35,8 @@ class Plan:
     """Those that are brought up to date, each in a transaction of its own."""
     logs: list[str]
     """Logs of these that lack a trigger, and are locked against publishers to make it."""
+    defects: list[str]
+    """What tables of queues lack that --repair puts back, as far as the functions there tell it."""
 
 
 def plan(dsn: str) -> Plan:
@@ -44,7 +46,10 @@ def plan(dsn: str) -> Plan:
     is_applied = installer.is_applied(dsn)
     with installer.transaction(dsn) as connection:
         found: dict[str, list[str]] = dict(connection.execute(_QUEUES.encode()).fetchall())
+        defects: list[str] = []
         if is_applied:
+            told = connection.execute("select d.defect from trunq.list_defects() d").fetchall()
+            defects = [defect for (defect,) in told]
             left = "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by queue_id"
             found = {name: found[name] for (name,) in connection.execute(left)}
     return Plan(
@@ -55,14 +60,17 @@ def plan(dsn: str) -> Plan:
         not is_applied,
         list(found),
         [name for name, triggers in found.items() if triggers],
+        defects,
     )
 
 
-def show(found: Plan, json: bool) -> None:
+def show(found: Plan, json: bool, *, is_repair: bool = False) -> None:
     """Say it, or write it as JSON."""
     if json:
         write_json(asdict(found))
         return
+    for defect in found.defects:
+        say("{defect}: --repair puts it back" if not is_repair else "{defect}: is put back", defect=defect)
     if not (found.functions or found.queues):
         say("Schema {after} is there and up to date.", after=found.after)
         return

@@ -25,7 +25,14 @@ from trunq.connection.fork import disown, is_inherited, leave_to_parent, living,
 from trunq.connection.home import AsyncHome
 from trunq.connection.probe import PROBE, is_pooled
 from trunq.connection.silence import lent
-from trunq.errors import ClientClosed, InvalidArgument, TransactionEnded, translated
+from trunq.errors import (
+    ClientClosed,
+    InvalidArgument,
+    SchemaOlder,
+    TransactionEnded,
+    translate,
+    translated,
+)
 
 
 class AsyncConnections:
@@ -281,5 +288,9 @@ async def check_schema(connection: AsyncConnection[Any]) -> None:
     except psycopg.errors.InsufficientPrivilege:
         # A publisher may do no more than publish.
         return
+    except psycopg.Error as error:
+        if error.sqlstate == SchemaOlder.sqlstate and (ours := translate(error)) is not None:
+            raise ours from None
+        raise
     else:
         install.compare(row and row[0])

@@ -19,6 +19,7 @@ from trunq.record import (
     Capture,
     DeadMessage,
     DeadPolicy,
+    Defect,
     Deletion,
     Duty,
     DutyDone,
@@ -1267,6 +1268,19 @@ class Passing(Access):
         """
         returned: bool = self._value(connection, "adopt")
         return returned
+
+    def list_defects(self, queue: str | None = None, *, connection: Given | None = None) -> list[Defect]:
+        """What the tables of a queue, or of all, lack of what `create_queue` and upgrades gave them: columns,
+        defaults, NOT NULL, indexes, segments and triggers; with lanes, unique keys and an archive those of
+        these too.
+
+        A worker asks when it starts, and warns. kind: column, default, None, index, segment or trigger.
+        repair: the statement that puts it back; `trunq db upgrade --repair` does so without stopping
+        publishers, where the statement for an index would.
+
+        Returns one row for each; none: all is there. Raises QueueNotFound.
+        """
+        return self._records(connection, Defect, "list_defects", queue=queue)
 
     def list_deletions(
         self,

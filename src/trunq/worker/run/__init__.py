@@ -194,6 +194,7 @@ class Run:
         if self._registry.colours_of_transactions and not self._leases.pooled:
             await self._watch_statements(connection)
         await self._presence.reclaim(connection)
+        await self._presence.look_for_defects(connection)
         await self._answers.open()
         await self._bell.open()
 

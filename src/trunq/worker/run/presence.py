@@ -20,6 +20,7 @@ from trunq.worker.run.options import Options
 
 log = logging.getLogger("trunq.worker")
 
+_DEFECT: Final = ("queue", "object", "kind", "defect", "repair")
 _POLICY: Final = ("subscription", "mode", "lease_time", "time_out", "rate", "paused")
 
 
@@ -69,6 +70,14 @@ class Presence:
                     name,
                     extra={"queue": source.queue},
                 )
+
+    async def look_for_defects(self, connection: AsyncConnection[Any]) -> None:
+        """Warn of what the tables of our queues lack: without an index it works, and slowly."""
+        for queue in dict.fromkeys(source.queue for source in self._sources):
+            for _, _, _, defect, _ in await execute(
+                connection, Call("list_defects", {"queue": queue}, _DEFECT)
+            ):
+                log.warning("%s: trunq db upgrade --repair puts it back", defect, extra={"queue": queue})
 
     async def follow(self, connection: AsyncConnection[Any]) -> None:
         """Look at the policy of each subscription, which may be changed while we run."""

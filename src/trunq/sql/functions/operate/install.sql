@@ -138,6 +138,7 @@ begin
   loop
     execute format('drop function %s', v_function);
   end loop;
+  perform trunq._drop_refusing();
   for v_function in select f.function from trunq.former f loop
     if to_regprocedure(v_function) is not null then
       begin

@@ -1,0 +1,1 @@
+-- Neither this migration nor one before it can be taken back: no release before it is left to go back to.
