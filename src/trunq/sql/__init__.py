@@ -39,7 +39,8 @@ class Migration:
 def migrations() -> tuple[Migration, ...]:
     """Every migration, in order; their numbers are 1, 2, 3 without a gap."""
     return tuple(
-        Migration(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in _read("migrations")
+        Migration(int(name[:4]), name.removesuffix(".sql"), sql)
+        for name, sql in _read("migrations", rooms=False)
     )
 
 
@@ -63,9 +64,9 @@ def facade_files(facade: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{facade}/{name}", _sign(sql)) for name, sql in found)
 
 
-def _read(folder: str, package: str = "trunq") -> list[tuple[str, str]]:
+def _read(folder: str, package: str = "trunq", *, rooms: bool = True) -> list[tuple[str, str]]:
     top = [*(files(package) / "sql" / folder).iterdir()]
-    paths = [*top, *(path for room in top if room.is_dir() for path in room.iterdir())]
+    paths = [*top, *(path for room in top if rooms and room.is_dir() for path in room.iterdir())]
     return sorted((path.name, path.read_text("utf-8")) for path in paths if path.name.endswith(".sql"))
 
 

@@ -34,6 +34,7 @@ from trunq.record import (
     MoverState,
     PipelineRun,
     PipelineState,
+    Preparation,
     ProgressState,
     PublicState,
     Quarantined,
@@ -151,7 +152,7 @@ class Passing(Access):
         `tick_max_count` and `tick_max_lag` 0: a tick at every look; `tick_idle_period` 0: no ticks where
         nothing is new; `hold_at_most`, `hold_size` and `retain_size` 0: for ever, no limit; `tick_external`:
         ticks are cut by `cut_tick` alone. The retention and `hold_at_most` can become shorter, and longer
-        again up to what the queue was made with.
+        again up to what the queue was made with; `convert_queue` goes beyond.
 
         Raises QueueNotFound, InvalidArgument.
         """
@@ -1239,6 +1240,20 @@ class Passing(Access):
         """
         returned: bool = self._value(connection, "adopt")
         return returned
+
+    def list_preparations(
+        self, queue: str, lanes: Lanes, *, connection: Given | None = None
+    ) -> list[Preparation]:
+        """The statements that build the index by lanes of a plain queue beside its publishers, a segment at a
+        time: run each outside of a transaction, as the owner of trunq (in psql by its command gexec), before
+        `convert_queue`.
+
+        Each waits for transactions that are open when it begins. bytes: how much it reads.
+
+        Returns no row when nothing is left to do. They come again until they were run; dropping these indexes
+        undoes it. Raises QueueNotFound, InvalidArgument.
+        """
+        return self._records(connection, Preparation, "list_preparations", queue=queue, lanes=lanes)
 
     def list_deletions(
         self,
