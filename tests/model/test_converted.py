@@ -1,6 +1,4 @@
-"""A queue that gets lanes, unique keys or a longer retention in the middle of everything, against the models of
-what it was and what it is.
-"""
+"""A queue that gets lanes, unique keys or a longer retention in the middle of everything, and its models."""
 
 from __future__ import annotations
 

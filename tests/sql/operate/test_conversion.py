@@ -1,4 +1,4 @@
-"""Queues that are told later what they were not told when they were made: functions/operate/conversion.sql."""
+"""Queues that are told later what they were not told at first: functions/operate/conversion.sql."""
 
 from __future__ import annotations
 
@@ -51,23 +51,33 @@ def test_told_the_same_again_it_does_nothing(session: Connection, queue: str) ->
 
 
 SHAPE = """
-    select c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attstorage, pg_get_expr(d.adbin, d.adrelid)
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+    select c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attstorage,
+      pg_get_expr(d.adbin, d.adrelid)
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
     left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
-    where n.nspname in ('trunq_log', 'trunq_data', 'trunq_queue') and c.relkind in ('r', 'p', 'v') and starts_with(c.relname, {0})
-      and not (a.attname = 'epoch' and c.relname like '%%lease%%') and a.attname <> 'unique_key'
+    where n.nspname in ('trunq_log', 'trunq_data', 'trunq_queue') and c.relkind in ('r', 'p', 'v')
+      and starts_with(c.relname, {0}) and a.attname <> 'unique_key'
+      and not (a.attname = 'epoch' and c.relname like '%%lease%%')
     union all
-    select t.tgrelid::regclass::text, t.tgname, pg_get_triggerdef(t.oid), null, null, null from pg_trigger t
+    select t.tgrelid::regclass::text, t.tgname, pg_get_triggerdef(t.oid), null, null, null
+    from pg_trigger t
     where t.tgrelid::regclass::text ~ ('^trunq_(log|data).' || {0}) and t.tgparentid = 0
     union all
-    select i.indrelid::regclass::text, split_part(pg_get_indexdef(i.indexrelid), ' USING ', 2), i.indisvalid::text, i.indisunique, null, null
+    select i.indrelid::regclass::text, split_part(pg_get_indexdef(i.indexrelid), ' USING ', 2),
+      i.indisvalid::text, i.indisunique, null, null
     from pg_index i where i.indrelid::regclass::text ~ ('^trunq_(log|data).' || {0})
     union all
-    select p.proname, pg_get_functiondef(p.oid), obj_description(p.oid, 'pg_proc'), null, null, p.proacl::text from pg_proc p
+    select p.proname, pg_get_functiondef(p.oid), obj_description(p.oid, 'pg_proc'), null, null,
+      p.proacl::text
+    from pg_proc p
     where p.pronamespace = 'trunq_queue'::regnamespace and starts_with(p.proname, {0} || '_')
     union all
-    select c.relname, obj_description(c.oid, 'pg_class'), c.relacl::text, null, null, null from pg_class c
-    where c.relnamespace in ('trunq_log'::regnamespace, 'trunq_data'::regnamespace) and starts_with(c.relname, {0}) and c.relkind in ('r', 'p')"""
+    select c.relname, obj_description(c.oid, 'pg_class'), c.relacl::text, null, null, null
+    from pg_class c
+    where c.relnamespace in ('trunq_log'::regnamespace, 'trunq_data'::regnamespace)
+      and starts_with(c.relname, {0}) and c.relkind in ('r', 'p')"""
+"""All but two columns, which a conversion makes otherwise (functions/operate/conversion.sql)."""
 
 
 def shape(session: Connection, queue: str) -> list[str]:
@@ -91,8 +101,10 @@ def shape(session: Connection, queue: str) -> list[str]:
 def test_what_comes_of_it_is_like_a_queue_made_so(
     session: Connection, lanes: str | None, unique: str | None
 ) -> None:
+    # Of seven digits: nothing else in the definitions looks like the number of a queue.
     session.execute(
-        "select setval(pg_get_serial_sequence('trunq.queue', 'queue_id'), 7000000 + nextval(pg_get_serial_sequence('trunq.queue', 'queue_id')) % 7000000)"
+        "select setval(c, 7000000 + nextval(c) % 1000000)"
+        " from pg_get_serial_sequence('trunq.queue', 'queue_id') c"
     )
     made, told = next(new_names("made_so")), next(new_names("told_so"))
     ask(session, "create_queue", queue=made, retention="14 days", lanes=lanes, unique=unique)
@@ -241,7 +253,8 @@ def test_a_large_log_without_its_index_is_refused(session: Connection, queue: st
     publish_keyed(session, queue, 2000)
     with session.transaction(force_rollback=True):
         session.execute(
-            "create or replace function trunq._most_indexed() returns bigint language sql immutable as 'select 65536::bigint'"
+            "create or replace function trunq._most_indexed() returns bigint"
+            " language sql immutable as 'select 65536::bigint'"
         )
         with refused("TQ009", "list_preparations", "p_at_once"), session.transaction():
             ask(session, "convert_queue", queue=queue, lanes="key")
@@ -268,7 +281,8 @@ def test_what_cannot_be_is_refused_with_the_way(session: Connection, queue: str)
     with refused("TQ005", "rename it"):
         ask(session, "convert_queue", queue=queue, unique="refuse")
     session.execute(
-        "insert into trunq.outdated (queue_id, changes) select queue_id, '[]' from trunq.queue where name = %s",
+        "insert into trunq.outdated (queue_id, changes)"
+        " select queue_id, '[]' from trunq.queue where name = %s",
         (queue,),
     )
     with refused("TQ009", "trunq db upgrade"):
