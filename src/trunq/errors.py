@@ -329,9 +329,7 @@ _CREATE: Final = (
     "create it: select trunq.create_queue('name'); select * from trunq.list_queues() shows those there are"
 )
 
-_CREATE_UNIQUE: Final = (
-    "unique keys are chosen when a queue is made: select trunq.create_queue('name', p_unique => 'refuse')"
-)
+_CREATE_UNIQUE: Final = "give the queue unique keys: select trunq.convert_queue('name', p_unique => 'refuse')"
 
 
 class Diagnosis(NamedTuple):

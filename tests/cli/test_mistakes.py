@@ -47,8 +47,11 @@ from trunq.explanation import explain_connection
         (["worker", "os"], "'os' does not name a worker. Write module:name"),
         (["leader", "os:sep"], "os:sep is a str, not a trunq Ranks. It has no Ranks: ranks = Ranks() makes"),
         (["leader", "os"], "'os' does not name a Ranks. Write module:name"),
-        (["lane", "list", "mail"], "has no lanes. Lanes are chosen when a queue is made: trunq queue create"),
-        (["publish", "mail", "1", "--unique-key", "k"], "trunq queue create NAME --unique refuse."),
+        (
+            ["lane", "list", "mail"],
+            "has no lanes. Lanes are chosen when a queue is made, or later: trunq queue convert mail",
+        ),
+        (["publish", "mail", "1", "--unique-key", "k"], "trunq queue convert mail --unique refuse."),
         (["publish", "mail", "1", "--priority", "1"], "it has no priorities. Publish with priority 0"),
         (["schedule", "create", "s", "mail"], "Give --cron or --every."),
         (["subscription", "set", "mail", "default", "--max-running", "1001"], "max_running of subscription"),

@@ -44,10 +44,13 @@ class QueueMachine(RuleBasedStateMachine):
     """A plain queue. What differs in others is said by the methods that they have in place of these."""
 
     OPTIONS: ClassVar[dict[str, Any]] = {}
+    RETENTION = "2000 days"
 
     def __init__(self, connect: Connect) -> None:
         super().__init__()
-        self.work = Engine(connect(), next(new_names("model"))).create(retention="2000 days", **self.OPTIONS)
+        self.work = Engine(connect(), next(new_names("model"))).create(
+            retention=self.RETENTION, **self.OPTIONS
+        )
         for subscription in SUBSCRIPTIONS:
             self.work.ask(
                 "subscribe", subscription=subscription, max_attempts=MAX_ATTEMPTS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -53,7 +54,7 @@ class UniqueMachine(RuleBasedStateMachine):
     def __init__(self, connect: Connect, policy: str, lanes: str | None) -> None:
         super().__init__()
         self.policy = policy
-        self.work = Engine(connect(), next(new_names("model"))).create(unique=policy, lanes=lanes)
+        self.work = self.create(Engine(connect(), next(new_names("model"))), unique=policy, lanes=lanes)
         self.work.ask("subscribe", subscription="default", max_attempts=3, backoff_base="0", jitter=0)
         self.newest: dict[str, Newest] = {}
         self.waiting: dict[int, Message] = {}
@@ -62,6 +63,9 @@ class UniqueMachine(RuleBasedStateMachine):
         self.dead: dict[int, Message] = {}
         self.leases: list[Lease] = []
         self.now = 0
+
+    def create(self, work: Engine, **options: Any) -> Engine:
+        return work.create(**options)
 
     # The rules of unique keys
 

@@ -18,7 +18,7 @@ from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, publish, schedule, webhook
-from trunq.cli.operate import db, leader, queue, role, status, subscription
+from trunq.cli.operate import conversion, db, leader, role, status, subscription
 from trunq.cli.pipeline import pipeline
 from trunq.cli.stream import group, mover
 from trunq.cli.work import dead, memo, message, worker
@@ -77,7 +77,8 @@ for name, function, examples in (
     option.verb(app, name, *examples, panel=option.panel(name))(function)
 for name, noun in (
     ("db", db.app),
-    ("queue", queue.app),
+    # Those of queue.py, and conversion.
+    ("queue", conversion.app),
     ("subscription", subscription.app),
     # Those of stream.py, and movers.
     ("stream", mover.app),

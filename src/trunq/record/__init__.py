@@ -128,6 +128,13 @@ class Memo(NamedTuple):
     expires_at: datetime | None
 
 
+class Preparation(NamedTuple):
+    """A row of `list_preparations`: a statement to be run outside of a transaction, and how much it reads."""
+
+    statement: str
+    bytes: int
+
+
 class Announced(NamedTuple):
     """The ids that one statement published: all of it lies between the first and the last."""
 

@@ -83,3 +83,20 @@ async def test_rebase_publishes_again_what_was_not_answered(database: str) -> No
         await client.ack("orders", "default", one.lease_id, one.token, [one.id])
         assert await client.rebase() == 1
         assert [m.payload for m in await client.lease("orders", "default", "w", 10)] == [2]
+
+
+async def test_a_queue_gets_lanes_later_and_its_index_beside_publishers(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        ids = await client.publish_many("orders", [1, 2, 3], keys=["a", "b", "a"])
+        assert [row.statement.split()[0] for row in await client.list_preparations("orders", "key")] == [
+            "create"
+        ]
+        assert await client.convert_queue("orders", lanes="key", retention=timedelta(days=9))
+        assert not await client.convert_queue("orders", lanes="key")
+        (queue,) = await client.list_queues()
+        assert (queue.lanes, queue.retention) == ("key", timedelta(days=9))
+        index = "select count(*) from pg_class where relname ~ '^orders_log_[0-9]_by_key$'"
+        async with client.transaction() as connection:
+            assert await (await connection.execute(index)).fetchone() == (1,)
+        assert sorted(row.id for row in await client.lease("orders", "default", "w", 9)) == ids

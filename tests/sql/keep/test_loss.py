@@ -413,7 +413,7 @@ def test_what_no_queue_can_hold_is_refused(work: Engine, options: dict[str, Any]
 
 
 def test_limits_change_and_go(work: Engine) -> None:
-    with refused("TQ005", "was made to hold", "queue of its own"):
+    with refused("TQ005", "was made to hold", "trunq.convert_queue"):
         work.ask("set_queue", hold_at_most="3000 days")
     with refused("TQ005", "retains them for"):
         work.ask("set_queue", hold_at_most="1000 days")

@@ -65,6 +65,8 @@ def in_shell(text: str) -> str:
         text,
     )
     text = re.sub(r"select trunq\.set_\w+\('(\w+)', (--[^)]+)\)", r"trunq queue set \1 \2", text)
+    text = re.sub(r"select trunq\.convert_queue\('(\w+)', (--[^)]+)\)", r"trunq queue convert \1 \2", text)
+    text = text.replace("trunq.convert_queue", "trunq queue convert")
     text = text.replace("--tick-external", "--ticks external")
     text = re.sub(r"trunq\.create_queue\(\.\.\., (--[^)]+)\)", r"trunq queue create NAME \1", text)
     return re.sub(r"\bp_(\w+)", lambda found: "--" + found[1].replace("_", "-"), text)

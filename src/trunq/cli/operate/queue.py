@@ -116,7 +116,7 @@ def create(
         Lanes | None,
         typer.Option(
             "--lanes",
-            help="Hand messages out by turns of these instead of the oldest first; chosen once, for ever.",
+            help="Hand messages out by turns of these, not the oldest first (later: trunq queue convert).",
         ),
     ] = None,
     unique: Annotated[
@@ -124,7 +124,7 @@ def create(
         typer.Option(
             "--unique",
             help="Messages may have unique keys: one whose key another holds is left out, or stands for that"
-            " one; chosen once, for ever.",
+            " one (later: trunq queue convert).",
         ),
     ] = None,
     unique_on: Annotated[
@@ -206,7 +206,7 @@ def set_queue(
         typer.Option(
             parser=option.interval,
             metavar="INTERVAL",
-            help="How long a message is kept at least; no longer than the queue was made for.",
+            help="How long a message is kept at least; no longer than it was made for (trunq queue convert).",
         ),
     ] = None,
     hold_at_most: HoldAtMost = None,

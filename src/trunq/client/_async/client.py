@@ -5,6 +5,7 @@ Most only pass them on: those are in `passing`, which tools/client.py generates 
 
 from __future__ import annotations
 
+from trunq.client._async.conversion import AsyncConversions
 from trunq.client._async.delete import AsyncDeleting
 from trunq.client._async.log.gate import AsyncGates
 from trunq.client._async.log.publish import AsyncPublishing
@@ -42,6 +43,7 @@ class AsyncClient(
     AsyncBells,
     AsyncCancelling,
     AsyncDeleting,
+    AsyncConversions,
     AsyncPassing,
     ClientHabits,
 ):

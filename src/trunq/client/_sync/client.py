@@ -7,6 +7,7 @@ Most only pass them on: those are in `passing`, which tools/client.py generates 
 
 from __future__ import annotations
 
+from trunq.client._sync.conversion import Conversions
 from trunq.client._sync.delete import Deleting
 from trunq.client._sync.log.gate import Gates
 from trunq.client._sync.log.publish import Publishing
@@ -44,6 +45,7 @@ class Client(
     Bells,
     Cancelling,
     Deleting,
+    Conversions,
     Passing,
     ClientHabits,
 ):

@@ -266,7 +266,8 @@ begin
       acked as materialized (
         select u.id from bound b cross join lateral (
           select r.* from trunq_data.%5$I r where r.lease_id >= b.low and r.lease_id <= b.high and r.subscription_id = $1 and (r.outcome = 'a' or r.outcome not in ('p', 'o')
-            and (trunq._span_number($10, $14) - trunq._span_number($10, r.finished_at) >= ($10).segments or trunq._segment_at($10, r.finished_at) <> all ($15))) offset 0) r
+            and (trunq._span_number($10, $14) - trunq._span_number($10, r.finished_at) >= ($10).segments
+              or r.finished_at < ($10).reshaped_at is not true and trunq._segment_at($10, r.finished_at) <> all ($15))) offset 0) r
         cross join lateral (select u.* from unnest(r.ids) u(id) where u.id >= $12 and u.id < $13) u),
       chosen as materialized (
         select distinct g.id from logged g

@@ -145,6 +145,12 @@ begin
   -- Was it there a whole ring ago? Then its segment has been written to again, and no longer says since when. A row that came after the
   -- first tick that is kept was put off, and is younger than its message.
   v_waits := trunq.clock() - v_oldest.at;
+  if trunq._is_reshaping(p_queue) then
+    -- Segments tell no age yet (keep/rotate.sql).
+    held_for := greatest(v_waits, '0');
+    held_bytes := trunq._log_bytes(p_queue, p_queue.segments - 1);
+    return;
+  end if;
   if v_waits > p_queue.segments * p_queue.span then
     v_waits := least(v_waits, (
       select case when not pg_visible_in_snapshot(v_oldest.txid, t.snapshot) then trunq.clock() - t.created_at end

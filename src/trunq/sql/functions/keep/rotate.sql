@@ -92,6 +92,8 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_span bigint := trunq._span_number(p_queue, trunq.clock());
   v_age interval;
+  -- What was there when the span became longer is as old as that, whatever its segment (operate/conversion.sql).
+  v_since constant interval := trunq.clock() - p_queue.reshaped_at;
   -- Of the log from this segment on: without it and those before, so many bytes fewer.
   v_bytes bigint := 0;
   v_has_size constant boolean := num_nonnulls(p_queue.hold_size, p_queue.retain_size) > 0;
@@ -100,9 +102,8 @@ begin
     v_bytes := trunq._log_bytes(p_queue, p_queue.segments - 1);
   end if;
   -- The one being written to is never old.
-  for v_back in reverse p_queue.segments - 1 .. 1 loop
-    segment := (v_span - v_back) % p_queue.segments;
-    v_age := trunq._segment_age(p_queue, v_span - v_back);
+  for segment in select o.segment from trunq._segments_in_order(p_queue, v_span) o loop
+    v_age := least(trunq._segment_age(p_queue, v_span - (v_span - segment) % p_queue.segments), v_since);
     is_old := v_age >= p_queue.retention;
     reason := case when v_age >= p_queue.hold_at_most then 'time' when v_bytes > p_queue.hold_size then 'size' end;
     if is_old or reason is not null or v_bytes > p_queue.retain_size then

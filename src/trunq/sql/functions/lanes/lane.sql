@@ -61,7 +61,8 @@ begin
   if found and p_lanes is not null and v_lanes is distinct from p_lanes then
     perform trunq._fail('TQ005',
       format('queue "%s" is there and %s', p_queue, case when v_lanes is null then 'has no lanes' else format('has lanes by "%s", not by "%s"', v_lanes, p_lanes) end),
-      'lanes are chosen when a queue is made: make another one, and have its messages published there');
+      case when v_lanes is null then format('give it lanes: select trunq.convert_queue(''%s'', p_lanes => ''%s'')', p_queue, p_lanes)
+        else 'its lanes stay: make another queue, and have its messages published there' end);
   end if;
 end $$;
 comment on function trunq._check_lanes is 'Refuses (TQ005) lanes that there are not, and others than a queue has that is there.';
@@ -69,14 +70,27 @@ comment on function trunq._check_lanes is 'Refuses (TQ005) lanes that there are 
 create or replace function trunq._create_lanes(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  perform trunq._create_table(p_queue, 'turn', 'trunq_data', p_queue.name || '_turn', '_lanespecimen_turn');
+  perform trunq._create_table(p_queue, 'wake', 'trunq_data', p_queue.name || '_wake', '_lanespecimen_wake');
   execute format('create sequence trunq_data.%I', p_queue.name || '_turn_id');
-  execute format('create index on trunq_log.%I (priority, (%s collate "C"), txid, id)', p_queue.log_table,
-    replace(trunq._lane_expression(p_queue.lanes), 'g.', ''));
   -- Told again by _restore_rows.
   execute format('comment on table trunq_data.%I is %L', p_queue.name || '_turn',
     obj_description('trunq_data._lanespecimen_turn'::regclass, 'pg_class') || ' Lanes by ' || p_queue.lanes || '.');
 end $$;
-comment on function trunq._create_lanes is 'Makes what a queue with lanes has besides its tables.';
+comment on function trunq._create_lanes is 'Makes the tables that a queue with lanes has besides.';
+
+create or replace function trunq._index_lanes(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format('create index on trunq_log.%I %s', p_queue.log_table, trunq._lane_index(p_queue.lanes));
+end $$;
+comment on function trunq._index_lanes is 'Makes the index by lanes of the log. A segment that has one (trunq.list_preparations) keeps it.';
+
+create or replace function trunq._lane_index(p_lanes text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('(priority, (%s collate "C"), txid, id)', replace(trunq._lane_expression(p_lanes), 'g.', ''))
+$$;
+comment on function trunq._lane_index is 'What the index by lanes of a log is made of.';
 
 create or replace function trunq._lane_tables(p_queue trunq.queue) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
@@ -91,7 +105,7 @@ begin
   sub := trunq._subscription(p_queue, p_subscription, 'shared');
   if queue.lanes is null then
     perform trunq._fail('TQ005', format('queue "%s" is a plain queue: it has no lanes', p_queue),
-      'lanes are chosen when a queue is made: trunq.create_queue(..., p_lanes => ''key'')');
+      format('lanes are chosen when a queue is made, or later: select trunq.convert_queue(''%s'', p_lanes => ''key'')', p_queue));
   end if;
 end $$;
 comment on function trunq._find_laned is 'A queue with lanes and a shared subscription of it, by name; TQ005 for a plain queue.';
@@ -107,7 +121,7 @@ begin
     perform trunq._fail('TQ005',
       format('queue "%s" %s: a subscription is in order by the key of a message', p_queue.name,
         case when p_queue.lanes is null then 'is a plain queue' else format('has lanes by %s', p_queue.lanes) end),
-      'make a queue with lanes by key: trunq.create_queue(..., p_lanes => ''key'')');
+      'make a queue with lanes by key: trunq.create_queue(..., p_lanes => ''key''); or give lanes to a plain one: trunq.convert_queue');
   end if;
   -- No lease is under way, and the next one reads what is set here.
   perform trunq._lock_subscription(p_sub.subscription_id, p_queue.name, p_sub.name);

@@ -1,7 +1,7 @@
 -- Unique keys: of the messages with one key, one at a time holds it. A queue is made for them, with a policy:
 --   refuse    a message whose key another holds is left out; the caller hears which message that is
 --   replace   it is published, and stands for the one that waits; one that runs goes on, and the new one comes after it
--- A queue made without has none of this: no tables, no columns in its log. What leases and answers ask about keys are
+-- A queue without has none of this: no tables, no columns in its log. What leases and answers ask about keys are
 -- functions of their own: queue/leasing.sql has those that know of no key, and a queue with keys gets those of the same
 -- name in sql/specimen/unique instead (trunq._is_original).
 --
@@ -95,7 +95,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   if (trunq._find_queue(p_queue)).unique_policy is null then
     perform trunq._fail('TQ005', format('queue "%s" has no unique keys', p_queue),
-      'they are chosen when a queue is made: trunq.create_queue(..., p_unique => ''refuse'')');
+      format('they are chosen when a queue is made, or later: select trunq.convert_queue(''%s'', p_unique => ''refuse'')', p_queue));
   end if;
 end $$;
 comment on function trunq._check_unique is 'Refuses (TQ005) a queue without unique keys.';
@@ -113,7 +113,8 @@ begin
   if found and p_unique is not null and v_policy is distinct from p_unique then
     perform trunq._fail('TQ005',
       format('queue "%s" is there and %s', p_queue, case when v_policy is null then 'has no unique keys' else format('its unique keys %s, they do not %s', v_policy, p_unique) end),
-      'unique keys are chosen when a queue is made: make another one, and have its messages published there');
+      case when v_policy is null then format('give it unique keys: select trunq.convert_queue(''%s'', p_unique => ''%s'')', p_queue, p_unique)
+        else 'its policy stays: make another queue, and have its messages published there' end);
   end if;
 end $$;
 comment on function trunq._check_unique_policy is 'Refuses (TQ005) an unknown policy, and for an existing queue any but its own.';
@@ -228,7 +229,6 @@ comment on function trunq._free_keys is
 create or replace function trunq._create_unique(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  execute format('alter table trunq_log.%I add column unique_key trunq.unique_key, add column unique_turn bigint, add column unique_until "char"', p_queue.log_table);
   execute format('create table trunq_data.%I (like trunq_data._uniquespecimen_unique including all)', p_queue.name || '_unique');
   execute format('create table trunq_data.%I (like trunq_data._uniquespecimen_freed including all)', p_queue.name || '_freed');
   execute format('alter table trunq_data.%I replica identity full', p_queue.name || '_freed');
@@ -236,7 +236,14 @@ begin
   execute format('comment on table trunq_data.%I is %L', p_queue.name || '_unique',
     obj_description('trunq_data._uniquespecimen_unique'::regclass, 'pg_class') || case when p_queue.unique_on is not null then format(' On %s.', p_queue.unique_on) else '' end || ' Policy: ' || p_queue.unique_policy || '.');
 end $$;
-comment on function trunq._create_unique is 'Makes what a queue with unique keys has besides its tables; before their segments.';
+comment on function trunq._create_unique is 'Makes the tables that a queue with unique keys has besides.';
+
+create or replace function trunq._add_unique_columns(p_queue trunq.queue, p_type text default 'trunq.unique_key') returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format('alter table trunq_log.%I add column unique_key %s, add column unique_turn bigint, add column unique_until "char"', p_queue.log_table, p_type);
+end $$;
+comment on function trunq._add_unique_columns is 'Gives the log of a queue the columns by which its messages hold unique keys.';
 
 create or replace function trunq._unique_tables(p_queue trunq.queue) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$

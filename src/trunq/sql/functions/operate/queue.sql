@@ -118,14 +118,14 @@ declare
   v_hold constant interval := nullif(coalesce(p_hold_at_most, v_queue.hold_at_most), '0');
 begin
   perform trunq._check_queue(p_queue, coalesce(p_retention, v_queue.retention), p_tick_max_count, p_tick_max_lag, p_tick_idle_period, v_hold, p_hold_size, p_retain_size);
-  -- The segment of every row, and so of each position, follows from the span: it stays as it was made.
+  -- The segment of every row follows from the span: trunq.convert_queue changes it.
   if p_retention > v_longest then
     perform trunq._fail('TQ005', format('queue "%s" was made for a retention of at most %s, not %s', p_queue, v_longest, p_retention),
-      'a longer one needs a queue of its own: create it with that retention and move publishers and readers there');
+      'trunq.convert_queue gives it a longer one, in place');
   end if;
   if v_hold > v_longest then
     perform trunq._fail('TQ005', format('queue "%s" was made to hold messages for at most %s, not %s', p_queue, v_longest, v_hold),
-      'a longer time needs a queue of its own: create it with that p_hold_at_most and move publishers and readers there');
+      'trunq.convert_queue gives it a longer time, in place');
   end if;
   update trunq.queue q set
     retention = coalesce(p_retention, q.retention),
@@ -139,7 +139,7 @@ begin
   where q.queue_id = v_queue.queue_id;
 end $$;
 comment on function trunq.set_queue is
-  'Changes what is given of a queue; for the rest see trunq.create_queue. p_tick_max_count and p_tick_max_lag 0: a tick at every look; p_tick_idle_period 0: no ticks where nothing is new; p_hold_at_most, p_hold_size and p_retain_size 0: for ever, no limit; p_tick_external: ticks are cut by trunq.cut_tick alone. The retention and p_hold_at_most can become shorter, and longer again up to what the queue was made with.
+  'Changes what is given of a queue; for the rest see trunq.create_queue. p_tick_max_count and p_tick_max_lag 0: a tick at every look; p_tick_idle_period 0: no ticks where nothing is new; p_hold_at_most, p_hold_size and p_retain_size 0: for ever, no limit; p_tick_external: ticks are cut by trunq.cut_tick alone. The retention and p_hold_at_most can become shorter, and longer again up to what the queue was made with; trunq.convert_queue goes beyond.
 Raises: TQ001, TQ005.';
 
 create or replace function trunq._check_queue(
@@ -345,46 +345,45 @@ comment on function trunq._segment is
 
 create or replace function trunq._create_tables(p_queue trunq.queue) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_table record;
 begin
   execute format('create sequence %s cache 32', p_queue.id_sequence);
   execute format('create sequence trunq_data.%I', p_queue.lease_sequence);
-  for v_table in
-    select * from (values
-      ('log', 'trunq_log', p_queue.log_table, '_specimen'),
-      ('lease', 'trunq_data', p_queue.lease_table, case when p_queue.lanes is null then '_specimen_lease' else '_lanespecimen_lease' end),
-      ('receipt', 'trunq_data', p_queue.receipt_table, '_specimen_receipt'),
-      ('turn', 'trunq_data', p_queue.name || '_turn', '_lanespecimen_turn'),
-      ('wake', 'trunq_data', p_queue.name || '_wake', '_lanespecimen_wake')) t(kind, schema, name, specimen)
-    where p_queue.lanes is not null or t.kind not in ('turn', 'wake')
-  loop
-    execute format('create table %1$I.%2$I (like %1$I.%3$I including all) partition by list (segment)', v_table.schema, v_table.name, v_table.specimen);
-    execute format('alter table %I.%I alter segment set default %s', v_table.schema, v_table.name, trunq._segment(p_queue));
-    execute format('comment on table %I.%I is %L', v_table.schema, v_table.name,
-      obj_description(format('%I.%I', v_table.schema, v_table.specimen)::regclass, 'pg_class'));
-    if v_table.kind = 'log' then
-      execute format('alter table trunq_log.%I alter id set default nextval(%L)', v_table.name, p_queue.id_sequence);
-      if p_queue.lanes like 'priority%' then
-        execute format('alter table trunq_log.%I alter priority type smallint', v_table.name);
-      end if;
-    elsif v_table.kind = 'lease' and p_queue.unique_policy is not null then
-      perform trunq._create_unique(p_queue);
-    end if;
-    for v_n in 0 .. p_queue.segments - 1 loop
-      -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
-      execute format('create table trunq_data.%I partition of %I.%I for values in (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
-        trunq._segment_name(p_queue, v_table.kind, v_n), v_table.schema, v_table.name, v_n);
-      -- A publication for all tables refuses updates (of a lease) without one. It costs nothing where nothing is replicated.
-      execute format('alter table trunq_data.%I replica identity full', trunq._segment_name(p_queue, v_table.kind, v_n));
-      perform trunq._unsummarize(format('trunq_data.%I', trunq._segment_name(p_queue, v_table.kind, v_n))::regclass);
-    end loop;
-  end loop;
+  perform trunq._create_table(p_queue, 'log', 'trunq_log', p_queue.log_table, '_specimen');
+  if p_queue.unique_policy is not null then
+    perform trunq._create_unique(p_queue);
+    perform trunq._add_unique_columns(p_queue);
+  end if;
+  perform trunq._create_table(p_queue, 'lease', 'trunq_data', p_queue.lease_table, case when p_queue.lanes is null then '_specimen_lease' else '_lanespecimen_lease' end);
+  perform trunq._create_table(p_queue, 'receipt', 'trunq_data', p_queue.receipt_table, '_specimen_receipt');
   if p_queue.lanes is not null then
     perform trunq._create_lanes(p_queue);
+    perform trunq._index_lanes(p_queue);
   end if;
 end $$;
 comment on function trunq._create_tables is 'Makes the sequences of a queue, and its tables and their segments like those of the specimen.';
+
+create or replace function trunq._create_table(p_queue trunq.queue, p_kind text, p_schema text, p_name text, p_specimen text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  execute format('create table %1$I.%2$I (like %1$I.%3$I including all) partition by list (segment)', p_schema, p_name, p_specimen);
+  execute format('alter table %I.%I alter segment set default %s', p_schema, p_name, trunq._segment(p_queue));
+  execute format('comment on table %I.%I is %L', p_schema, p_name, obj_description(format('%I.%I', p_schema, p_specimen)::regclass, 'pg_class'));
+  if p_kind = 'log' then
+    execute format('alter table trunq_log.%I alter id set default nextval(%L)', p_name, p_queue.id_sequence);
+    if p_queue.lanes like 'priority%' then
+      execute format('alter table trunq_log.%I alter priority type smallint', p_name);
+    end if;
+  end if;
+  for v_n in 0 .. p_queue.segments - 1 loop
+    -- Nothing is updated or deleted here; a segment is emptied by TRUNCATE, so vacuum has nothing to do.
+    execute format('create table trunq_data.%I partition of %I.%I for values in (%s) with (autovacuum_enabled = off, toast.autovacuum_enabled = off)',
+      trunq._segment_name(p_queue, p_kind, v_n), p_schema, p_name, v_n);
+    -- A publication for all tables refuses updates (of a lease) without one. It costs nothing where nothing is replicated.
+    execute format('alter table trunq_data.%I replica identity full', trunq._segment_name(p_queue, p_kind, v_n));
+    perform trunq._unsummarize(format('trunq_data.%I', trunq._segment_name(p_queue, p_kind, v_n))::regclass);
+  end loop;
+end $$;
+comment on function trunq._create_table is 'Makes one table of a queue and its segments, like that of a specimen; p_kind: as in trunq._segment_name.';
 
 create or replace function trunq._segment_name(p_queue trunq.queue, p_table text, p_segment integer) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$ select format('%s_%s_%s', p_queue.name, p_table, p_segment) $$;

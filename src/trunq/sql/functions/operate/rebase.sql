@@ -145,9 +145,9 @@ begin
   perform trunq._move_back(p_queue.queue_id);
   for v_sub in select s.* from trunq.subscription s where s.queue_id = p_queue.queue_id and s.mode = 'shared' loop
     execute format($q$
-      insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at)
-      values (nextval('trunq_data.%I'), $1, trunq._token(), case when $3 then 'lost' else 'rebase' end, $2, $2, pg_snapshot_xmax($2), 0, trunq.clock())
-    $q$, p_queue.lease_table, p_queue.lease_sequence) using v_sub.subscription_id, v_tick.snapshot, v_sub.lost_at is not null;
+      insert into trunq_data.%I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at%s)
+      values (nextval('trunq_data.%I'), $1, trunq._token(), case when $3 then 'lost' else 'rebase' end, $2, $2, pg_snapshot_xmax($2), 0, trunq.clock()%s)
+    $q$, p_queue.lease_table, case when p_queue.lanes is not null then ', epoch' end, p_queue.lease_sequence, case when p_queue.lanes is not null then ', 0' end) using v_sub.subscription_id, v_tick.snapshot, v_sub.lost_at is not null;
     if v_sub.in_order then
       perform trunq._hold_lanes(p_queue, v_sub.subscription_id, v_tick.snapshot);
     end if;

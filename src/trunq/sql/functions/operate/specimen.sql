@@ -2,6 +2,14 @@
 -- catalog, and the names replaced. When a queue is made, and again by each upgrade.
 
 create or replace function trunq._define_queue(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform trunq._define_functions(p_queue);
+  perform trunq._define_triggers(p_queue);
+end $$;
+comment on function trunq._define_queue is 'Makes the functions of a queue, like the specimen''s, its view and its triggers.';
+
+create or replace function trunq._define_functions(p_queue trunq.queue) returns void
 -- Functions in SQL may name others that come after them.
 language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set check_function_bodies = off as $$
 declare
@@ -35,6 +43,12 @@ begin
       execute format('comment on function %s is %L', v_function.signature, v_function.comment);
     end if;
   end loop;
+end $$;
+comment on function trunq._define_functions is 'Makes the functions of a queue, like the specimen''s. They may name tables and columns that it is yet to get.';
+
+create or replace function trunq._define_triggers(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+begin
   perform trunq._define_messages(p_queue);
   -- To make a trigger locks the log against publishers: only where it is missing.
   if not trunq._has_trigger(p_queue, 'wake') then
@@ -65,7 +79,7 @@ begin
   -- What is new here, for those who had a role before.
   perform trunq._keep_roles(p_queue);
 end $$;
-comment on function trunq._define_queue is 'Makes the functions of a queue, like the specimen''s, its view and its triggers.';
+comment on function trunq._define_triggers is 'Makes the view of a queue and its triggers, and gives those who have a role what is new of it.';
 
 create or replace function trunq._is_original(p_queue trunq.queue, p_function text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp as $$

@@ -10,8 +10,13 @@ declare
   c_look constant integer := 5000;     -- rows of the log that one step reads
   v_late xid8[]; v_from_txid xid8; v_from_id bigint; v_is_first boolean; v_count integer; v_jumped record;
   v_all boolean := p_sub.filter is null; v_filter record;
+  v_begin_txid xid8 := '0'; v_begin_id bigint := 0;
 begin
   more := true; is_changed := false;
+  if c.epoch = 0 then
+    -- Of a queue that got lanes later: plain leases have handed out the first part of this window.
+    select s.txid, s.id into v_begin_txid, v_begin_id from trunq._seam(p_sub.subscription_id) s;
+  end if;
   v_filter := trunq._read_filter(p_sub.filter);
   if c.jump_lane is null then
     v_is_first := c.last_txid = '0';
@@ -57,8 +62,8 @@ begin
       from (
         select f.priority, f.lane, coalesce(z.rank, case when p_policy.policy = 'priority' then f.priority else 0 end) class, newest.lease_id,
           case when i.is_idle then c.lo else newest.lo end lo, case when i.is_idle then c.hi else newest.hi end hi,
-          case when i.is_idle then c.epoch else newest.epoch end epoch, case when i.is_idle then '0' else newest.last_txid end last_txid,
-          case when i.is_idle then 0 else newest.last_id end last_id,
+          case when i.is_idle then c.epoch else newest.epoch end epoch, case when i.is_idle then v_begin_txid else newest.last_txid end last_txid,
+          case when i.is_idle then v_begin_id else newest.last_id end last_id,
           case when not i.is_idle then newest.left_over when v_is_first and p.n < c_look and v_all then f.n end left_over,
           -- A message that came back is open no more; the lane is still held, by it.
           case when newest.open_ids && f.again_ids then '{}' else newest.open_leases end open_leases,
@@ -103,7 +108,12 @@ create or replace function trunq_queue._lanespecimen_discover_jumps(
   out more boolean, out classes integer[]
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  v_begin_txid xid8 := '0'; v_begin_id bigint := 0;
 begin
+  if c.epoch = 0 then
+    select s.txid, s.id into v_begin_txid, v_begin_id from trunq._seam(p_sub.subscription_id) s;
+  end if;
   with recursive jump as (
     (select g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, 1 at from trunq_log._specimen g
      where (g.priority, coalesce(g.key, '') /*lane*/ collate "C") > (c.jump_priority, c.jump_lane)
@@ -117,7 +127,7 @@ begin
   made as (
     insert into trunq_data._lanespecimen_turn (seq, subscription_id, priority, lane, class, state, lo, hi, epoch, last_txid, last_id,
       open_leases, open_ids, tokens, tokens_at)
-    select nextval('trunq_data._lanespecimen_turn_id'), p_sub.subscription_id, f.priority, f.lane, f.class, 'r', c.lo, c.hi, c.epoch, '0', 0,
+    select nextval('trunq_data._lanespecimen_turn_id'), p_sub.subscription_id, f.priority, f.lane, f.class, 'r', c.lo, c.hi, c.epoch, v_begin_txid, v_begin_id,
       f.open_leases, f.open_ids, f.tokens, f.tokens_at
     from (
       select j.priority, j.lane, coalesce(z.rank, case when p_policy.policy = 'priority' then j.priority else 0 end) class,

@@ -48,13 +48,14 @@ begin
   v_share := case when p_sub.in_order then 1 else least(ceil(most::numeric / c_lanes), p_policy.max_running) end;
   loop
     if round is null or round >= 20 then
-      exit when step >= 20 or step > 0 and not more;
+      -- Behind window 0, of a queue that got lanes later, may be more, and this lease has not asked.
+      exit when step >= 20 or step > 0 and not more and c.epoch > 0;
       step := step + 1; round := 0;
       -- 1. Discovery: reads what is new once, and lines up the lanes that were idle.
-      if not more and step = 1 then
-        c.lo := c.hi; c.hi := p_current; c.last_txid := case when p_is_new then '0' else pg_snapshot_xmax(c.hi) end;
+      if not more and (step = 1 or c.epoch = 0) then
+        more := p_is_new or step > 1;
+        c.lo := c.hi; c.hi := p_current; c.last_txid := case when more then '0' else pg_snapshot_xmax(c.hi) end;
         c.last_id := 0; c.epoch := c.epoch + 1; c.looked := 0; c.jump_priority := null; c.jump_lane := null;
-        more := p_is_new;
       end if;
       if more then
         v_found := trunq_queue._lanespecimen_discover(c, p_sub, p_policy, p_is_watched);

@@ -1,0 +1,2 @@
+drop table trunq.seam;
+alter table trunq.queue drop column reshaped_at;
