@@ -756,9 +756,9 @@ class AsyncPassing(AsyncAccess):
 
     async def forget(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
         """Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes
-        about cancellations and progress of finished messages, at most 1,000 of each subscription; expired
-        replies, at most 1,000; and forgets unique keys that nobody holds, and captures of tables that were
-        dropped.
+        about cancellations, progress and leases by id of finished messages, at most 1,000 of each
+        subscription; expired replies, at most 1,000; and forgets unique keys that nobody holds, and captures
+        of tables that were dropped.
 
         Returns how many of all. Raises QueueNotFound.
         """

@@ -206,6 +206,7 @@ begin
   delete from trunq.delayed d where d.queue_id = p_queue.queue_id;
   delete from trunq.dead d where d.queue_id = p_queue.queue_id;
   delete from trunq.cancelled c where c.queue_id = p_queue.queue_id;
+  delete from trunq.ahead a where a.queue_id = p_queue.queue_id;
   delete from trunq.progress p where p.queue_id = p_queue.queue_id;
   delete from trunq.reply r where r.queue_id = p_queue.queue_id;
   delete from trunq.duty_failure f where f.queue = p_queue.name;
