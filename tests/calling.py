@@ -127,6 +127,28 @@ def lease(
     return Lease(queue, subscription, rows)
 
 
+def lease_ids(
+    connection: Connection,
+    queue: str,
+    *ids: int,
+    subscription: str = "default",
+    worker: str = "w",
+    **more: Any,
+) -> tuple[Lease, dict[int, Any]]:
+    """Lease messages by their ids: those it got, and what each of the others is."""
+    rows = call(
+        connection,
+        "lease_ids",
+        queue=queue,
+        subscription=subscription,
+        worker=worker,
+        ids=list(ids),
+        **more,
+    )
+    taken = [row for row in rows if row.lease_id is not None]
+    return Lease(queue, subscription, taken), {row.id: row for row in rows if row.lease_id is None}
+
+
 def answer(
     connection: Connection, verb: str, held: Lease, ids: Sequence[int] | None = None, **more: Any
 ) -> int:

@@ -9,7 +9,19 @@ from typing import Any
 
 import psycopg
 
-from calling import Lease, answer, ask, call, drain, fetch, lease, move_clock, publish, state
+from calling import (
+    Lease,
+    answer,
+    ask,
+    call,
+    drain,
+    fetch,
+    lease,
+    lease_ids,
+    move_clock,
+    publish,
+    state,
+)
 
 SEGMENTS = 4
 
@@ -69,6 +81,15 @@ class Engine:
 
     def lease(self, count: int = 1, **options: Any) -> Lease:
         return lease(self.connection, self.queue, count, **options)
+
+    def lease_ids(self, *ids: int, **options: Any) -> tuple[Lease, dict[int, Any]]:
+        return lease_ids(self.connection, self.queue, *ids, **options)
+
+    def take(self, *ids: int, **options: Any) -> Lease:
+        """Lease messages by their ids, all of which are to be had."""
+        held, others = self.lease_ids(*ids, **options)
+        assert (sorted(held.ids), others) == (sorted(ids), {})
+        return held
 
     def answer(self, verb: str, held: Lease, ids: Sequence[int] | None = None, **more: Any) -> int:
         return answer(self.connection, verb, held, ids, **more)

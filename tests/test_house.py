@@ -167,7 +167,7 @@ def test_rows_have_the_columns_of_their_functions(functions: list[Function]) -> 
     }.items():
         of_ours = ("queue", "subscription") if row is record.Batch else ()
         assert [*row._fields] == [*returned.pop(name), *of_ours], name
-    assert [name for name, columns in returned.items() if columns] == ["lease"]
+    assert [name for name, columns in returned.items() if columns] == ["lease", "lease_ids"]
 
 
 def test_docstrings_that_are_comments_have_the_words_of_python() -> None:

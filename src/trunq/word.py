@@ -86,6 +86,7 @@ Verb = Literal[
     "publish_many",
     "publish_unique",
     "lease",
+    "lease_ids",
     "ack",
     "retry",
     "time_out",

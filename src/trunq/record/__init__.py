@@ -252,6 +252,23 @@ class Fate(NamedTuple):
     reason: str | None
 
 
+class NotLeased(NamedTuple):
+    """What `lease_ids` says of a message that it did not get.
+
+    `state`: what the message is; None: it is nowhere, or of a transaction that has not committed. A leased
+    one is `worker`'s until `expires_at`, one that is scheduled or retrying waits until `due_at`. `reason`
+    says why one that is ready was not to be had (paused, limit, bytes, alone, expired, cancelled), and why a
+    dead one died.
+    """
+
+    id: int
+    state: str | None
+    reason: str | None
+    worker: str | None
+    due_at: datetime | None
+    expires_at: datetime | None
+
+
 class Extension(NamedTuple):
     """What `extend` says: when the lease ends now, and which of its messages somebody cancelled."""
 

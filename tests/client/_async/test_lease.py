@@ -110,3 +110,22 @@ async def test_a_message_knows_its_deadline_and_its_own_attempts(database: str) 
         limited, for_ever = await lease(client)
         assert limited.is_last_attempt
         assert (for_ever.max_attempts, for_ever.is_last_attempt) == (0, False)
+
+
+async def test_messages_are_leased_by_their_ids_and_the_others_are_told(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        first, second = await client.publish_many("orders", [1, 2], kind="new")
+        later = await client.publish("orders", 3, delay=timedelta(hours=1))
+        messages, others = await client.lease_ids("orders", "default", "w1", [second, later, later + 1000])
+        assert [(message.id, message.payload, message.kind) for message in messages] == [(second, 2, "new")]
+        assert [(each.id, each.state) for each in others] == [(later, "scheduled"), (later + 1000, None)]
+        assert others[0].due_at is not None
+        assert others[0].expires_at is None
+        assert await client.extend(messages)
+        messages_of_another, (taken,) = await client.lease_ids("orders", "default", "w2", second)
+        assert messages_of_another == []
+        assert (taken.state, taken.reason, taken.worker) == ("leased", None, "w1")
+        assert taken.expires_at is not None
+        assert await client.ack(messages[0]) == 1
+        assert [message.id for message in await lease(client)] == [first]

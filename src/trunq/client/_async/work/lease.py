@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import overload
+from collections.abc import Iterable
+from typing import Final, overload
 
 from trunq.client._async.access import AsyncAccess
 from trunq.client.answered import Answered, Leased
 from trunq.client.message import LEASED, Message
 from trunq.connection.given import AsyncGiven
 from trunq.errors import InvalidArgument
-from trunq.record import Extension
+from trunq.record import Extension, NotLeased
+from trunq.wire.array import bigint_array
 from trunq.wire.call import Call
-from trunq.wire.scalar import Interval, interval
+from trunq.wire.scalar import Interval, decode_timestamp, interval
+
+_TOLD: Final = ("state", "reason", "worker", "due_at")
+"""What `lease_ids` says besides the columns of a message."""
+
+_ID: Final = LEASED.index("id")
+_UNTIL: Final = LEASED.index("expires_at")
 
 
 class AsyncLeases(AsyncAccess):
@@ -46,6 +54,43 @@ class AsyncLeases(AsyncAccess):
         }
         rows = await self._execute(connection, Call("lease", arguments, LEASED, raw=True))
         return [Message(row, queue, subscription) for row in rows]
+
+    async def lease_ids(
+        self,
+        queue: str,
+        subscription: str,
+        worker: str,
+        ids: Iterable[int] | int,
+        lease_time: Interval | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> tuple[list[Message], list[NotLeased]]:
+        """Lease messages by their ids, up to 10,000, whatever waits before them: for a program that heard
+        of them, by `listen` or from who published them.
+
+        Returns those it got, all under one lease, and for each of the others what it is: leased by another
+        worker, done, dead, delayed, or nowhere. Nobody else gets what it took. Raises InvalidArgument for a
+        queue with lanes, which say themselves what comes next, WrongMode for a stream, and WrongIsolation
+        above READ COMMITTED. With `connection`, end that transaction soon, as for `lease`.
+        """
+        ids = [ids] if isinstance(ids, int) else ids
+        arguments = {
+            "queue": queue,
+            "subscription": subscription,
+            "worker": worker,
+            "ids": bigint_array(ids),
+            "lease_time": interval("lease_time", lease_time),
+        }
+        rows = await self._execute(connection, Call("lease_ids", arguments, (*LEASED, *_TOLD), raw=True))
+        taken, others = [], []
+        for row in rows:
+            message, (state, reason, holder, due_at) = row[: len(LEASED)], row[len(LEASED) :]
+            if message[0] is not None:
+                taken.append(Message(message, queue, subscription))
+                continue
+            times = (None if at is None else decode_timestamp(at) for at in (due_at, message[_UNTIL]))
+            others.append(NotLeased(message[_ID], state, reason, holder, *times))
+        return taken, others
 
     @overload
     async def extend(

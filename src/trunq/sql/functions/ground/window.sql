@@ -81,7 +81,8 @@ begin
     where u.is_own or $7
     limit $6
   $q$, p_queue.log_table, case when p_segments is null then 'true' else format('g.segment = any (%L)', p_segments) end,
-    format('(g.subscription_id = $1 or g.subscription_id is null and %s)', trunq._filter_condition(trunq._filter_of(p_subscription_id))))
+    format('(g.subscription_id = $1 or g.subscription_id is null and %s)', trunq._filter_condition(trunq._filter_of(p_subscription_id)))
+      || case when trunq._has_ahead(p_queue.queue_id, p_subscription_id) then ' and not trunq._is_ahead($1, g.txid, g.id)' else '' end)
   using p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_limit, p_any;
 end $$;
 comment on function trunq._unread is

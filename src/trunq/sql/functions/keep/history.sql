@@ -221,8 +221,9 @@ begin
   ids := '{}';
   row_ids := '{}';
   row_txids := '{}';
-  is_whole := true;
-  if p_state = 'done' then
+  is_whole := p_state is distinct from 'done';
+  -- Unless some was leased by id, ahead of it.
+  if p_state = 'done' and not trunq._has_ahead(p_queue.queue_id, p_sub.subscription_id) then
     -- Behind a backlog: those read last.
     -- To look for where they begin costs more than to read some thousand rows.
     v_size := v_size + 5000;
@@ -231,7 +232,6 @@ begin
     v_low := least(v_low, v_newest - v_size);
     v_to := case when v_newest < p_before then v_to end;
     v_last_lease := case when v_newest < p_before then v.lease_id end;
-    is_whole := false;
   end if;
   -- No index gives ids in order: down by ranges, each longer than the last.
   while cardinality(ids) < p_limit and v_high > 0 loop
@@ -396,7 +396,7 @@ begin
     elsewhere as materialized (select e.* from trunq._delayed_or_dead($2, $1, $3) e),
     holder as materialized (
       select h.* from (select array_agg(g.txid order by g.txid, g.id) txids, array_agg(g.id order by g.txid, g.id) ids from logged g where g.txid >= '500' and %11$s) a
-      cross join lateral trunq._first_leases($10, $1, a.txids, a.ids) h
+      cross join lateral trunq._first_leases($10, $1, a.txids, a.ids) h%12$s
     ),
     held as materialized (
       select g.id, g.txid, g.attempt, g.is_first, l.lease_id, l.worker, l.leased_at, l.expires_at,
@@ -468,7 +468,10 @@ begin
     case when p_brief then 'null::jsonb, null::jsonb' else 't.payload, t.headers' end,
     case when p_brief then 'null::jsonb' else 'g.payload' end, case when p_brief then 'null::jsonb' else 'g.headers' end,
     case when p_brief then 'null::jsonb' else 'coalesce(s.attempts, ''[]'')' end, case when p_brief then 'null::jsonb' else 't.result' end,
-    trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $5, $6, $7, $12)'))
+    trunq._is_read(p_queue, 'g', 'trunq._is_read_at(g.txid, g.id, $5, $6, $7, $12)'),
+    -- A row that was taken ahead of the position was not for the lease that went beyond it.
+    case when trunq._has_ahead(p_sub.queue_id, p_sub.subscription_id) then ' where not trunq._is_ahead($1, h.txid, h.id) union all'
+      || ' select g.txid, g.id, a.lease_id from logged g cross join lateral (select a.lease_id from trunq.ahead a where a.subscription_id = $1 and a.id = g.id and a.txid = g.txid offset 0) a' end)
   using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids, p_brief, trunq.clock();
 end $$;
 comment on function trunq._message(trunq.subscription, trunq.queue, bigint[], boolean, boolean, bigint[], xid8[], boolean) is

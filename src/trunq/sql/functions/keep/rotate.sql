@@ -484,9 +484,9 @@ begin
     return;
   end if;
   execute format($q$
-    insert into trunq_data.%1$I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, segment, tokens, tokens_at)
-    select nextval('trunq_data.%2$I'), $1, trunq._token(), trunq._position_worker($1), $2, $3, $4, $5, trunq.clock(), $6, l.tokens, l.tokens_at
-    from (select) one left join (select n.tokens, n.tokens_at from trunq_data.%1$I n where n.subscription_id = $1 order by n.lease_id desc limit 1) l on true
+    insert into trunq_data.%1$I (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id, leased_at, segment, tokens, tokens_at, ahead)
+    select nextval('trunq_data.%2$I'), $1, trunq._token(), trunq._position_worker($1), $2, $3, $4, $5, trunq.clock(), $6, l.tokens, l.tokens_at, l.ahead
+    from (select) one left join (select n.tokens, n.tokens_at, n.ahead from trunq_data.%1$I n where n.subscription_id = $1 order by n.lease_id desc limit 1) l on true
   $q$, p_queue.lease_table, p_queue.lease_sequence)
   using p_subscription_id, p_lo, p_hi, p_last_txid, p_last_id, p_segment;
 end $$;

@@ -400,11 +400,13 @@ comment on function trunq._empty_lanes is 'Empties a segment of the tables of la
 Returns: 1, 0 or null, as rotate does.';
 
 create or replace function trunq._is_read(p_queue trunq.queue, p_row text, p_plain text) returns text
-language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select case when p_queue.lanes is null then p_plain else format('trunq_queue.%I($1, %s.txid, %s.id)', p_queue.name || '_is_read', p_row, p_row) end
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select case
+    when p_queue.lanes is null and trunq._has_ahead(p_queue.queue_id) then format('(%s or trunq._is_ahead($1, %s.txid, %s.id))', p_plain, p_row, p_row)
+    when p_queue.lanes is null then p_plain else format('trunq_queue.%I($1, %s.txid, %s.id)', p_queue.name || '_is_read', p_row, p_row) end
 $$;
 comment on function trunq._is_read is
-  'The condition that a row of the log was handed out to subscription $1: in a plain queue p_plain, by its position.';
+  'The condition that a row of the log was handed out to subscription $1: in a plain queue p_plain, by its position, or ahead of it.';
 
 create or replace function trunq._check_priorities(p_queue trunq.queue, p_priorities smallint[]) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$

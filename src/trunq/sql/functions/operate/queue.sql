@@ -210,6 +210,7 @@ begin
   delete from trunq.delayed d where d.queue_id = p_queue.queue_id;
   delete from trunq.dead d where d.queue_id = p_queue.queue_id;
   delete from trunq.cancelled c where c.queue_id = p_queue.queue_id;
+  delete from trunq.ahead a where a.queue_id = p_queue.queue_id;
   delete from trunq.progress p where p.queue_id = p_queue.queue_id;
   delete from trunq.reply r where r.queue_id = p_queue.queue_id;
   delete from trunq.forwarded f where f.queue_id = p_queue.queue_id;

@@ -150,7 +150,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
   select array(
     select p_queue || '_' || v from unnest(case p_role
       when 'publisher' then '{publish_unique,unique_many,public_ids}'::text[]
-      when 'worker' then '{lease,answer,extend,set_progress,next_batch,finish_batch,work}'
+      when 'worker' then '{lease,lease_ids,answer,extend,set_progress,next_batch,finish_batch,work}'
       when 'reader' then case when p_payload then '{read,read_payload}'::text[] else '{read}' end
       when 'admin' then '{administer}' end) v)
 $$;

@@ -137,7 +137,8 @@ begin
     v := trunq._read_position(p_queue, p_subscription_id);
     select greatest(ready, coalesce(sum(trunq._estimate(v_log, trunq._page_count(p_queue, 'log', s.n), s.from_page, format(
       'g.segment = %8$s and (g.subscription_id = %1$s or g.subscription_id is null and %7$s) and not '
-        || case when p_queue.lanes is null then 'trunq._is_read_at(g.txid, g.id, %2$L, %3$L, %4$L, %5$s)' else 'trunq_queue.%6$I(%1$s, g.txid, g.id)' end,
+        || case when p_queue.lanes is null and not trunq._has_ahead(p_queue.queue_id, p_subscription_id) then 'trunq._is_read_at(g.txid, g.id, %2$L, %3$L, %4$L, %5$s)'
+          when p_queue.lanes is null then '(trunq._is_read_at(g.txid, g.id, %2$L, %3$L, %4$L, %5$s) or trunq._is_ahead(%1$s, g.txid, g.id))' else 'trunq_queue.%6$I(%1$s, g.txid, g.id)' end,
       p_subscription_id, v.lo, v.hi, v.last_txid, v.last_id, p_queue.name || '_is_read',
       trunq._filter_condition(trunq._filter_of(p_subscription_id)), s.n))), 0)::bigint) into ready
     from (select n, trunq._first_page(v_log, n, v.last_txid, v.last_id) as from_page from unnest(v_segments) n) s

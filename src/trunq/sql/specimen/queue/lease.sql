@@ -63,9 +63,11 @@ begin
     end if;
   end if;
   select l.lo, l.hi, l.last_txid, l.last_id, pg_snapshot_xmax(l.hi), l.last_txid, l.last_id,
-    c.leased_at + v_lease_time, l.worker = 'lost', l.worker is distinct from 'lost'
+    c.leased_at + v_lease_time, case when l.ahead >= pg_snapshot_xmin(l.lo) then l.ahead end,
+    l.worker = 'lost', l.worker is distinct from 'lost'
       and l.last_txid >= pg_snapshot_xmax(l.lo) and l.last_txid < pg_snapshot_xmax(l.hi)
-  into c.lo, c.hi, c.last_txid, c.last_id, c.first_xmax, c.from_txid, c.from_id, c.expires_at, v_is_lost, v_goes_on
+  into c.lo, c.hi, c.last_txid, c.last_id, c.first_xmax, c.from_txid, c.from_id, c.expires_at, c.ahead,
+    v_is_lost, v_goes_on
   from trunq_data._specimen_lease l where l.subscription_id = c.subscription_id
   order by l.lease_id desc limit 1;
   -- Most often it goes on in the range of its window.
@@ -84,18 +86,20 @@ begin
       into id, attempt, kind, key, payload, body, headers, priority, created_at, options,
         max_attempts, expires_at, v_txid, v_expiries, c.hold
       from trunq_queue._specimen_walk(c.from_txid, c.from_id, c.hi) w
-      where w.subscription_id = c.subscription_id or w.subscription_id is null and (c.reads_all or trunq._passes(
-        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, w.kind, w.key, w.headers))
+      where (w.subscription_id = c.subscription_id or w.subscription_id is null and (c.reads_all or trunq._passes(
+        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, w.kind, w.key, w.headers)))
+        and (c.ahead is null or w.txid > c.ahead or not trunq._is_ahead(c.subscription_id, w.txid, w.id))
       limit 1;
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
         insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
           min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases,
-          awaited, keyed)
+          awaited, keyed, ahead)
         values (lease_id, c.subscription_id, token, p_worker, c.lo, c.hi, v_txid, id, v_txid::text::bigint,
           v_txid::text::bigint, 1, array[id], array[v_txid], c.leased_at, expires_at, nullif(v_expiries > 1, false),
           c.tokens - 1, c.tokens_at, case when c.open_leases is not null then c.open_leases || lease_id end,
-          case when options->>'awaited' is not null then array[id] end, trunq_queue._specimen_note_key(c.hold, id));
+          case when options->>'awaited' is not null then array[id] end, trunq_queue._specimen_note_key(c.hold, id),
+          c.ahead);
         if not ((c.has_cancelled or options is not null or c.oldest is not null) and trunq._fate_of(
               options, created_at, c.leased_at, c.oldest, c.has_cancelled, c.subscription_id, id) is not null
             or trunq_queue._specimen_is_replaced(c.hold, attempt)) then
@@ -144,8 +148,11 @@ begin
     with batch as materialized (
       select u.* from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
         c.from_txid, c.from_id, c.hi) u
-      where u.subscription_id = c.subscription_id or u.subscription_id is null and (c.reads_all or trunq._passes(
-        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key, u.headers))
+      where (u.subscription_id = c.subscription_id or u.subscription_id is null and (c.reads_all or trunq._passes(
+        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key, u.headers)))
+        -- Where the walk ended is no message, whatever else has its place.
+        and (c.ahead is null or u.attempt = 0 or u.txid > c.ahead
+          or not trunq._is_ahead(c.subscription_id, u.txid, u.id))
       limit c.most),
     total as (
       select array_agg(b.id) ids, array_agg(b.txid) txids, count(nullif(b.attempt, 0))::integer n,
@@ -176,7 +183,7 @@ begin
     made as (
       insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
         min_txid, max_txid, size, ids, txids, leased_at, expires_at, is_suspect, tokens, tokens_at, open_leases,
-        awaited, keyed)
+        awaited, keyed, ahead)
       select p_lease_id, c.subscription_id, v_token, p_worker, c.lo, c.hi,
         case when t.size < t.n or t.n = c.most then t.txids[t.size] when t.ended then t.txids[t.n + 1]
           else pg_snapshot_xmax(c.hi) end,
@@ -193,7 +200,8 @@ begin
         case when t.holding > 0 then (
           select trunq_queue._specimen_note_keys(array_agg(x.id) filter (where (x.hold).is_keyed),
             array_agg(x.id) filter (where (x.hold).is_freed))
-          from (select b.* from batch b limit t.size) x) end
+          from (select b.* from batch b limit t.size) x) end,
+        c.ahead
       from taken t where t.n > 0)
     select p_lease_id, v_token, b.id, b.attempt, coalesce((b.options->>'max_attempts')::integer, c.max_attempts),
       b.kind, b.key, b.payload, b.body, b.headers, b.priority, b.created_at, c.expires_at, b.options

@@ -130,9 +130,10 @@ begin
   if c.is_over and (c.walked is not null or pg_snapshot_xmax(c.hi)::text::bigint - c.first_xmax::text::bigint > 1000
       or clock_timestamp() - c.began_at > '3 milliseconds') then
     insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
-      leased_at, tokens, tokens_at, open_leases)
+      leased_at, tokens, tokens_at, open_leases, ahead)
     values (nextval('trunq_data._specimen_lease_id'), c.subscription_id, trunq._token(), p_worker, c.lo, c.hi,
-      c.last_txid, c.last_id, c.leased_at, c.tokens, c.tokens_at, c.open_leases);
+      c.last_txid, c.last_id, c.leased_at, c.tokens, c.tokens_at, c.open_leases,
+      c.ahead);
   end if;
   return c;
 end $$;
