@@ -33,7 +33,15 @@ def measure(options: Options) -> Iterator[Table]:
     table = Table(
         f"archive and statistics, Postgres {options.postgres}",
         f"Processor time a message; those of one minute, 250 bytes each; median of {rounds} rounds.",
-        ["leased at a time", "messages", "lease and ack", "archive", "statistics", "at once: ack", "its duty"],
+        [
+            "leased at a time",
+            "messages",
+            "lease and ack",
+            "archive",
+            "statistics",
+            "at once: ack",
+            "its duty",
+        ],
     )
     with server(options) as running:
         for at_a_time, full in ((500, 10_000), (500, 50_000), (1, 10_000)):
