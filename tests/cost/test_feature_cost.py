@@ -47,6 +47,7 @@ FEATURES: dict[str, tuple[dict[str, Any], Callable[[Engine], object]]] = {
     "unique": ({"unique": "refuse"}, nothing),
     "replaced": ({"unique": "replace"}, nothing),
     "archived": ({}, lambda work: work.ask("create_archive")),
+    "archived at once": ({}, lambda work: work.ask("create_archive", at_once=True)),
     "archived in order": (
         {"lanes": "key"},
         lambda work: (

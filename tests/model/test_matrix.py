@@ -26,6 +26,7 @@ FEATURES = (
     "replace",
     "filter",
     "archive",
+    "at_once",
     "taker",
     "awaited",
     "tenant",

@@ -91,6 +91,9 @@ class Walk:
     def start_archive(self) -> None:
         self.work.ask("create_archive")
 
+    def start_at_once(self) -> None:
+        self.work.ask("create_archive", at_once=True)
+
     def start_taker(self) -> None:
         self.work.ask("create_taker", taker="lake")
 
@@ -350,7 +353,7 @@ class Walk:
     def keep_history(self) -> None:
         while self.work.ask("roll_up"):
             pass
-        if "archive" in self.names:
+        if {"archive", "at_once"} & set(self.names):
             while self.work.ask("archive"):
                 pass
         if "taker" in self.names:
@@ -425,8 +428,6 @@ class Walk:
             assert row.outcome is not None, row
             assert row.messages > 0, row
 
-    # The end
-
     def run(self) -> None:
         for _ in range(4):
             self.publish()
@@ -481,7 +482,7 @@ class Walk:
             for name, reader in self.readers.items()
             for id, fate in {**reader.fates, **reader.gone}.items()
         })  # fmt: skip
-        if "archive" in self.names:
+        if {"archive", "at_once"} & set(self.names):
             rows = self.work.run("select subscription, id, outcome from trunq_archive.{queue}").fetchall()
             assert all(outcome is not None for _, _, outcome in rows)
             assert Counter((name, id) for name, id, _ in rows) == +ended
@@ -515,7 +516,7 @@ class Walk:
         if self.beyond is not None:
             self.beyond.ask("drop_queue", force=True)
         assert left_of(self.work.connection, self.work.queue, id) == []
-        if "archive" in self.names:
+        if {"archive", "at_once"} & set(self.names):
             call(self.work.connection, "drop_archive", queue=self.work.queue)
         for statement in (
             self.table and f"drop table {self.table}",

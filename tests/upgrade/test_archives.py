@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import psycopg
 import pytest
 
@@ -67,3 +69,35 @@ def test_an_archive_of_before_goes_on_where_it_was_with_what_was_open_and_what_h
     assert work.rotate(OLD) > 0
     with pytest.raises(psycopg.errors.UniqueViolation):
         work.run("insert into trunq_archive.{queue} select * from trunq_archive.{queue}")
+
+
+def test_one_that_answers_write_goes_on_through_an_upgrade_and_is_the_leader_s_before_it(
+    work: Engine, database: str
+) -> None:
+    work.ask("create_archive", at_once=True)
+    ids = work.publish(4)
+    held = work.lease(2)
+    work.ack(held, ids[:1])
+    work.run("comment on schema trunq_data is 'functions of an older release'")
+    work.run(
+        f"create or replace function trunq_data.archive_{work.queue_id}() returns trigger"
+        " language plpgsql as 'begin return null; end'"
+    )
+    assert install.install(database).functions
+    work.ack(work.lease())
+    kept = "select id from trunq_archive.{queue} order by id"
+    assert [id for (id,) in work.run(kept)] == [ids[0], ids[2]]
+    # Back: what answers wrote of leases that the leader has yet to take, it writes again.
+    number = next(each.number for each in install.migrations() if each.name.endswith("_at_once"))
+    back = files("trunq") / "sql/migrations/back" / f"{number:04}_archive_at_once.sql"
+    work.connection.execute(back.read_text().encode())
+    assert work.run(kept).fetchall() == []
+    (migration,) = (each for each in install.migrations() if each.number == number)
+    work.connection.execute(migration.sql.encode())
+    work.run("comment on schema trunq_data is 'functions of an older release'")
+    assert install.install(database).functions
+    work.ack(held, ids[1:2])
+    work.ack(work.lease())
+    while work.ask("archive"):
+        pass
+    assert [id for (id,) in work.run(kept)] == ids

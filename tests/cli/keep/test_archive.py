@@ -28,3 +28,16 @@ def test_that_of_a_queue_that_is_gone_says_so(trunq: Shell, client: Client) -> N
     client.drop_queue("mail")
     assert "no: its queue is gone" in trunq("archive", "list").said
     assert trunq("archive", "drop", "mail", "--yes", "--json").json == {"queue": "mail", "dropped": True}
+
+
+def test_one_may_be_written_at_once(trunq: Shell, client: Client) -> None:
+    client.create_queue("mail")
+    made = trunq("archive", "create", "mail", "--at-once").said
+    assert made == "Every attempt of queue mail is kept in trunq_archive.mail, for ever, written at once."
+    assert "at once" in trunq("archive", "list").said
+    assert trunq("archive", "create", "mail", "--for", "90d", "--json").json["at_once"] is True
+    client.publish("mail", 1)
+    assert client.ack(client.lease("mail", "default", "me")) == 1
+    with client.transaction() as connection:
+        assert connection.execute("select outcome from trunq_archive.mail").fetchall() == [("success",)]
+    assert trunq("archive", "create", "mail", "--later", "--json").json["at_once"] is False

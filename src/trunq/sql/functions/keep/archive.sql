@@ -65,6 +65,9 @@ begin
   if p_at_once is not null then
     perform trunq._define_at_once(p_queue);
   end if;
+  if p_at_once then
+    perform trunq._make_coming_months(p_queue.name);
+  end if;
   return v_is_made;
 end $$;
 comment on function trunq._create_archive is
@@ -143,8 +146,7 @@ begin
     return null;
   end if;
   if v_taker.at_once then
-    -- Before answers need it: to make a partition is nothing that they should wait for.
-    perform trunq._make_month(v_queue.name, trunq.clock() + d) from unnest(array['0', '10 days']::interval[]) d;
+    perform trunq._make_coming_months(v_queue.name);
   end if;
   v_total := trunq._archive(v_queue, false);
   if v_taker.archive_for is not null then
@@ -268,6 +270,13 @@ end $$;
 comment on function trunq._make_month is
   'Makes the partition of an archive for the month of a time, in UTC.
 Returns: whether it is there: not where somebody detached it and let it keep its name, or dropped the archive.';
+
+create or replace function trunq._make_coming_months(p_queue text) returns void
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  -- To make a partition is nothing that answers should wait for.
+  select trunq._make_month(p_queue, trunq.clock() + d) from unnest(array['0', '10 days']::interval[]) d
+$$;
+comment on function trunq._make_coming_months is 'Makes the partitions of an archive that answers write, before they need them.';
 
 create or replace function trunq._archive_months(p_archive text) returns table (part regclass, month date)
 language sql stable set search_path = pg_catalog, pg_temp as $$
