@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from trunq import (
     AsyncClient,
+    MessageFailed,
     SubscriptionNotFound,
     WrongMode,
 )
@@ -28,3 +31,16 @@ async def test_shared_subscriptions_have_no_batches_and_exclusive_ones_no_leases
             await client.next_batch("orders", "default", "w")
         with pytest.raises(WrongMode):
             await client.lease("orders", "stream", "w")
+
+
+async def test_who_awaits_a_message_that_is_too_old_is_told_so(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("prices")
+        await client.subscribe("prices", "default", max_age=timedelta(microseconds=1))
+        (row,) = await client.list_subscriptions("prices")
+        assert row.max_age == timedelta(microseconds=1)
+        id = await client.publish("prices", {"eur": 1}, awaited=True)
+        assert await client.lease("prices", "default", "w") == []
+        with pytest.raises(MessageFailed, match="older than its subscription takes") as caught:
+            await client.result("prices", id, timeout=5)
+        assert caught.value.outcome == "outdated"

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from trunq import (
     Client,
+    MessageFailed,
     SubscriptionNotFound,
     WrongMode,
 )
@@ -30,3 +33,16 @@ def test_shared_subscriptions_have_no_batches_and_exclusive_ones_no_leases(
             client.next_batch("orders", "default", "w")
         with pytest.raises(WrongMode):
             client.lease("orders", "stream", "w")
+
+
+def test_who_awaits_a_message_that_is_too_old_is_told_so(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("prices")
+        client.subscribe("prices", "default", max_age=timedelta(microseconds=1))
+        (row,) = client.list_subscriptions("prices")
+        assert row.max_age == timedelta(microseconds=1)
+        id = client.publish("prices", {"eur": 1}, awaited=True)
+        assert client.lease("prices", "default", "w") == []
+        with pytest.raises(MessageFailed, match="older than its subscription takes") as caught:
+            client.result("prices", id, timeout=5)
+        assert caught.value.outcome == "outdated"

@@ -72,3 +72,18 @@ def test_what_cannot_be_is_said(database: str) -> None:
             client.publish_many_unique("keyed", [1, 2, 3], ["a", "b"])
         with pytest.raises(InvalidArgument, match="refuse or replace"):
             client.create_queue("other", unique="sometimes")  # type: ignore[arg-type]
+
+
+def test_a_queue_that_is_unique_on_content_refuses_by_every_way(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("tasks", unique="refuse", unique_on="content")
+        id = client.publish("tasks", {"a": 1, "b": 2}, kind="welcome")
+        with pytest.raises(Duplicate, match=f"message {id} .* same kind .welcome. and content"):
+            client.publish("tasks", {"b": 2, "a": 1}, kind="welcome")
+        # By one INSERT, and by COPY: none of them is published.
+        for count in (10, 1000):
+            with pytest.raises(Duplicate):
+                payloads = [*({"n": n} for n in range(count)), {"a": 1, "b": 2}]
+                client.publish_many("tasks", payloads, kind="welcome")
+        assert not (client.publish_unique("tasks", {"a": 1, "b": 2}, kind="welcome")).is_new
+        assert [each.id for each in client.lease("tasks", "default", "w", 10)] == [id]
