@@ -6,10 +6,18 @@ message that was cancelled, replaced or too old becomes dead or replaced then. U
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_ATTEMPTS = 4
+POLICY: Mapping[str, Any] = {
+    "max_attempts": MAX_ATTEMPTS,
+    "backoff": "constant",
+    "backoff_base": "1 s",
+    "jitter": 0,
+}
+"""Of both subscriptions."""
 WAITING = ("ready", "retrying", "scheduled")
 OVER = ("done", "dead", "replaced", "purged")
 
