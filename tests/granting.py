@@ -164,7 +164,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "renew_public_key": (OWNER, {}),
     "remind": (OWNER, {}),
     "set_reminders": (ADMIN, {"after": "1 minute"}),
-    "forward": (OWNER, {**HELD, "ids": [1], "into": "other"}),
+    "forward": (WORKS, {**HELD, "ids": [1], "into": "other"}),
     "forward_retries": (OWNER, {"subscription": "default", "into": "other"}),
     "retry_after": (EVERYBODY, {"subscription": "default"}),
     "revoke_role": (OWNER, {"role": "admin", "grantee": "pg_monitor"}),

@@ -7,10 +7,18 @@ right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_ATTEMPTS = 4
+POLICY: Mapping[str, Any] = {
+    "max_attempts": MAX_ATTEMPTS,
+    "backoff": "constant",
+    "backoff_base": "1 s",
+    "jitter": 0,
+}
+"""Of both subscriptions."""
 WAITING = ("ready", "retrying", "scheduled")
 OVER = ("done", "outdated", "dead", "replaced", "purged")
 

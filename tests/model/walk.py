@@ -13,8 +13,9 @@ import psycopg
 from calling import Lease, call, move_clock, new_names
 from engine import Engine
 from model.aged import publish_of_old
+from model.forwarding import Forwarding
 from model.leftover import left_of
-from model.matrix import MAX_ATTEMPTS, Fate, Reader
+from model.matrix import MAX_ATTEMPTS, POLICY, Fate, Reader
 from trunq.arrow import history
 
 STEP = 5
@@ -23,12 +24,6 @@ SPAN = 60
 RETENTION = f"{2 * SPAN} seconds"
 TIMES = 3
 """How often each verb is called."""
-POLICY: Mapping[str, Any] = {
-    "max_attempts": MAX_ATTEMPTS,
-    "backoff": "constant",
-    "backoff_base": "1 s",
-    "jitter": 0,
-}
 QUEUE: Mapping[str, Mapping[str, Any]] = {
     "lanes": {"lanes": "key"},
     "in_order": {"lanes": "key"},
@@ -41,7 +36,7 @@ QUEUE: Mapping[str, Mapping[str, Any]] = {
 GROUP = "ledgers"
 
 
-class Walk:
+class Walk(Forwarding):
     """One queue with some features, and the calls of one sequence."""
 
     def __init__(self, connection: psycopg.Connection[Any], names: tuple[str, ...]) -> None:
@@ -59,8 +54,6 @@ class Walk:
         self.table: str | None = None
         self.role: str | None = None
         self.group = False
-        self.beyond: Engine | None = None
-        self.away: dict[int, tuple[str, int]] = {}
         options = {key: value for name in names for key, value in QUEUE.get(name, {}).items()}
         if {"priority", "lanes"} <= set(names):
             options["lanes"] = "priority,key"
@@ -111,10 +104,6 @@ class Walk:
     def start_group(self) -> None:
         self.group = True
         self.work.ask("create_group", group=GROUP, slots=2)
-
-    def start_forward(self) -> None:
-        """A second queue, into which messages go on, and from which they return."""
-        self.beyond = Engine(self.work.connection, next(new_names("beyond"))).create()
 
     # What publishers do
 
@@ -244,44 +233,6 @@ class Walk:
 
     def release(self) -> None:
         self.answer("release")
-
-    def forward(self) -> None:
-        """Messages go on into the other queue, and are done here."""
-        if self.beyond is None:
-            return
-        if not self.held:
-            self.take()
-        if self.held:
-            held = self.held.pop()
-            there = self.work.ask(
-                "forward",
-                subscription=held.subscription,
-                lease_id=held.lease_id,
-                token=held.token,
-                ids=held.ids,
-                into=self.beyond.queue,
-            )
-            for id, other in zip(held.ids, there, strict=True):
-                fate = self.readers[held.subscription].fates[id]
-                assert (other is None) == fate.is_cancelled
-                fate.forward()
-                if other is not None:
-                    self.away[other] = (held.subscription, id)
-
-    def come_back(self) -> None:
-        """They fail there, and return as retries; what was cancelled or deleted meanwhile does not run again."""
-        if self.beyond is None:
-            return
-        held = self.beyond.lease(100)
-        if held:
-            self.beyond.answer("retry", held, delays=["1 second"] * len(held.ids))
-            given = {"subscription": "default", "into": self.work.queue}
-            assert self.beyond.ask("forward_retries", **given) == len(held.ids)
-        for other in held.ids:
-            name, id = self.away.pop(other)
-            reader = self.readers[name]
-            fate = reader.fates.setdefault(id, reader.gone.pop(id)) if id in reader.gone else reader.fates[id]
-            fate.come_back(is_deleted=id in self.deleted)
 
     def cancel(self) -> None:
         known = sorted({id for reader in self.readers.values() for id in reader.fates})

@@ -30,6 +30,7 @@ VALUES = {
     "interval": "null",
     "interval[]": "null",
     "jsonb": "'{}'",
+    "uuid": "gen_random_uuid()",
     "jsonb[]": "array['{}']",
     "bytea": "'x'",
     "bytea[]": "null",
@@ -100,7 +101,10 @@ def test_unknown_queues(session: Connection, functions: list[Function]) -> None:
 
 
 def test_unknown_subscriptions(session: Connection, queue: str, functions: list[Function]) -> None:
-    asked = [each for each in functions if "TQ002" in each.raises]
+    # Those that take several have cases of their own.
+    asked = [
+        each for each in functions if "TQ002" in each.raises and "p_subscriptions" not in each.parameters
+    ]
     assert len(asked) > 15
     for function in asked:
         maker = "trunq.create_group" if "p_group" in function.parameters else "trunq.subscribe"
@@ -111,7 +115,11 @@ def test_unknown_subscriptions(session: Connection, queue: str, functions: list[
 def test_subscriptions_of_the_other_mode(session: Connection, queue: str, functions: list[Function]) -> None:
     ask(session, "subscribe", queue=queue, subscription="stream", mode="exclusive")
     makers = ("subscribe", "create_group")
-    asked = [each for each in functions if "TQ011" in each.raises and each.name not in makers]
+    asked = [
+        each
+        for each in functions
+        if "TQ011" in each.raises and each.name not in makers and "p_subscriptions" not in each.parameters
+    ]
     assert len(asked) > 10
     for function in asked:
         wrong = []

@@ -23,6 +23,8 @@ async def test_a_message_is_found_by_its_public_id(database: str) -> None:
         assert await client.renew_public_key() == 2
         assert await client.public_id("orders", ids[0]) != found[0]
         assert await client.find_public_id(found[0]) == [Found("orders", ids[0])]
+        assert await client.renew_public_key(True) == 1
+        assert await client.find_public_id(found[0]) == []
         (message,) = await client.lease("orders", "default", "me")
         with pytest.raises(InvalidArgument, match="public_ids=True"):
             _ = message.public_id

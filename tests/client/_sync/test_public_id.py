@@ -25,6 +25,8 @@ def test_a_message_is_found_by_its_public_id(database: str) -> None:
         assert client.renew_public_key() == 2
         assert client.public_id("orders", ids[0]) != found[0]
         assert client.find_public_id(found[0]) == [Found("orders", ids[0])]
+        assert client.renew_public_key(True) == 1
+        assert client.find_public_id(found[0]) == []
         (message,) = client.lease("orders", "default", "me")
         with pytest.raises(InvalidArgument, match="public_ids=True"):
             _ = message.public_id

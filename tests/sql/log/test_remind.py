@@ -171,6 +171,9 @@ def test_what_cannot_be_is_refused(work: Engine) -> None:
             work.ask("set_reminders", after=after)
     with refused("TQ002"):
         work.ask("set_reminders", after="1 minute", subscriptions=["nobody"])
+    call(work.connection, "subscribe", queue=work.queue, subscription="stream", mode="exclusive")
+    with refused("TQ011"):
+        work.ask("set_reminders", after="1 minute", subscriptions=["stream"])
     work.ask("set_publishing", announce=False)
     with refused("TQ005", "p_announce"):
         work.ask("set_reminders", after="1 minute")

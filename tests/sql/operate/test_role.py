@@ -130,7 +130,12 @@ def test_each_verb_as_each_role(shop: Connection, grant: Callable[..., Connectio
     named = {name: roles for name, (roles, _) in MAY.items() if roles not in (OWNER, EVERYBODY)}
     elsewhere = {
         name: outcome(
-            session, name, "other", MAY[name][1] | ({"scope": "other:one"} if "memo" in name else {})
+            session,
+            name,
+            "other",
+            MAY[name][1]
+            | ({"scope": "other:one"} if "memo" in name else {})
+            | ({"into": "mine"} if name == "forward" else {}),
         )
         for name in named
     }

@@ -138,7 +138,8 @@ comment on function trunq._note_forward is 'Notes that this transaction forwards
 create or replace function trunq._forward_in(
   p_queue text, p_from text, p_subscription text, p_ids bigint[], p_asked bigint[], p_delay interval
 ) returns bigint[]
-language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index
+-- Tables by index, and what was found joined by hash.
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = hash
 set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C' as $$
 declare
   v_queue trunq.queue;
@@ -154,12 +155,12 @@ begin
   with gone as (
     delete from trunq.delayed d using trunq.forwarded f
     where d.queue_id = v_from.queue_id and d.subscription_id = v_from.subscription_id and d.id = any (p_ids)
-      and f.queue_id = d.queue_id and f.id = d.id and f.subscription_id = d.subscription_id and f.xid = pg_current_xact_id()
+      and f.queue_id = v_from.queue_id and f.id = any (p_ids) and f.id = d.id and f.subscription_id = d.subscription_id and f.xid = pg_current_xact_id()
     returning d.*, f.origin_subscription_id, f.origin_id),
   place as (
     insert into trunq.forwarded as f (origin_subscription_id, origin_id, queue_id, id, is_here, look_at)
     select g.origin_subscription_id, g.origin_id, v_queue.queue_id, nextval(v_queue.id_sequence::regclass), true, trunq.clock() + v_queue.retention
-    from gone g order by array_position(p_asked, g.id)
+    from gone g join (select a.id, min(a.at) at from unnest(p_asked) with ordinality a(id, at) group by a.id) a on a.id = g.id order by a.at
     on conflict (origin_subscription_id, origin_id, queue_id) do update set is_here = true, look_at = excluded.look_at
     returning f.*)
   select array_agg(row(v_queue.queue_id, p.id, s.subscription_id,
