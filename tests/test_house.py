@@ -204,7 +204,7 @@ def test_outcomes_states_and_reasons_are_the_same_everywhere(sql: psycopg.Connec
     assert set(get_args(word.Open)) == is_open
     assert set(get_args(word.Reason)) == reasons
     assert set(FAILURES) < outcomes
-    assert {"success", *_SAID} == outcomes - {"released"}
+    assert {"success", *_SAID} == outcomes - {"released", "parked"}
     allowed = dict(
         sql.execute(
             "select conrelid::regclass::text, pg_get_constraintdef(oid) from pg_constraint"
@@ -213,7 +213,7 @@ def test_outcomes_states_and_reasons_are_the_same_everywhere(sql: psycopg.Connec
     )
     known = {table: set(re.findall(r"'(\w+)'", text)) for table, text in allowed.items()}
     assert known["trunq.dead"] == reasons
-    assert known["trunq.reply"] == outcomes - {"released"}
+    assert known["trunq.reply"] == outcomes - {"released", "parked"}
     told = "select obj_description(oid) from pg_proc where proname = any (%s)"
     for name, expected in (
         ("show_message", states | outcomes),

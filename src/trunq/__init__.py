@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from trunq.client.message import Message, Reject, Retry
+from trunq.client.park import Park
 from trunq.errors import (
     ClientClosed,
     ClusterChanged,
@@ -73,6 +74,7 @@ __all__ = [
     "MessageTooLarge",
     "MessagesLost",
     "Mover",
+    "Park",
     "QueueClosed",
     "QueueFull",
     "QueueInUse",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-State = Literal["scheduled", "ready", "leased", "retrying", "done", "outdated", "dead", "replaced", "purged"]
+State = Literal[
+    "scheduled", "ready", "leased", "retrying", "parked", "done", "outdated", "dead", "replaced", "purged"
+]
 """Where a message is, as one shared subscription sees it."""
 
-Open = Literal["scheduled", "ready", "leased", "retrying"]
+Open = Literal["scheduled", "ready", "leased", "retrying", "parked"]
 """States in which it may still be handed out."""
 
 Outcome = Literal[
@@ -16,6 +18,7 @@ Outcome = Literal[
     "timed_out",
     "rejected",
     "released",
+    "parked",
     "lease_expired",
     "expired",
     "cancelled",
@@ -80,6 +83,9 @@ BatchLeft = Literal["finish", "give_back"]
 
 Bell = Literal["held", "publisher", "sleeper"]
 """Who has the bell of a queue."""
+
+Resumption = Literal["resumed", "noted", "repeated"]
+"""What a call that resumes a parked message did."""
 
 Verb = Literal[
     "publish",

@@ -19,7 +19,7 @@ POLICY: Mapping[str, Any] = {
     "jitter": 0,
 }
 """Of both subscriptions."""
-WAITING = ("ready", "retrying", "scheduled")
+WAITING = ("ready", "retrying", "scheduled", "parked")
 OVER = ("done", "outdated", "dead", "replaced", "purged")
 
 
@@ -69,6 +69,7 @@ class Fate:
     def lease(self) -> None:
         assert self.waits, f"handed out: {self}"
         assert not {"dead", "outdated"} & self.doom, f"cancelled, or too old, and handed out: {self}"
+        assert self.may_be != ("parked",), f"parked, and handed out: {self}"
         self.may_be = ("leased",)
 
     def end(self, verb: str) -> None:
@@ -78,6 +79,8 @@ class Fate:
             self.may_be = ("done",)
         elif verb == "reject" or self.is_cancelled or (verb == "retry" and self.attempt >= MAX_ATTEMPTS):
             self.may_be = ("dead",)
+        elif verb == "park":
+            self.may_be = ("parked",)
         else:
             # Of those whose lease ran out together one is to blame, and the others are spared.
             self.may_be = ("ready", "retrying", *(["dead"] if self.attempt >= MAX_ATTEMPTS else []))
@@ -93,8 +96,14 @@ class Fate:
         self.doom.clear()
         self.attempt += 1
 
+    def resume(self) -> None:
+        self.may_be = ("retrying", "ready")
+
     def cancel(self) -> None:
-        if self.waits:
+        if self.may_be == ("parked",):
+            # At once, without a row of the history.
+            self.may_be = ("dead",)
+        elif self.waits:
             self.doom.add("dead")
         self.is_cancelled = not self.is_over
 

@@ -50,6 +50,7 @@ class Walk(Forwarding):
         self.published: list[int] = []
         self.awaited: set[int] = set()
         self.deleted: set[int] = set()
+        self.tokens: dict[str, Fate] = {}
         self.state: dict[str, Any] = {}
         self.table: str | None = None
         self.role: str | None = None
@@ -234,6 +235,25 @@ class Walk(Forwarding):
     def release(self) -> None:
         self.answer("release")
 
+    def park(self) -> None:
+        if held := self.lease(lease_time="1 day"):
+            tokens = [f"{held.subscription} {id} {self.now}" for id in held.ids]
+            more = {"tokens": tokens, "delays": ["10 years"] * len(tokens)}
+            assert self.work.answer("park", held, **more) == len(held.ids)
+            for token, id in zip(tokens, held.ids, strict=True):
+                fate = self.readers[held.subscription].fates[id]
+                fate.end("park")
+                self.tokens[token] = fate
+
+    def resume(self) -> None:
+        if self.tokens:
+            token = self.chance.choice(sorted(self.tokens))
+            fate = self.tokens.pop(token)
+            did = self.work.ask("resume", token=token, value={"by": token})
+            assert did == ("resumed" if fate.may_be == ("parked",) else "noted")
+            if did == "resumed":
+                fate.resume()
+
     def cancel(self) -> None:
         known = sorted({id for reader in self.readers.values() for id in reader.fates})
         if not known:
@@ -358,7 +378,8 @@ class Walk(Forwarding):
     def check_status(self, name: str, states: Counter[str]) -> None:
         status = self.work.status(name)
         told = {state: getattr(status, state) for state in ("ready", "leased", "delayed", "dead")}
-        delayed = states["retrying"] + states["scheduled"]
+        delayed = states["retrying"] + states["scheduled"] + states["parked"]
+        assert status.parked == states["parked"]
         assert told == {**{state: states[state] for state in told}, "delayed": delayed}, f"{name}: {states}"
 
     def check_message(self) -> None:
@@ -402,6 +423,8 @@ class Walk(Forwarding):
         self.drop()
 
     def drain(self) -> None:
+        while self.tokens:
+            self.resume()
         for held in self.held:
             self.work.ack(held)
             for id in held.ids:
@@ -487,6 +510,8 @@ VERBS = (
     Walk.retry,
     Walk.reject,
     Walk.release,
+    Walk.park,
+    Walk.resume,
     Walk.cancel,
     Walk.delete,
     Walk.lapse,

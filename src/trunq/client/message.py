@@ -75,6 +75,7 @@ class Message(Generic[Payload]):
         "_checkpoint",
         "_is_cancelled",
         "_public_id",
+        "_resumed",
         "_runner",
         "queue",
         "subscription",
@@ -256,6 +257,31 @@ class Message(Generic[Payload]):
     def checkpoint(self, encoded: bytes | None) -> None:
         # A worker's: JSON text. Decoded anew each time, so that nobody changes it by changing what was given.
         self._checkpoint = encoded
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether it was parked, and somebody resumed it. So it stays through all attempts that follow.
+        Raises InvalidArgument where no worker runs the message: then `client.show_resumed` tells.
+        """
+        try:
+            return self._resumed is not None
+        except AttributeError:
+            if not self.has_checkpoint:
+                return False
+            raise InvalidArgument(
+                f"whether somebody resumed message {self.id} was not fetched with its lease",
+                "client.show_resumed(message.queue, message.id, message.subscription)",
+            ) from None
+
+    @property
+    def resumed(self) -> Any:
+        """The JSON that it was last resumed with; None: without a value, or it was not (`is_resumed`)."""
+        return json.loads(self._resumed or b"null") if self.is_resumed else None
+
+    @resumed.setter
+    def resumed(self, encoded: bytes | None) -> None:
+        # A worker's, as the checkpoint.
+        self._resumed = encoded
 
     async def set_progress(
         self, percent: float | None = None, note: str | None = None, checkpoint: Any = None

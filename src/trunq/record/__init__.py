@@ -446,7 +446,8 @@ class Status(NamedTuple):
 
     `led`: whether somebody performs the duties. `held_for` and `held_bytes` are how long ago the segment of
     the log was last written to that holds its oldest message, and the bytes of the log from there on;
-    `lost_at`: when it lost messages, until `accept_loss`.
+    `lost_at`: when it lost messages, until `accept_loss`. `parked`: those among the delayed that somebody is
+    to resume.
     """
 
     queue: str
@@ -468,6 +469,7 @@ class Status(NamedTuple):
     held_bytes: int | None
     lost_at: datetime | None
     ticks_paused: bool
+    parked: int
 
 
 class Statistic(NamedTuple):

@@ -28,6 +28,7 @@ from trunq.client._async import AsyncClient
 from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, MessageTooLarge, QueueClosed, QueueFull, QueueNotFound, TrunqError
 from trunq.record import Webhook
+from trunq.webhook.secret import SECRET, Secret
 from trunq.webhook.signature import has_signed_name, is_signed, scheme_of
 from trunq.wire.json import RawJson
 
@@ -38,6 +39,7 @@ _KNOWN_FOR: Final = 5.0
 _AWAY_FOR: Final = 1.0
 _BODY_WITHIN: Final = 30.0
 _PUBLISH_WITHIN: Final = 10.0
+_RESUMED_WITH: Final = 1_048_576
 _RECENT: Final = 100_000
 """Bodies that are remembered."""
 _ONCE_WITHIN: Final = timedelta(days=3)
@@ -59,7 +61,7 @@ class Refused(Exception):
 
 
 def app(client: AsyncClient, *, environment: Mapping[str, str] | None = None) -> Starlette:
-    """The application: POST /hook/<name>, and GET /health.
+    """The application: POST /hook/<name>, POST /resume/<queue> for callbacks of what was pushed, GET /health.
 
     The client is yours, and you close it; what it connects as may publish to the queues of the webhooks, and
     needs no other right. `environment` has the secrets (None: that of this process).
@@ -68,6 +70,7 @@ def app(client: AsyncClient, *, environment: Mapping[str, str] | None = None) ->
     return Starlette(
         routes=[
             Route("/hook/{name}", server.take, methods=["POST"]),
+            Route("/resume/{queue}", server.resume, methods=["POST"]),
             Route("/health", server.health, methods=["GET"]),
         ]
     )
@@ -96,6 +99,43 @@ class _Server:
         except _AWAY as error:
             log.warning("webhook %s: the database is away: %s", name, error)
             return JSONResponse({"error": "the database is away: send it again"}, 503, {"Retry-After": "5"})
+
+    async def resume(self, request: Request) -> Response:
+        """A callback: what was posted by `trunq worker --push`, and answered 202, is done."""
+        queue = str(request.path_params["queue"])
+        try:
+            return await self._resume(queue, request)
+        except Refused as refused:
+            return JSONResponse({"error": str(refused)}, refused.status, refused.headers)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except _AWAY as error:
+            log.warning("a callback to %s: the database is away: %s", queue, error)
+            return JSONResponse({"error": "the database is away: send it again"}, 503, {"Retry-After": "5"})
+
+    async def _resume(self, queue: str, request: Request) -> Response:
+        secret = self._environment.get(SECRET)
+        if not secret:
+            raise Refused(404, f"the server has no {SECRET} in its environment, and takes no callbacks")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        # Who has no token of ours writes nothing.
+        if scheme.lower() != "bearer" or not Secret.read(secret).is_token(queue, token.strip()):
+            raise Refused(401, "Authorization is to be Bearer, and the Trunq-Token of the request")
+        body = await _body(request, _RESUMED_WITH)
+        if body:
+            _read(body)
+        try:
+            async with asyncio.timeout(_PUBLISH_WITHIN):
+                value = RawJson(body) if body else None
+                did = await self._client.resume(queue, token.strip(), value)
+        except (psycopg.DataError, InvalidArgument) as error:
+            raise Refused(400, f"Postgres does not take this: {first_line(error)}") from None
+        except MessageTooLarge:
+            raise Refused(413, "the body is too large") from None
+        except (TrunqError, psycopg.errors.InsufficientPrivilege) as error:
+            log.error("a callback cannot resume a message of queue %s: %s", queue, error)
+            raise Refused(500, "this server cannot resume the message; its log says why") from None
+        return JSONResponse({"resumption": did})
 
     async def health(self, request: Request) -> Response:  # noqa: ARG002  # as all routes
         """Whether messages can be taken."""

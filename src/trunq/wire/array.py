@@ -8,7 +8,7 @@ psycopg's own dumper of lists looks at each element several times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from struct import Struct
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from psycopg.adapt import Dumper
 
 from trunq.errors import InvalidArgument
 from trunq.wire.json import headers_bytes, json_bytes
-from trunq.wire.scalar import Interval, Label, content, interval, label, text
+from trunq.wire.scalar import Interval, Label, content, interval, label, moment, text
 
 
 class Array:
@@ -228,6 +228,14 @@ def interval_array(name: str, values: Iterable[Interval | None] | None) -> str |
         return None
     lengths = (interval(f"{name}[{position}]", value) for position, value in enumerate(values))
     return _literal("NULL" if v is None else f"{v // timedelta(microseconds=1)} us" for v in lengths)
+
+
+def moment_array(name: str, values: Iterable[datetime | None] | None) -> str | None:
+    """A timestamptz[], as text."""
+    if values is None:
+        return None
+    times = (moment(f"{name}[{position}]", value) for position, value in enumerate(values))
+    return _literal("NULL" if v is None else f'"{v.isoformat()}"' for v in times)
 
 
 def _literal(elements: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import psycopg
 
 from trunq.client.message import LEASED, Message, Reject, Retry
+from trunq.client.park import Park
 from trunq.client.progress import Progress
 from trunq.connection.given import require_connection
 from trunq.errors import InvalidArgument
@@ -227,10 +228,10 @@ def _is_real(connection: Any) -> bool:
 
 def _kept(handler: Handler, result: Any) -> Any:
     """A result as it would be kept, which is JSON; a Retry or Reject, and an error in a batch, as it is."""
-    if isinstance(result, Retry | Reject):
+    if isinstance(result, Retry | Reject | Park):
         return result
     if handler.batching is not None:
-        return [each if isinstance(each, BaseException) else _decoded(encode(each)) for each in result]
+        return [each if isinstance(each, BaseException | Park) else _decoded(encode(each)) for each in result]
     return _decoded(encode(result))
 
 

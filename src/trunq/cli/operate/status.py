@@ -60,9 +60,9 @@ def status(
     ready waits for a worker; leased is held by one; delayed runs later; dead was given up. `oldest` is how
     long the first of the ready ones has waited, `done` what was answered within the last minute. `~` marks
     an estimate: numbers are exact up to 1,000. A subscription that is paused, or lost messages, says so
-    beside its name. The first line says when no leader runs, the last ones at which tick streams stand, how
-    far lakes are behind that take the history of a queue, and what else is wrong: who is about to lose
-    messages, too. Ctrl-C ends it.
+    beside its name, as does one of which messages are parked: they are among the delayed. The first line says
+    when no leader runs, the last ones at which tick streams stand, how far lakes are behind that take the
+    history of a queue, and what else is wrong: who is about to lose messages, too. Ctrl-C ends it.
     """
     with client(database) as trunq:
         if json or csv:
@@ -149,6 +149,7 @@ def _reader(row: Row) -> str:
     said = (
         "exclusive" if row["mode"] == "exclusive" else "",
         "messages lost" if row["lost_at"] is not None else "",
+        f"{row['parked']:,} parked" if row["parked"] else "",
         "ticks paused" if row["ticks_paused"] and row["mode"] == "exclusive" else "",
         words(row),
     )

@@ -1,7 +1,9 @@
-"""trunq message: show, list, progress, find, cancel, delete."""
+"""trunq message: show, list, progress, find, resume, cancel, delete."""
 
 from __future__ import annotations
 
+import json as encoding
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,14 +22,16 @@ from trunq.cli.ground.output import Row, err, out, print_fact, say, with_age, wr
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.work.choice import WHICH, Choice
 from trunq.display import attempt as attempt_in_words
+from trunq.wire.json import RawJson
 from trunq.word import Open, State
 
 app = option.noun(
-    "Messages: where each one is and what became of it; cancel or erase some.",
+    "Messages: where each one is and what became of it; resume, cancel or erase some.",
     "trunq message list mail --state retrying",
     "trunq message show mail 42",
     "trunq message find 4JZ7K7M2Q9",
     "trunq message progress mail",
+    "trunq message resume payments 9f2c7d",
     "trunq message cancel mail 42",
     "trunq message delete mail 42",
 )
@@ -37,6 +41,7 @@ FATES: Final = {
     "scheduled": "will not run",
     "ready": "will not run",
     "retrying": "will not run again",
+    "parked": "will not run again",
     "leased": "its worker is told",
     "done": "was done before",
     "outdated": "was passed over before",
@@ -44,6 +49,12 @@ FATES: Final = {
     "replaced": "was replaced before",
     "purged": "was dead before",
 }
+RESUMED: Final = {
+    "resumed": "Resumed: the message of {queue} runs again.",
+    "noted": "No message of {queue} is parked under this token yet: one that will be within a week goes on.",
+    "repeated": "Resumed before: nothing changed in {queue}.",
+}
+STDIN: Final = "-"
 PART: Final = 5_000
 """Messages in one transaction."""
 FEW: Final = 50
@@ -58,6 +69,7 @@ COLOURS = {
     "ready": "cyan",
     "leased": "blue",
     "retrying": "yellow",
+    "parked": "bright_blue",
     "done": "green",
     "outdated": "bright_black",
     "dead": "red",
@@ -77,6 +89,14 @@ FOUND: Final = (
     "worker",
     "public",
 )
+
+
+def _json(value: str) -> RawJson:
+    try:
+        encoding.loads(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"this is not JSON: {error}") from error
+    return RawJson(value)
 
 
 @option.verb(
@@ -256,6 +276,44 @@ def list_messages(
     found: list[Row] = [row._asdict() for row in rows]
     shown = found if json or csv else [with_age(row, "published_at") for row in found]
     write_rows(shown, COLUMNS, json, _nothing(queue, state, choice), csv)
+
+
+@option.verb(
+    app,
+    "resume",
+    "trunq message resume payments 9f2c7d",
+    "# With what the next attempt is to get",
+    "trunq message resume payments 9f2c7d '{\"paid\": true}'",
+    "# A token that no other process is to see",
+    "pass show callback | trunq message resume payments -",
+)
+def resume(
+    queue: option.Queue,
+    token: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="What the message is parked under; -: a line of stdin.")
+    ],
+    value: Annotated[
+        RawJson | None,
+        typer.Argument(
+            parser=_json, metavar="VALUE", help="JSON that its next attempt gets, of 1 MB at most."
+        ),
+    ] = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Resume a message that is parked: it runs again within a second, and no attempt was counted.
+
+    A token that comes before its message is parked is noted, for a week. A second call changes nothing.
+    """
+    if token == STDIN:
+        token = sys.stdin.readline().rstrip("\n")
+    with client(database) as trunq:
+        did = trunq.resume(queue, token, value)
+    if json:
+        write_json({"resumption": did})
+    else:
+        say(RESUMED[did], queue=queue)
 
 
 @option.verb(

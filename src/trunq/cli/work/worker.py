@@ -17,6 +17,7 @@ from trunq.cli.ground.failure import Mistake, explain
 from trunq.cli.ground.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.ground.output import write_json
 from trunq.cli.work.executor import OnSpark, run_on_spark
+from trunq.cli.work.push import Push, worker_of
 from trunq.cli.work.supervisor import Supervisor
 from trunq.process import signals
 from trunq.wire.name import own_name
@@ -41,6 +42,8 @@ EXAMPLES = (
     "trunq worker shop:worker --until-idle",
     "# On a Spark cluster, a worker for each core of its executors",
     "trunq worker shop:worker --spark spark://host:7077",
+    "# Each message is posted to a URL, and its status is the answer",
+    "trunq worker --push https://shop.example/work --queue orders",
     "# For a collector of logs",
     "trunq worker shop:worker --log-format json",
 )
@@ -51,8 +54,9 @@ UNFINISHED: Final = 3
 
 def worker(
     app: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="Where the Worker is: a module and a name in it.")
-    ],
+        str | None,
+        typer.Argument(metavar="MODULE:APP", help="Where the Worker is: a module and a name in it."),
+    ] = None,
     queues: Annotated[
         list[str] | None,
         typer.Option(
@@ -172,6 +176,7 @@ def worker(
     *,
     context: typer.Context,
     on_spark: OnSpark,
+    push: Push,
     database: option.Database,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -186,10 +191,14 @@ def worker(
     once. Start as many as you like, on any machine. Options given here overrule those of the Worker in your
     code. With --processes it runs several and only watches over them; each prints its own --json.
 
+    With --push there is no code of yours: each message is posted, signed with the secret in
+    TRUNQ_PUSH_SECRET. 2xx is done, 202 waits for a callback, 410 is dead, 429 and 503 run again after the
+    Retry-After that they name, all else by the policy.
+
     It says what did not succeed, a line each: attempt, kind, time of the next try, error. With --until-empty
     or --until-idle it ends with status 3 when messages died, or wait for want of a handler.
     """
-    found = load(app)
+    found, app = _found(app, queues, push)
     given = {
         "queues": tuple(queues) if queues else None,
         "subscription": subscription,
@@ -210,6 +219,8 @@ def worker(
     found.until_idle = found.until_idle or until_idle
     log_to_stderr(log_level, log_format, is_verbose=verbose)
     if on_spark.spark is not None:
+        if push.url is not None:
+            raise Mistake("--push posts from here, --spark runs handlers on a cluster: give one of them.")
         if processes is not None:
             raise Mistake("--processes starts workers here, --spark --tasks on a cluster: give one of them.")
         _spread(found, app, on_spark, given, database, json)
@@ -222,6 +233,12 @@ def worker(
         return
     with address(database) as found.dsn:
         _run(found, app, json)
+
+
+def _found(app: str | None, queues: list[str] | None, push: Push) -> tuple[Worker, str]:
+    if (app is None) == (push.url is None):
+        raise Mistake("Say which worker to run, MODULE:APP, or with --push where messages are posted.")
+    return (load(app), app) if app is not None else (worker_of(push, queues), "--push")
 
 
 def _spread(

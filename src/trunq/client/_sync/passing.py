@@ -652,7 +652,8 @@ class Passing(Access):
         return returned
 
     def promote(self, queue: str, max: int | None = None, *, connection: Given | None = None) -> int:
-        """Inserts messages that are due into the log, at most `max` (1,000).
+        """Inserts messages that are due into the log, at most `max` (1,000), and fails those that are due and
+        parked, as many.
 
         Returns how many. Raises QueueNotFound.
         """
@@ -742,9 +743,9 @@ class Passing(Access):
 
     def forget(self, queue: str, *, connection: Given | None = None) -> int:
         """Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes
-        about cancellations, progress and leases by id of finished messages, at most 1,000 of each
-        subscription; expired replies, at most 1,000; and forgets unique keys that nobody holds, and captures
-        of tables that were dropped.
+        about cancellations and progress of finished messages, at most 1,000 of each subscription; expired
+        replies and tokens, at most 1,000 each; and forgets unique keys that nobody holds, and captures of
+        tables that were dropped.
 
         Returns how many of all. Raises QueueNotFound.
         """
@@ -869,10 +870,10 @@ class Passing(Access):
     def show_message(self, queue: str, id: int, *, connection: Given | None = None) -> list[MessageState]:
         """One message as each shared subscription sees it; one that none of them has, as streams do: leased
         in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying,
-        done, dead, replaced (another message of its unique key stands for it) or purged (it was dead);
-        attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released,
-        lease_expired, and expired, cancelled and replaced (never handed out); overdue (the lease ran out and
-        nobody has reaped it yet), None while it runs.
+        parked (until somebody resumes it), done, dead, replaced (another message of its unique key stands for
+        it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed,
+        timed_out, rejected, released, parked, lease_expired, and expired, cancelled and replaced (never
+        handed out); overdue (the lease ran out and nobody has reaped it yet), None while it runs.
 
         Raises QueueNotFound, MessageNotFound.
         """
@@ -898,11 +899,11 @@ class Passing(Access):
         any; `limit`: at most 100,000, which is the default; `before`: the smallest id of the page before.
 
         Pages go by id, which sessions draw 32 at a time. `state`: one of scheduled, ready, leased, retrying,
-        done, dead, replaced and purged. `brief` leaves out (None) what a table does not show and is slow to
-        read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text that the last error
-        contains, in upper or lower case), `older_than` and `newer_than` (how long ago it was published); with
-        one, and for replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where
-        to go on.
+        parked, done, dead, replaced and purged. `brief` leaves out (None) what a table does not show and is
+        slow to read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text that the
+        last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it was
+        published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a
+        WARNING says where to go on.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -1009,7 +1010,8 @@ class Passing(Access):
         itself or with its queue; paused_until None: until it is resumed; held_for: how long ago the segment
         was last written to that holds its oldest message, and held_bytes: the log from there on, both for
         set_queue's hold_at_most and hold_size; lost_at: when it lost messages, and nobody has accepted that;
-        ticks_paused: nobody cuts ticks of its queue.
+        ticks_paused: nobody cuts ticks of its queue; parked: those among the delayed that wait until somebody
+        resumes them.
 
         Raises QueueNotFound.
         """
@@ -1680,6 +1682,33 @@ class Passing(Access):
         """
         return self._records(connection, MoverState, "list_movers", queue=queue)
 
+    def resume(self, queue: str, token: str, value: Any = None, *, connection: Given | None = None) -> str:
+        """Resumes the message of a queue that is parked under a token: it runs again as soon as a leader
+        promotes it, and its next attempt gets `value`, up to 1 MB of JSON.
+
+        For whoever may publish to the queue or work on it: the token is the secret that says which message.
+
+        Returns resumed; noted: no message is parked under this token yet, and one that will be within a week
+        goes on at once; repeated: it was resumed or noted before, and this call changed nothing. Raises
+        QueueNotFound; InvalidArgument for no token; MessageTooLarge for a value over 1 MB; WrongIsolation.
+        """
+        returned: str = self._value(
+            connection, "resume", queue=queue, token=token, value=json_text("value", value)
+        )
+        return returned
+
+    def show_resumed(
+        self, queue: str, id: int, subscription: str | None = None, *, connection: Given | None = None
+    ) -> Any:
+        """What a message was last resumed with, which its next attempts get until it is done; JSON None:
+        without a value; None: nobody resumed it.
+
+        What a lease hands out with the option checkpoint has one, or a checkpoint.
+
+        Raises QueueNotFound, SubscriptionNotFound, WrongMode.
+        """
+        return self._value(connection, "show_resumed", queue=queue, id=id, subscription=subscription)
+
     def pause_subscription(
         self,
         queue: str,
@@ -2012,9 +2041,10 @@ class Passing(Access):
         connection: Given | None = None,
     ) -> None:
         """Lets a database role do with one queue what a publisher, worker, reader or admin does, and no more.
-        publisher: publish, in every way. worker: lease, extend, answer, read batches. reader: see status,
-        lists and history; payloads, headers and results with `payload` alone. admin: see as a reader does,
-        pause, resume, limit, cancel, requeue, purge, set lanes, close and open.
+        publisher: publish, in every way, and resume what is parked, by its token. worker: lease, extend,
+        answer, read batches. reader: see status, lists and history; payloads, headers and results with
+        `payload` alone. admin: see as a reader does, pause, resume, limit, cancel, requeue, purge, set lanes,
+        close and open.
 
         For the owner of trunq or a member of that role, who leads, creates, drops and grants.
 
@@ -2355,12 +2385,13 @@ class Passing(Access):
         """What is wrong, of one queue or all: duties that fail, or were not done for long, rows in a log that
         nobody will lease, segments that rotation does not get for a while, and who holds them, transactions
         that are open and do nothing, and sessions that hold a queue's locks, workers whose leases ran out
-        within ten minutes, kinds that no worker has a handler for, subscriptions that nobody has read from
-        for five minutes while messages wait, those whose lanes no process ranks, those that come near to what
-        the queue holds for them, or lost messages, schedules that cannot publish or whose due times come to
-        an end, captures that miss something, movers whose last try failed, runs of pipelines that fail,
-        pipelines that have found no file yet, history that waits for its taker for longer than the retention,
-        and, of all queues, a server that may not come back after a crash.
+        within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a
+        week, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes
+        no process ranks, those that come near to what the queue holds for them, or lost messages, schedules
+        that cannot publish or whose due times come to an end, captures that miss something, movers whose last
+        try failed, runs of pipelines that fail, pipelines that have found no file yet, history that waits for
+        its taker for longer than the retention, and, of all queues, a server that may not come back after a
+        crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

@@ -24,6 +24,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from trunq.client.message import Message, Reject, Retry
+from trunq.client.park import Park
 from trunq.connection._async.execute import value
 from trunq.connection._async.link import AsyncLink
 from trunq.connection.backoff import first_line
@@ -32,7 +33,7 @@ from trunq.record import Fate
 from trunq.wire.call import Call
 from trunq.wire.reference import new_reference
 from trunq.worker.answer.group import Group, clean, extension_of, groups_of, referred, retry_of, seconds
-from trunq.worker.answer.lease import Lease, PutOff, Rejected, Released, Retried, Statistics, refuse
+from trunq.worker.answer.lease import Lease, Parked, PutOff, Rejected, Released, Retried, Statistics, refuse
 from trunq.worker.answer.outcome import CANCELLED, PUT_OFF, Note, Outcomes, Subject
 from trunq.worker.answer.report import Report
 from trunq.worker.handler.policy import Policy
@@ -127,6 +128,14 @@ class Outbox:
             (lease.timed_out if is_late else lease.retried).append(retried)
             self._statistics.failed += 1
 
+    def park(self, lease: Lease, message: Message, took: float, park: Park, policy: Policy | None) -> None:
+        """The message waits for the outside."""
+        if self._take(lease):
+            lease.parkings.append(Parked(message.id, took, park))
+            if policy is not None:
+                lease.policies[message.id] = policy
+            self._statistics.parked += 1
+
     def call_off(
         self, lease: Lease, message: Message, took: float, why: str, policy: Policy | None = None
     ) -> None:
@@ -180,17 +189,22 @@ class Outbox:
         self._reports.append(report)
         self._filled.set()
 
-    async def checkpoint(self, message: Message) -> bytes | None:
-        """The checkpoint that an earlier attempt left, as JSON."""
+    async def recall(self, message: Message) -> None:
+        """Give a message the checkpoint that an earlier attempt left, and what it was resumed with."""
+        message.checkpoint = await self._kept(message, "show_checkpoint")
+        message.resumed = await self._kept(message, "show_resumed")
+
+    async def _kept(self, message: Message, function: str) -> bytes | None:
         names = {"queue": message.queue, "subscription": message.subscription}
-        call = Call("show_checkpoint", {**names, "id": message.id}, raw=True)
+        call = Call(function, {**names, "id": message.id}, raw=True)
         found: bytes | None = await self._link.run(lambda connection: value(connection, call))
         return None if found is None else found[1:]
 
-    def committed(self, lease: Lease) -> None:
-        """The message was acked in its handler's own transaction."""
+    def committed(self, lease: Lease, *, is_parked: bool = False) -> None:
+        """The message was acked, or parked, in its handler's own transaction."""
         self._drop(lease, 1)
-        self._statistics.handled += 1
+        self._statistics.parked += is_parked
+        self._statistics.handled += not is_parked
 
     def settled(
         self, lease: Lease, message: Message, answer: Retry | Reject, reference: str, fate: Fate | None
@@ -354,7 +368,8 @@ class Outbox:
             setattr(self._statistics, counter, getattr(self._statistics, counter) - 1)
             self._statistics.failed += 1
             why = f"{_REFUSED} {what}: {first_line(error)}"
-            subject = Subject(group.lease.queue, answered[0]) if function == "ack" else answered.note.subject
+            has_note = function not in ("ack", "park")
+            subject = answered.note.subject if has_note else Subject(group.lease.queue, answered[0])
             reference = new_reference()
             note = self._outcomes.answered(subject, "failed", why, reference)
             policy = getattr(answered, "policy", None) or group.lease.policies.get(answered[0])
@@ -389,6 +404,7 @@ _FAILING: Final = {
     "retry": ("the retry", "retried"),
     "time_out": ("the time-out", "failed"),
     "reject": ("the rejection", "rejected"),
+    "park": ("the parking", "parked"),
 }
 """Answers that become a failure of their message when the database refuses them, and what counted them."""
 

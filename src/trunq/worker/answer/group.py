@@ -19,12 +19,13 @@ from trunq.wire.array import (
     bigint_array,
     encoded_jsonb_array,
     interval_array,
+    moment_array,
     real_array,
     text_array,
 )
 from trunq.wire.call import Call
 from trunq.wire.reference import LONGEST, with_reference
-from trunq.worker.answer.lease import Acked, Lease, PutOff, Rejected, Released, Retried
+from trunq.worker.answer.lease import Acked, Lease, Parked, PutOff, Rejected, Released, Retried
 from trunq.worker.handler.policy import Policy
 from trunq.worker.handler.result import cut
 
@@ -69,13 +70,19 @@ class Group:
 
 
 def answered(
-    lease: Lease, acked: list[Acked], retried: list[Retried], rejected: list[Rejected]
+    lease: Lease,
+    acked: list[Acked],
+    retried: list[Retried],
+    rejected: list[Rejected],
+    parked: list[Parked],
 ) -> list[Group]:
     """The groups that carry these answers."""
     groups = [_ack(lease, acked)] if acked else []
     groups += [retry_of(lease, answers) for answers in _by_policy(retried)]
     if rejected:
         groups.append(_reject(lease, rejected))
+    if parked:
+        groups.append(park_of(lease, parked))
     return groups
 
 
@@ -102,8 +109,8 @@ def with_commit(groups: list[Group]) -> bytes | None:
 
 def groups_of(lease: Lease) -> list[Group]:
     """The groups that carry all answers of a lease that are not sent; it has none then."""
-    groups = answered(lease, lease.acked, lease.retried, lease.rejected)
-    lease.acked, lease.retried, lease.rejected = [], [], []
+    groups = answered(lease, lease.acked, lease.retried, lease.rejected, lease.parkings)
+    lease.acked, lease.retried, lease.rejected, lease.parkings = [], [], [], []
     if lease.timed_out:
         timed_out, lease.timed_out = lease.timed_out, []
         groups += [_time_out(lease, answers) for answers in _by_policy(timed_out)]
@@ -168,6 +175,23 @@ def _reject(lease: Lease, answers: list[Rejected]) -> Group:
     ids, took, _, reasons = zip(*answers, strict=True)
     errors = text_array("errors", reasons)
     return _group(_reject, lease, answers, "reject", ids, errors=errors, took=real_array(took), is_asked=True)
+
+
+def park_of(lease: Lease, answers: list[Parked]) -> Group:
+    """A group of messages that wait for the outside."""
+    ids, took, parks = zip(*answers, strict=True)
+    delays, moments = [each.delay for each in parks], [each.moment for each in parks]
+    return _group(
+        park_of,
+        lease,
+        answers,
+        "park",
+        ids,
+        tokens=text_array("tokens", [each.token for each in parks]),
+        delays=interval_array("delays", delays),
+        until=None if moments.count(None) == len(moments) else moment_array("until", moments),
+        took=real_array(took),
+    )
 
 
 def _put_off(lease: Lease, answers: list[PutOff]) -> Group:

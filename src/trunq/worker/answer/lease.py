@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from trunq.client.message import Message
+from trunq.client.park import Park
 from trunq.errors import LeaseLost
 from trunq.worker.answer.outcome import Note
 from trunq.worker.handler.policy import Policy
@@ -25,6 +26,14 @@ class Retried(NamedTuple):
     error: str | None
     delay: float | None
     policy: Policy | None
+
+
+class Parked(NamedTuple):
+    """A message that waits for the outside."""
+
+    id: int
+    took: float
+    park: Park
 
 
 class Rejected(NamedTuple):
@@ -70,6 +79,7 @@ class Lease:
         "lease_time",
         "leased_at",
         "parked",
+        "parkings",
         "policies",
         "put_off",
         "queue",
@@ -119,6 +129,7 @@ class Lease:
         self.retried: list[Retried] = []
         self.timed_out: list[Retried] = []
         self.rejected: list[Rejected] = []
+        self.parkings: list[Parked] = []
         self.released: list[Released] = []
         self.put_off: list[PutOff] = []
         self.policies: dict[int, Policy] = {}
@@ -148,7 +159,8 @@ class Lease:
 
     @property
     def _answers(self) -> tuple[list[Any], ...]:
-        return self.acked, self.retried, self.timed_out, self.rejected, self.released, self.put_off
+        answers = self.acked, self.retried, self.timed_out, self.rejected, self.released, self.put_off
+        return (*answers, self.parkings)
 
     def lose(self) -> None:
         """The database said it is lost: nothing of it starts any more, and no answer of it counts."""
@@ -219,6 +231,7 @@ class Statistics:
     handled: int = 0
     retried: int = 0
     rejected: int = 0
+    parked: int = 0
     failed: int = 0
     put_off: int = 0
     dead: int = 0

@@ -28,6 +28,7 @@ from time import monotonic
 from typing import Any, Final, cast
 
 from trunq.client.message import Message, Reject, Retry, Runner
+from trunq.client.park import Park
 from trunq.errors import InvalidArgument
 from trunq.worker.handler.result import encode, raised_answer, shortened, text_of, with_causes
 
@@ -190,7 +191,9 @@ def _do(channel: _Channel, raw: bytes, around: Around) -> None:
             result = handler(message)
             if inspect.iscoroutine(result):
                 result = asyncio.run(_awaited(result))
-        if isinstance(result, Retry | Reject):
+        if isinstance(result, Park):
+            channel.send(ANSWERED, Park(result.token, result.until))
+        elif isinstance(result, Retry | Reject):
             channel.send(ANSWERED, _plain(result))
         else:
             channel.send(RETURNED, encode(result))

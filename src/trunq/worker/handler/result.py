@@ -31,7 +31,7 @@ def encode(result: Any) -> bytes | None:
     except InvalidArgument as error:
         raise TypeError(
             f"the handler returned what JSON cannot hold ({error.message});"
-            " return JSON, None, Retry or Reject"
+            " return JSON, None, Retry, Reject or Park"
         ) from error
     if encoded is not None and len(encoded) > LARGEST:
         raise ValueError(

@@ -17,7 +17,18 @@ from trunq.worker.slot.backlog import Backlog
 log = logging.getLogger("trunq.worker")
 
 _SAID: Final = (
-    *("handled", "failed", "retried", "rejected", "dead", "cancelled", "put_off", "released", "lost"),
+    *(
+        "handled",
+        "failed",
+        "retried",
+        "rejected",
+        "parked",
+        "dead",
+        "cancelled",
+        "put_off",
+        "released",
+        "lost",
+    ),
 )
 
 

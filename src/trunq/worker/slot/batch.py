@@ -20,9 +20,10 @@ from time import monotonic
 from typing import Any, Final
 
 from trunq.client.message import Message, Reject, Retry
+from trunq.client.park import Park
 from trunq.wire.reference import new_reference
 from trunq.worker.answer.group import Group, answered, referred, seconds
-from trunq.worker.answer.lease import Acked, Lease, Rejected, Retried
+from trunq.worker.answer.lease import Acked, Lease, Parked, Rejected, Retried
 from trunq.worker.answer.outcome import Note, Subject
 from trunq.worker.handler import Handler
 from trunq.worker.handler.batched import Batching
@@ -82,6 +83,7 @@ class Batch:
             acked: list[Acked] = []
             retried: list[Retried] = []
             rejected: list[Rejected] = []
+            parked: list[Parked] = []
             for (own, message), outcome in zip(self.entries, result, strict=True):
                 if own is not lease:
                     continue
@@ -92,12 +94,14 @@ class Batch:
                     if answer.error is not None:
                         error = referred(answer.error, self.reference_of(message))
                     retried.append(Retried(message.id, took, _UNSAID, error, delay, policy))
+                elif isinstance(answer, Park):
+                    parked.append(Parked(message.id, took, answer))
                 elif isinstance(answer, Reject):
                     error = referred(answer.detail, self.reference_of(message), answer.public)
                     rejected.append(Rejected(message.id, took, _UNSAID, error))
                 else:
                     acked.append((message.id, took, encode(answer)))
-            groups += answered(lease, acked, retried, rejected)
+            groups += answered(lease, acked, retried, rejected, parked)
         return groups
 
     def answered_before(self) -> Exception:

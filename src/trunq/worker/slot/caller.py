@@ -45,7 +45,7 @@ class Caller:
         """Call a handler, in another process if it is for one: until that is ready, its time does not run."""
         for _, message in work.entries:
             if message.has_checkpoint:
-                message.checkpoint = await self._outbox.checkpoint(message)
+                await self._outbox.recall(message)
         if handler.processes is None:
             return await self._call_in_time(handler, work)
         try:

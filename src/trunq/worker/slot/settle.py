@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from trunq.client.message import Message, Reject, Retry
+from trunq.client.park import Park
 from trunq.worker.answer import Outbox
 from trunq.worker.answer.lease import Lease
 from trunq.worker.answer.outcome import Subject
@@ -42,9 +43,11 @@ class Settlement:
         if log.isEnabledFor(logging.DEBUG):
             _say_done(message, took, result)
         if isinstance(result, Committed):
-            self._outbox.committed(lease)
+            self._outbox.committed(lease, is_parked=isinstance(result.result, Park))
         elif isinstance(result, Retry | Reject):
             self._outbox.answer(lease, message, took, result, self._registry.policy(message.kind))
+        elif isinstance(result, Park):
+            self._outbox.park(lease, message, took, result, self._registry.policy(message.kind))
         elif isinstance(result, NoHandler):
             self._outbox.put_off(lease, message, result.why)
         else:
@@ -113,7 +116,7 @@ class Settlement:
                 reference = batch.reference_of(message)
                 self._outbox.settled(lease, message, made, reference, fates.get(message.id))
             else:
-                self._outbox.committed(lease)
+                self._outbox.committed(lease, is_parked=isinstance(made, Park))
 
     def _give_back(self, batch: Batch) -> None:
         """A lease was lost, and nothing of the batch has an effect: the messages that are still ours did not

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from trunq.client.message import Message
+from trunq.client.park import Park
 from trunq.record import Fate
-from trunq.worker.answer.group import Group, ack_of_one
-from trunq.worker.answer.lease import Lease
+from trunq.worker.answer.group import Group, ack_of_one, park_of
+from trunq.worker.answer.lease import Lease, Parked
 from trunq.worker.answer.outcome import Subject
 from trunq.worker.handler import Handler
 from trunq.worker.handler.result import encode
@@ -99,7 +100,9 @@ class Single(NamedTuple):
         return time_out(self, handler)
 
     def answers(self, result: Any, took: float) -> list[Group]:
-        """The ack."""
+        """The ack, or what parks it."""
+        if isinstance(result, Park):
+            return [park_of(self.lease, [Parked(self.message.id, took, result)])]
         return [ack_of_one(self.lease, self.message.id, took, encode(result))]
 
     def answered_before(self) -> Exception:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from datetime import datetime
+from typing import Any, cast, overload
 
 from trunq.client._async.access import AsyncAccess
 from trunq.client.answered import Answered, Leased, for_each, only_one
+from trunq.client.park import Park
 from trunq.connection.given import AsyncGiven
-from trunq.wire.array import bigint_array, interval_array, jsonb_array, real_array, text_array
+from trunq.wire.array import (
+    bigint_array,
+    interval_array,
+    jsonb_array,
+    moment_array,
+    real_array,
+    text_array,
+)
 from trunq.wire.call import Call
 from trunq.wire.scalar import Interval, interval
 from trunq.word import Backoff
@@ -383,6 +392,70 @@ class AsyncAnswers(AsyncAccess):
         arguments = {"ids": bigint_array(held.ids), "into": into, "delay": interval("delay", delay)}
         ((there,),) = await self._execute(connection, Call("forward", {**held.lease, **arguments}))
         return list(there)
+
+    @overload
+    async def park(
+        self,
+        messages: Leased,
+        token: str | Sequence[str],
+        until: Interval | datetime,
+        /,
+        *,
+        took: Iterable[float | None] | float | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> int: ...
+
+    @overload
+    async def park(
+        self,
+        queue: str,
+        subscription: str,
+        lease_id: int,
+        token: int,
+        ids: Iterable[int],
+        tokens: Sequence[str],
+        delays: Iterable[Interval | None] | None = None,
+        until: Iterable[datetime | None] | None = None,
+        took: Iterable[float | None] | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> int: ...
+
+    async def park(
+        self,
+        queue: str | Leased,
+        subscription: str | Sequence[str],
+        lease_id: int | Interval | datetime,
+        token: int | None = None,
+        ids: Iterable[int] | None = None,
+        tokens: Sequence[str] | None = None,
+        delays: Iterable[Interval | None] | None = None,
+        until: Iterable[datetime | None] | None = None,
+        took: Iterable[float | None] | float | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> int:
+        """Messages wait for the outside: nobody holds them, and no attempt counts. Returns how many.
+
+        Each waits until somebody resumes it by its token, a secret of its own (one for a message, a list for
+        several), or until a time, from now or a datetime, is over: then it has failed as one that took too
+        long. In the long form, `delays` or `until` has one for each id. Raises Duplicate for a token that
+        another message has, or had.
+        """
+        if isinstance(queue, str):
+            held = Answered.of(queue, cast(str, subscription), cast(int, lease_id), token, ids)
+        else:
+            held = Answered.of(queue, None, None, None, None)
+            tokens = [subscription] if isinstance(subscription, str) else subscription
+            parks = [Park(each, cast("Interval | datetime", lease_id)) for each in tokens]
+            delays, until = [each.delay for each in parks], [each.moment for each in parks]
+        arguments = {
+            "tokens": text_array("tokens", tokens),
+            "delays": interval_array("delays", delays),
+            "until": moment_array("until", until),
+            "took": real_array(for_each(took, held)),
+        }
+        return await self._answer(connection, "park", held, arguments)
 
     async def _answer(
         self, connection: AsyncGiven | None, function: str, held: Answered, arguments: dict[str, Any]

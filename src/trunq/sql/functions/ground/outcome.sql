@@ -15,6 +15,7 @@ language sql immutable parallel safe as $$
     ('t'::"char", 'timed_out', 'retrying', 'max_attempts', 'its handler took longer than it may'),
     ('j'::"char", 'rejected', 'dead', 'rejected', 'its handler gave it up'),
     ('l'::"char", 'released', 'ready', null, 'its worker gave it back, and no attempt counts'),
+    ('k'::"char", 'parked', 'parked', null, 'it waits for the outside, and no attempt counts'),
     ('x'::"char", 'lease_expired', 'ready', 'lease_expired', 'its lease ran out, or its worker started again'),
     ('e'::"char", 'expired', 'dead', 'expired', 'its own time (expires_at) was over before a worker got it'),
     ('c'::"char", 'cancelled', 'dead', 'cancelled', 'somebody cancelled it before a worker got it'),
@@ -32,6 +33,7 @@ language sql immutable parallel safe as $$
     ('ready', true, 'it waits for a worker'),
     ('leased', true, 'a worker has it'),
     ('retrying', true, 'it waits for its next attempt'),
+    ('parked', true, 'it waits until somebody resumes it'),
     ('done', false, 'it is handled'),
     ('outdated', false, 'it was passed over as too old'),
     ('dead', false, 'it was given up, and is kept'),
@@ -66,6 +68,7 @@ language sql immutable parallel safe as $$
     ('webhook_body', '{json,bytes}'),
     ('batch_left', '{finish,give_back}'),
     ('bell', '{held,publisher,sleeper}'),
+    ('resumption', '{resumed,noted,repeated}'),
     ('verb', '{publish,publish_many,publish_unique,lease,lease_ids,ack,retry,time_out,reject,release,extend,set_progress,next_batch,finish_batch}')
 $$;
 comment on function trunq._vocabulary is 'The words that an argument, or an answer, may be, by what they are about; verb: the functions that each queue has for itself.';

@@ -52,7 +52,7 @@ begin
   end if;
 end $$;
 comment on function trunq.show_message is
-  'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, done, outdated (passed over as older than its subscription takes), dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, lease_expired, and expired, cancelled, outdated and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs. A message that was forwarded (trunq.forward) is shown where it is, subscription with that queue before it: "work/default".
+  'One message as each shared subscription sees it; one that none of them has, as streams do: leased in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying, parked (until somebody resumes it), done, outdated (passed over as older than its subscription takes), dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed, timed_out, rejected, released, parked, lease_expired, and expired, cancelled, outdated and replaced (never handed out); overdue (the lease ran out and nobody has reaped it yet), null while it runs. A message that was forwarded (trunq.forward) is shown where it is, subscription with that queue before it: "work/default".
 Raises: TQ001, TQ013.';
 
 create or replace function trunq.list_messages(
@@ -83,7 +83,7 @@ begin
   end if;
 end $$;
 comment on function trunq.list_messages is
-  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
+  'Messages of a shared subscription, newest first by the time they were published, in one state or any; p_limit: at most 100,000, which is the default; p_before: the smallest id of the page before. Pages go by id, which sessions draw 32 at a time. p_state: one of scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced and purged. p_brief leaves out (null) what a table does not show and is slow to read: payload, headers, attempts and result. Filters: p_kind, p_key, p_error (text that the last error contains, in upper or lower case), p_older_than and p_newer_than (how long ago it was published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at most, and a WARNING says where to go on.
 Raises: TQ001, TQ002, TQ005, TQ011.';
 
 create or replace function trunq._pages(
@@ -153,14 +153,16 @@ declare
 begin
   is_whole := false;
   case
-    when p_state in ('scheduled', 'retrying') then
+    when p_state in ('scheduled', 'retrying', 'parked') then
       -- The order is that of the index.
       execute format($q$
         select array(
           select d.id from trunq.delayed d
           where d.queue_id = $1 and d.id < $2 and d.subscription_id %s
           order by d.subscription_id desc, d.id desc limit $3)
-      $q$, case p_state when 'retrying' then '= ' || p_sub.subscription_id else 'is null' end)
+      $q$, case p_state
+        when 'retrying' then format('= %s and d.parked_at is null', p_sub.subscription_id)
+        when 'parked' then format('= %s and d.parked_at is not null', p_sub.subscription_id) else 'is null' end)
       into ids using p_sub.queue_id, p_before, p_limit;
     when p_state = 'dead' then
       ids := array(
@@ -190,7 +192,7 @@ begin
       ids := array(
         select u.id from (
           select unnest((trunq._candidate_ids(p_sub, p_queue, s.state, p_limit, p_before)).ids) id
-          from unnest(array['scheduled', 'retrying', 'dead']) s(state)
+          from unnest(array['scheduled', 'retrying', 'parked', 'dead']) s(state)
           union
           select unnest(ids)) u
         order by u.id desc limit p_limit);
@@ -459,6 +461,7 @@ begin
         when 'ready' then t.is_first or $15
         when 'leased' then t.is_first or $15
         when 'retrying' then $15
+        when 'parked' then $15
         when 'scheduled' then true
         when 'done' then t.outcome = 'a' and (t.is_first or $15 or $13 is not null)
         when 'dead' then $15 or s.has_first and s.failed = jsonb_array_length(t.errors) end is true

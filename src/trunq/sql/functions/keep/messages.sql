@@ -46,7 +46,7 @@ begin
       order by r.subscription_id, g.id, g.txid desc),
     elsewhere as materialized (
       select r.subscription_id, d.id, d.attempt, d.created_at, d.due_at, d.kind, d.key, d.payload, d.headers, d.errors,
-        case when d.subscription_id is null then 'scheduled' else 'retrying' end place%11$s
+        case when d.subscription_id is null then 'scheduled' when d.parked_at is not null then 'parked' else 'retrying' end place%11$s
       from trunq.delayed d cross join lateral (
         select r.subscription_id from reader r where d.subscription_id is null or d.subscription_id = r.subscription_id offset 0) r
       where d.queue_id = %4$s
@@ -101,7 +101,7 @@ begin
     case when v_is_keyed then ', g.unique_key::text' end, case when v_is_keyed then ', d.extra->>''unique_key'' unique_key' end,
     case when v_is_keyed then ', coalesce(e.unique_key, l.unique_key) unique_key' end);
   execute format('comment on view trunq_queue.%I is %L', p_queue.name || '_messages',
-    'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, done, outdated, dead, replaced or purged. It reads the tables of the queue once, whatever is asked.');
+    'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced or purged. It reads the tables of the queue once, whatever is asked.');
   if v_is_new then
     for v_role in
       select distinct a.grantee from pg_class c cross join lateral aclexplode(c.relacl) a

@@ -15,6 +15,7 @@ declare
   v_last timestamptz;
   v_last_id bigint := 0;
   v_count integer := 0;
+  v_parked integer := 0;
   v_full boolean;
   v_has_age boolean;
   v_statement text;
@@ -39,10 +40,11 @@ begin
   if exists (
     select from trunq.delayed d where d.queue_id = v_queue.queue_id and (d.due_at, d.id) > (v_from, v_from_id) and d.due_at <= v_now
   ) then
+    v_parked := trunq._time_out_parked(v_queue, v_from, v_from_id, v_now, p_max);
     v_statement := format($q$
       with due as materialized (
         select d.ctid, d.due_at from trunq.delayed d
-        where d.queue_id = $1 and (d.due_at, d.id) > ($2, $5) and d.due_at <= $3 and ($6 is null or d.ctid = $6)
+        where d.queue_id = $1 and (d.due_at, d.id) > ($2, $5) and d.due_at <= $3 and ($6 is null or d.ctid = $6) and d.parked_at is null
         order by d.due_at, d.id limit $4 for update skip locked),
       gone as (
         delete from trunq.delayed d using due where d.ctid = due.ctid
@@ -77,7 +79,10 @@ begin
   end if;
   -- As many as asked for: there may be more, go on behind the last. Less: nothing due is left, but a due time is given by the
   -- clock before its row commits, so look a little behind the next time.
-  if v_count < p_max then
+  if v_parked >= p_max then
+    v_last := v_from;
+    v_last_id := v_from_id;
+  elsif v_count < p_max then
     v_last := v_now - interval '5 seconds';
     v_last_id := 0;
   end if;
@@ -88,10 +93,10 @@ begin
     where d.at is not null
     on conflict (queue_id, subscription_id, duty) do update set at = excluded.at, last_id = excluded.last_id;
   end if;
-  return v_count;
+  return v_count + v_parked;
 end $$;
 comment on function trunq.promote is
-  'Inserts messages that are due into the log, at most p_max (1,000).
+  'Inserts messages that are due into the log, at most p_max (1,000), and fails those that are due and parked, as many.
 Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
@@ -112,9 +117,9 @@ begin
   return exists (
     select from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
-      and ((d.errors -> -1 ? 'times') is not true or d.kind = any (p_kinds)));
+      and d.parked_at is null and ((d.errors -> -1 ? 'times') is not true or d.kind = any (p_kinds)));
 end $$;
-comment on function trunq._has_delayed is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds.';
+comment on function trunq._has_delayed is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds; what is parked waits for neither.';
 
 create or replace function trunq._count_unhandled(p_queue text, p_subscription text, p_kinds text[]) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
@@ -139,7 +144,7 @@ begin
   count := 0;
   for v_row in
     select d.ctid, d.due_at, d.id from trunq.delayed d
-    where d.queue_id = p_queue.queue_id and (d.due_at, d.id) > (p_from, p_from_id) and d.due_at <= p_now
+    where d.queue_id = p_queue.queue_id and (d.due_at, d.id) > (p_from, p_from_id) and d.due_at <= p_now and d.parked_at is null
     order by d.due_at, d.id limit p_max for update skip locked
   loop
     begin

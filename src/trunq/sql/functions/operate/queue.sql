@@ -214,6 +214,7 @@ begin
   delete from trunq.progress p where p.queue_id = p_queue.queue_id;
   delete from trunq.reply r where r.queue_id = p_queue.queue_id;
   delete from trunq.forwarded f where f.queue_id = p_queue.queue_id;
+  delete from trunq.parked p where p.queue_id = p_queue.queue_id;
   delete from trunq.duty_failure f where f.queue = p_queue.name;
   delete from trunq.queue q where q.queue_id = p_queue.queue_id;
 end $$;

@@ -29,7 +29,7 @@ begin
   perform trunq._restore_role(v_role);
 end $$;
 comment on function trunq.grant_role is
-  'Lets a database role do with one queue what a publisher, worker, reader or admin does, and no more. publisher: publish, in every way. worker: lease, extend, answer, read batches. reader: see status, lists and history; payloads, headers and results with p_payload alone. admin: see as a reader does, pause, resume, limit, cancel, requeue, purge, set lanes, close and open. For the owner of trunq or a member of that role, who leads, creates, drops and grants.
+  'Lets a database role do with one queue what a publisher, worker, reader or admin does, and no more. publisher: publish, in every way, and resume what is parked, by its token. worker: lease, extend, answer, read batches. reader: see status, lists and history; payloads, headers and results with p_payload alone. admin: see as a reader does, pause, resume, limit, cancel, requeue, purge, set lanes, close and open. For the owner of trunq or a member of that role, who leads, creates, drops and grants.
 Raises: TQ001; TQ005 for an unknown role, of a queue or in the database, and for the owner.
 Locks: others who grant, to the end of the transaction.';
 
@@ -149,10 +149,10 @@ create or replace function trunq._role_functions(p_queue text, p_role text, p_pa
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select array(
     select p_queue || '_' || v from unnest(case p_role
-      when 'publisher' then '{publish_unique,unique_many,public_ids}'::text[]
-      when 'worker' then '{lease,lease_ids,answer,extend,set_progress,next_batch,finish_batch,work}'
+      when 'publisher' then '{publish_unique,unique_many,public_ids,resume}'::text[]
+      when 'worker' then '{lease,lease_ids,answer,extend,set_progress,next_batch,finish_batch,resume,work}'
       when 'reader' then case when p_payload then '{read,read_payload}'::text[] else '{read}' end
-      when 'admin' then '{administer}' end) v)
+      when 'admin' then '{administer,resume}' end) v)
 $$;
 comment on function trunq._role_functions is 'The functions of a queue that a role of it may execute, besides those that run with the caller''s rights.';
 

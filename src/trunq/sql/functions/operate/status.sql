@@ -6,7 +6,8 @@ create or replace function trunq.status(p_queue text default null)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
   oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean,
-  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean
+  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean,
+  parked bigint
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -25,19 +26,20 @@ begin
             or m.expires_at > trunq.clock()),
         0::bigint, max(o.oldest_dead), array(
           select distinct e.name from string_to_array(string_agg(array_to_string(o.estimated, ','), ','), ',') a, unnest(a) e(name) where e.name <> ''),
-        bool_or(o.led), bool_or(o.paused), max(o.paused_until), max(o.held_for), max(o.held_bytes), min(o.lost_at), bool_or(o.ticks_paused)
+        bool_or(o.led), bool_or(o.paused), max(o.paused_until), max(o.held_for), max(o.held_bytes), min(o.lost_at), bool_or(o.ticks_paused), sum(o.parked)::bigint
       from trunq._statuses(p_queue, true) o group by o.queue, o.subscription) n
     order by n.queue, n.subscription;
 end $$;
 comment on function trunq.status is
-  'One row for each subscription, and one for each group. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed; held_for: how long ago the segment was last written to that holds its oldest message, and held_bytes: the log from there on, both for set_queue''s hold_at_most and hold_size; lost_at: when it lost messages, and nobody has accepted that; ticks_paused: nobody cuts ticks of its queue.
+  'One row for each subscription, and one for each group. ready: waiting now; leased: held; delayed: put off; dead: given up, and kept; oldest_ready: of the first that wait; workers: that hold or held a lease within a minute; oldest_dead: since when the first of the dead is kept; estimated: which of the numbers are estimates. Those are exact up to 1,000; leased is at least so many; led: whether somebody performs the duties (without, nothing delayed runs, no lease that ran out is reaped and no segment emptied); paused: by itself or with its queue; paused_until null: until it is resumed; held_for: how long ago the segment was last written to that holds its oldest message, and held_bytes: the log from there on, both for set_queue''s hold_at_most and hold_size; lost_at: when it lost messages, and nobody has accepted that; ticks_paused: nobody cuts ticks of its queue; parked: those among the delayed that wait until somebody resumes them.
 Raises: TQ001.';
 
 create or replace function trunq._statuses(p_queue text, p_slots boolean)
 returns table (
   queue text, subscription text, mode text, ready bigint, leased bigint, delayed bigint, dead bigint,
   oldest_ready interval, workers integer, done_last_minute bigint, oldest_dead interval, estimated text[], led boolean,
-  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean
+  paused boolean, paused_until timestamptz, held_for interval, held_bytes bigint, lost_at timestamptz, ticks_paused boolean,
+  parked bigint
 )
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -67,6 +69,8 @@ begin
       -- What waits for all of a group counts once.
       from unnest(case when v.slot > 0 then array['= ' || v.subscription_id] else array['is null', '= ' || v.subscription_id] end) whose
       cross join lateral trunq._count_rows('trunq.delayed', format('queue_id = %s and subscription_id %s', v.queue_id, whose)) o;
+      select o.number, estimated || case when o.is_estimate then '{parked}'::text[] end into parked, estimated
+      from trunq._count_parked(v.sub) o;
       select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
       from trunq._count_rows('trunq.dead', format('queue_id = %s and subscription_id = %s', v.queue_id, v.subscription_id)) o;
       oldest_dead := v_now - trunq._oldest_dead(v.queue_id, v.subscription_id);

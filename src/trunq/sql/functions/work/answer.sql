@@ -172,7 +172,7 @@ begin
     perform trunq._fail('TQ005', 'an answer names messages in an array of one dimension');
   elsif array_position(p_ids, null) is not null then
     perform trunq._fail('TQ005', 'an answer names messages by id, not null');
-  elsif p_outcome is null or p_outcome not in ('a', 'r', 't', 'j', 'l') then
+  elsif p_outcome is null or p_outcome not in ('a', 'r', 't', 'j', 'l', 'k') then
     perform trunq._fail('TQ005', format('no answer is "%s"', p_outcome), 'use ack, retry, time_out, reject or release');
   elsif cardinality(p_ids) > 0 then
     perform trunq._fail('TQ005', format('an answer for %s messages came with arrays of another length, or arrays that do not begin at 1', cardinality(p_ids)),

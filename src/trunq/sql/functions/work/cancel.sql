@@ -32,7 +32,7 @@ begin
   perform trunq._check_found(p_queue, p_subscription, array(select unnest(v_ids) except select unnest(v_found)));
 end $$;
 comment on function trunq.cancel is
-  'Cancels messages, up to 10,000, for one shared subscription or (null) for all. A scheduled or retrying message is dead at once, with the reason cancelled; a ready one as soon as a lease reaches it. The worker of a leased one is told: if its handler succeeds all the same, the message is done, else dead. trunq.requeue hands dead ones out again. Streams read what was published, cancelled or not.
+  'Cancels messages, up to 10,000, for one shared subscription or (null) for all. A scheduled, retrying or parked message is dead at once, with the reason cancelled; a ready one as soon as a lease reaches it. The worker of a leased one is told: if its handler succeeds all the same, the message is done, else dead. trunq.requeue hands dead ones out again. Streams read what was published, cancelled or not.
 Returns: one row for each message and subscription, with the state it was in; done, outdated, dead, replaced and purged are final, and stay. subscription null: the message is scheduled, and no shared subscription reads it. Of one that was forwarded (trunq.forward) also the rows of the queue where it is, subscription with that queue before it: "work/default".
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ013 when one of them does not exist: then none is cancelled.
 Locks: the delayed messages that it deletes; against unsubscribe, the subscriptions.';
@@ -47,6 +47,7 @@ declare
   v_scheduled bigint[] := '{}';
   v_over bigint[];
   v_leased bigint[] := '{}';
+  v_parked bigint[];
 begin
   perform trunq._note_cancel(p_queue, p_subscription, p_ids, v_now);
   -- By later statements than the notes: whoever did not see them is seen here, or has to come back.
@@ -60,9 +61,10 @@ begin
   for v_sub in select s.* from trunq._cancelling(p_queue.queue_id, p_subscription) s loop
     subscription := v_sub.name;
     v_over := v_scheduled;
-    state := 'retrying';
+    v_parked := trunq._parked_ids(v_sub, p_ids);
     foreach id in array trunq._cancel_retrying(p_queue, v_sub, p_ids, v_now) loop
       v_over := v_over || id;
+      state := case when id = any (v_parked) then 'parked' else 'retrying' end;
       return next;
     end loop;
     for id, state in

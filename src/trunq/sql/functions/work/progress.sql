@@ -110,9 +110,10 @@ language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = p
 begin
   -- What an older snapshot does not see: whoever leases it looks.
   return current_setting('transaction_isolation') <> 'read committed'
-    or exists (select from trunq.progress p where p.subscription_id = p_subscription_id and p.id = p_id and p.checkpoint_bytes is not null);
+    or exists (select from trunq.progress p where p.subscription_id = p_subscription_id and p.id = p_id
+      and (p.checkpoint_bytes is not null or p.resumed_at is not null));
 end $$;
-comment on function trunq._has_checkpoint is 'Whether a message that goes back has a checkpoint.';
+comment on function trunq._has_checkpoint is 'Whether a message that goes back has a checkpoint, or was resumed with a value.';
 
 create or replace function trunq._drop_progress(p_subscription_id integer, p_ids bigint[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$

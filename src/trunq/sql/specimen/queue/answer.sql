@@ -21,7 +21,7 @@ begin
       or array_lower(p_results, 1) <> 1 or array_lower(p_took, 1) <> 1
       or cardinality(p_errors) <> v_given or cardinality(p_delays) <> v_given
       or cardinality(p_results) <> v_given or cardinality(p_took) <> v_given or '1000 years' < any (p_delays)
-      or p_outcome is null or p_outcome not in ('a', 'r', 't', 'j', 'l') then
+      or p_outcome is null or p_outcome not in ('a', 'r', 't', 'j', 'l', 'k') then
     perform trunq._check_interval('a delay', (select max(d) from unnest(p_delays) d), '-1000 years');
     perform trunq._check_answer(p_ids, p_outcome);
     return 0;
@@ -123,7 +123,7 @@ begin
 end $$;
 revoke execute on function trunq_queue._specimen_answer from public;
 comment on function trunq_queue._specimen_answer is
-  'What ack, retry, reject and release do, by outcome.
+  'What ack, retry, reject, release and park do, by outcome.
 Returns: how many messages this call answered.';
 
 create or replace function trunq_queue._specimen_after_reaper(
@@ -329,6 +329,8 @@ begin
     select m.*, given.delay,
       case when p_outcome = 'l' and given.error is not null then trunq._add_put_off(m.errors, m.attempt, p_now, p_worker, given.error)
         when p_outcome in ('l', 'e', 'c') or p_blame = 'spared' then m.errors
+        -- A worker had a handler for it.
+        when p_outcome = 'k' then case when m.errors -> -1 ? 'times' then nullif(m.errors - -1, '[]') else m.errors end
         else trunq._add_error(m.errors, m.attempt, p_now, p_worker, given.error) end all_errors,
       case when p_outcome = 'j' then 'rejected'
         when p_outcome = 'e' then 'expired'
@@ -359,12 +361,12 @@ begin
         when m.reason is not null then '0'
         when p_outcome in ('r', 't') then coalesce(m.delay, own.wait,
           trunq._backoff(v_sub.backoff, v_sub.backoff_base, v_sub.backoff_cap, v_sub.jitter, m.attempt))
-        when p_outcome = 'l' and m.delay is not null then m.delay
+        when p_outcome in ('l', 'k') and m.delay is not null then m.delay
         when m.is_put_off then trunq._put_off(m.all_errors)
         when line.place is not null then greatest(own.wait, trunq._suspect_delay(p_subscription_id, p_now, line.place))
         when p_outcome = 'x' then greatest(own.wait, p_scatter * (0.1 + 0.9 * random()))
         else '0' end wait,
-      case when p_outcome = 'l' or p_blame = 'spared' then m.attempt
+      case when p_outcome in ('l', 'k') or p_blame = 'spared' then m.attempt
         when p_blame in ('shared', 'likely') then least(m.attempt + 1, coalesce(m.max_attempts, 32767))::smallint
         else least(m.attempt + 1, 32767)::smallint end next_attempt
     from message m left join line on line.id = m.id
@@ -378,8 +380,8 @@ begin
     from fate f where f.reason is not null order by f.at
   ),
   delayed as (
-    insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options)
-    select v_sub.queue_id, f.id, p_subscription_id, p_now + greatest(f.wait, '0'), f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries, f.options
+    insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options, parked_at)
+    select v_sub.queue_id, f.id, p_subscription_id, p_now + greatest(f.wait, '0'), f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries, f.options, case when p_outcome = 'k' then p_now end
     from fate f where f.reason is null and (f.wait > '0' or f.extra is not null) order by f.at
   ),
   again as (

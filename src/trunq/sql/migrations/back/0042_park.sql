@@ -1,0 +1,27 @@
+-- What is parked runs when its time is over, as if somebody had resumed it without a value.
+drop trigger if exists unpark_deleted on trunq.delayed;
+drop trigger if exists unpark_changed on trunq.delayed;
+drop table trunq.parked;
+-- The words of before have none for an attempt that was parked: released, as no attempt counts then either.
+do $$
+declare
+  v_table text;
+begin
+  for v_table in select q.receipt_table from trunq.queue q loop
+    execute format('update trunq_data.%I set outcome = ''l'' where outcome = ''k''', v_table);
+  end loop;
+end $$;
+alter table trunq_data._specimen_receipt
+  add constraint outcome_is_known check (outcome in ('a', 'r', 't', 'j', 'l', 'x', 'b', 'e', 'c', 'p'));
+alter table trunq.delayed drop column parked_at;
+alter table trunq.progress drop column resumed, drop column resumed_at;
+do $$
+declare
+  v_function text;
+begin
+  foreach v_function in array '{trunq.status(text),"trunq._statuses(text, boolean)"}'::text[] loop
+    if to_regprocedure(v_function) is not null then
+      execute format('drop function %s', to_regprocedure(v_function));
+    end if;
+  end loop;
+end $$;
