@@ -65,7 +65,10 @@ def facade_files(facade: str) -> tuple[tuple[str, str], ...]:
 
 def _read(folder: str, package: str = "trunq") -> list[tuple[str, str]]:
     top = [*(files(package) / "sql" / folder).iterdir()]
-    paths = [*top, *(path for room in top if room.is_dir() for path in room.iterdir())]
+    paths = [
+        *top,
+        *(path for room in top if room.is_dir() and room.name != "back" for path in room.iterdir()),
+    ]
     return sorted((path.name, path.read_text("utf-8")) for path in paths if path.name.endswith(".sql"))
 
 
