@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
 
-from trunq import InvalidSchedule
+from trunq import InvalidArgument, InvalidSchedule
 from trunq.schedule import AHEAD, MACROS, due_times, steps
 
 PRAGUE = ZoneInfo("Europe/Prague")
@@ -106,6 +106,17 @@ def test_an_interval_counts_from_its_start() -> None:
     assert steps(3600, start, start + timedelta(hours=1), 1) == [start + timedelta(hours=2)]
     with pytest.raises(InvalidSchedule, match="a second or more"):
         steps(0, start, start, 1)
+
+
+def test_an_interval_by_the_calendar_is_refused_where_it_is_none() -> None:
+    for every in (3600, "1 month 1 hour", timedelta(0)):
+        with pytest.raises(InvalidSchedule, match="by the calendar"):
+            steps(every, SPRING, SPRING, 1, "Europe/Prague")
+    for at in ("9 o'clock", "09:00+01:00", time(9, tzinfo=UTC)):
+        with pytest.raises(InvalidArgument, match="at is"):
+            steps("1 day", SPRING, SPRING, 1, "Europe/Prague", at)
+    with pytest.raises(InvalidArgument, match="no length of time"):
+        steps("1 fortnight", SPRING, SPRING, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """When a schedule is due: what a cron text means, by the library cronsim, and time zones by Python's data.
 
 A fixed time, whose minute and hour are numbers, comes once a day where clocks change too: in the first of two
-equal hours, and at the end of one that is left out. All else goes by the time that passes.
+equal hours, and at the end of one that is left out. So does an interval by the calendar of a zone. All else
+goes by the time that passes.
 """
 
 from __future__ import annotations
 
+from calendar import monthrange
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from itertools import count as count_from
 from itertools import islice
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -18,7 +21,7 @@ from cronsim import CronSim, CronSimError
 
 from trunq.errors import InvalidSchedule
 from trunq.wire.json import headers_text, json_text
-from trunq.wire.scalar import Interval, Label, interval, label, moment
+from trunq.wire.scalar import Interval, Label, calendar, clock, interval, label, moment
 from trunq.word import Missed, Overlap
 
 AHEAD: Final = 1000
@@ -52,6 +55,7 @@ class Schedule:
     zone: str | None = None
     every: Interval | None = None
     start_at: datetime | None = None
+    at: time | str | None = None
     missed: Missed | None = None
     overlap: Overlap | None = None
     kind: Label | None = None
@@ -69,8 +73,9 @@ class Schedule:
             "payload": json_text("payload", self.payload),
             "cron": self.cron,
             "zone": self.zone,
-            "every": interval("every", self.every),
+            "every": _every(self.every),
             "start_at": moment("start_at", self.start_at),
+            "at": clock("at", self.at),
             "missed": self.missed,
             "overlap": self.overlap,
             "kind": label("kind", self.kind),
@@ -93,22 +98,91 @@ def due_times(
     """
     times = _times(cron, _find_zone(zone), after)
     past: deque[datetime] = deque(maxlen=count)
-    for time in times:
-        if now is None or time > now:
-            return [*past, time, *islice(times, count - 1)]
-        past.append(time)
+    for due in times:
+        if now is None or due > now:
+            return [*past, due, *islice(times, count - 1)]
+        past.append(due)
     if not past:
         raise InvalidSchedule(f"the cron text {cron!r} is never due", _HOW)
     return list(past)
 
 
-def steps(every: Interval, start_at: datetime, after: datetime, count: int) -> list[datetime]:
-    """The next times of an interval counted from a start, as the database has them."""
-    span = interval("every", every) or timedelta(0)
+def steps(
+    every: Interval,
+    start_at: datetime,
+    after: datetime,
+    count: int,
+    zone: str | None = None,
+    at: time | str | None = None,
+) -> list[datetime]:
+    """The next times of an interval counted from a start, as the database has them.
+
+    With a zone, for months and years, or at a time of the day, it goes by the calendar of the zone (UTC).
+    """
+    months, span = calendar("every", every) or (0, timedelta(0))
+    if zone is not None or at is not None or months:
+        days, rest = divmod(span, timedelta(days=1))
+        if rest or days < 0 or not (days or months):
+            raise InvalidSchedule(
+                f"nothing runs every {every} by the calendar of a zone",
+                "give days, months or years; without a zone, hours and seconds count the time that passes",
+            )
+        daily = None if at is None else time.fromisoformat(clock("at", at) or "")
+        later = (due for due in _calendar(months, days, start_at, _find_zone(zone), daily) if due > after)
+        return list(islice(later, count))
     if span < timedelta(seconds=1):
         raise InvalidSchedule(f"nothing runs every {span}", "give an interval of a second or more")
     first = start_at if after < start_at else start_at + span * ((after - start_at) // span + 1)
     return [first + span * step for step in range(count)]
+
+
+def _calendar(
+    months: int, days: int, start_at: datetime, zone: ZoneInfo, at: time | None
+) -> Iterator[datetime]:
+    """Times by the calendar of a zone, counted from the start: the 31st comes again."""
+    local = start_at.astimezone(zone).replace(tzinfo=None)
+    last = start_at.astimezone(UTC) - timedelta(microseconds=1)
+    first = local if at is None else datetime.combine(local, at)
+    for number in count_from():
+        try:
+            due = _clock_time(_add_months(first, months * number) + timedelta(days=days * number), zone)
+        except (OverflowError, ValueError):
+            return
+        if number == 0 and at is None:
+            due = start_at.astimezone(UTC)
+        if due > last:
+            last = due
+            yield due
+
+
+def _add_months(local: datetime, months: int) -> datetime:
+    years, month = divmod(local.month - 1 + months, 12)
+    year = local.year + years
+    return local.replace(year=year, month=month + 1, day=min(local.day, monthrange(year, month + 1)[1]))
+
+
+def _clock_time(local: datetime, zone: ZoneInfo) -> datetime:
+    """When clocks show this: the first time of two; where they leave it out, the moment at which they do."""
+    due = local.replace(tzinfo=zone).astimezone(UTC)
+    if due.astimezone(zone).replace(tzinfo=None) == local:
+        return due
+    before, after = due.replace(microsecond=0) - timedelta(days=1), due.replace(microsecond=0)
+    while (length := (after - before) // timedelta(seconds=1)) > 1:
+        middle = before + timedelta(seconds=length // 2)
+        if middle.astimezone(zone).replace(tzinfo=None) > local:
+            after = middle
+        else:
+            before = middle
+    return after
+
+
+def _every(every: Interval | None) -> timedelta | str | None:
+    """An interval as it is sent: where it has months, as the text of one."""
+    months, rest = calendar("every", every) or (0, None)
+    return rest if not months or rest is None else f"{months} months {rest // _MICROSECOND} microseconds"
+
+
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def _find_zone(name: str | None) -> ZoneInfo:
@@ -126,9 +200,9 @@ def _times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
         raise InvalidSchedule(f"the cron text {cron[:40]!r}... is too long: {len(cron)} characters", _HOW)
     last = after.astimezone(UTC)
     try:
-        for time in _local_times(MACROS.get(cron.strip().lower(), cron), last.astimezone(zone)):
+        for local in _local_times(MACROS.get(cron.strip().lower(), cron), last.astimezone(zone)):
             # A fixed time looked for in the second of two equal hours is found in the first.
-            if (due := time.astimezone(UTC)) > last:
+            if (due := local.astimezone(UTC)) > last:
                 last = due
                 yield due
     except CronSimError as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any, NamedTuple
 
 
 class ScheduleState(NamedTuple):
     """A row of `list_schedules`: what a schedule publishes, and how far it is.
 
-    `source`: the list of `sync_schedules` that it comes from. `paused_until` None: until it is resumed.
+    `source`: the list of `sync_schedules` that it comes from. `every` is an interval of time that passes,
+    `calendar` ("2 days", "1 mon") one of the calendar of `zone`, at the time `at`, or that of `start_at`.
+    `paused_until` None: until it is resumed.
     `last_due` is the newest time that was fired or skipped, `last_id` the newest message; `due_times` is how
     many times of a cron text are computed ahead. `error`: why its next time could not be fired.
     """
@@ -38,6 +40,8 @@ class ScheduleState(NamedTuple):
     due_times: int | None
     error: str | None
     created_at: datetime
+    calendar: str | None
+    at: time | None
 
 
 class ScheduleRun(NamedTuple):

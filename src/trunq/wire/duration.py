@@ -2,7 +2,7 @@
 ("01:30:00"), ISO 8601 ("PT10M"), or seconds ("90").
 
 Of these, pydantic reads ISO 8601 alone, which is one pattern here. It takes a year for 365 days and a month
-for 30; Postgres does not, so months and years are refused.
+for 30; Postgres does not, so months and years are refused, except where a calendar counts them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _UNITS: Final = {
     "days": ("d", "day"),
     "weeks": ("w", "week"),
 }
+_MONTHS: Final = re.compile(r"(\d+)\s*(y|years?|yrs?|months?|mons?)(?![a-z])")
+_ISO_MONTHS: Final = re.compile(r"P(?:(\d+)Y)?(?:(\d+)M)?(?=[\dT]|$)")
 _BY_NAME: Final = {name: unit for unit, names in _UNITS.items() for name in (unit, *names)}
 HOW: Final = 'write it as "10 minutes", "1h 30m" or "PT10M"; months and years differ in length'
 
@@ -40,6 +42,22 @@ def read(text: str) -> timedelta:
         return _read(said)
     except OverflowError:
         raise ValueError(f"{text!r} is no length of time: it is too long") from None
+
+
+def read_calendar(text: str) -> tuple[int, timedelta]:
+    """The months, and the rest, of an interval that may have some: "1 month", "1 year 6 months", "P1M"."""
+    said = text.strip()
+    if (iso := _ISO_MONTHS.match(said.upper())) and any(iso.groups()):
+        years, months = (int(number or 0) for number in iso.groups())
+        rest = said[iso.end() :] and f"P{said[iso.end() :]}"
+    else:
+        found = _MONTHS.findall(said.lower())
+        years = sum(int(number) for number, unit in found if unit[0] == "y")
+        months = sum(int(number) for number, unit in found if unit[0] == "m")
+        rest = _MONTHS.sub(" ", said.lower()) if found else said
+    if (count := years * 12 + months) and not rest.strip(" ,"):
+        return count, timedelta(0)
+    return count, read(rest)
 
 
 def _read(text: str) -> timedelta:

@@ -6,7 +6,7 @@ one prepared plan, whatever the size of a number.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
@@ -60,6 +60,32 @@ def interval(name: str, value: Interval | None) -> timedelta | None:
         return timedelta(seconds=value)
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(f"{name} is not a length of time: {value} seconds") from error
+
+
+def calendar(name: str, value: Interval | None) -> tuple[int, timedelta] | None:
+    """An interval whose months a calendar counts: the months, and the rest."""
+    if isinstance(value, str):
+        try:
+            return duration.read_calendar(value)
+        except ValueError:
+            raise InvalidArgument(
+                f"{name} is no length of time: {value!r}", 'write it as "10 minutes", "2 days" or "1 month"'
+            ) from None
+    length = interval(name, value)
+    return None if length is None else (0, length)
+
+
+def clock(name: str, value: time | str | None) -> str | None:
+    """A time of the day, given as a time without a zone or as text: "09:00"."""
+    try:
+        read = time.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise InvalidArgument(f"{name} is no time of the day: {value!r}", 'write it as "09:00"') from error
+    if read is None:
+        return None
+    if read.tzinfo is not None:
+        raise InvalidArgument(f"{name} is a time without a zone, not {value!r}", "give the zone as zone=")
+    return read.isoformat()
 
 
 def seconds(name: str, value: Interval | None) -> float | None:

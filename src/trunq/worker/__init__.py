@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from enum import Enum
 from typing import Any, Final, overload
 
@@ -291,6 +291,7 @@ class Worker(Now, WorkerHabits):
         zone: str | None = None,
         every: Interval | None = None,
         start_at: datetime | None = None,
+        at: time | str | None = None,
         missed: Missed | None = None,
         overlap: Overlap | None = None,
         max_age: Interval | None = None,
@@ -311,6 +312,7 @@ class Worker(Now, WorkerHabits):
             zone=zone,
             every=every,
             start_at=start_at,
+            at=at,
             missed=missed,
             overlap=overlap,
             max_age=max_age,

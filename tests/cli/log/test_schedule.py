@@ -75,6 +75,17 @@ def test_a_preview_needs_no_database(shell: Shell) -> None:
     assert told == ["2999-01-01T00:00:00+00:00", "2999-01-01T01:30:00+00:00"]
 
 
+def test_days_are_those_of_a_calendar(trunq: Shell, shell: Shell, client: Client) -> None:
+    given = ["--every", "2d", "--at", "09:00", "--zone", "Europe/Prague"]
+    said = shell("schedule", "preview", *given, "--start-at", "2999-03-31", "-n", "2").out.splitlines()
+    assert [line[4:25] for line in said] == ["2999-03-31 09:00:00 C", "2999-04-02 09:00:00 C"]
+    assert "created" in trunq("schedule", "create", "stock", "mail", *given).said
+    assert "every 2 days at 09:00:00 Europe/Prague" in trunq("schedule", "list").said
+    assert trunq("schedule", "list", "--json").json[0]["calendar"] == "2 days"
+    assert "created" in trunq("schedule", "create", "close", "mail", "--every", "1 month").said
+    assert "every 1 mon UTC" in trunq("schedule", "show", "close").said
+
+
 def test_a_preview_of_a_schedule_is_what_stands_in_the_database(trunq: Shell, client: Client) -> None:
     client.create_schedule("nightly", "mail", cron="@daily", zone="Asia/Tokyo")
     shown = trunq("schedule", "preview", "nightly", "-n", "2").out.splitlines()
@@ -107,6 +118,7 @@ def test_the_database_becomes_equal_to_a_list_in_the_code(
         (["create", "s", "mail", "--cron", "61 * * * *"], "'61 * * * *' cannot be read: bad minute"),
         (["create", "s", "mail", "--cron", "@daily", "--zone", "Mars"], "no time zone 'Mars'"),
         (["create", "s", "mail"], "one of them"),
+        (["create", "s", "mail", "--every", "1d", "--at", "noon"], "is no time of the day"),
         (["create", "s", "mail", "{", "--every", "1h"], "The payload is not JSON"),
         (["create", "s", "gone", "--every", "1h"], "trunq queue create"),
         (["preview"], "Say of what"),

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -103,6 +103,31 @@ def test_it_joins_the_callers_transaction(database: str) -> None:
         assert client.list_schedules() == []
 
 
+def test_an_interval_goes_by_the_calendar_of_a_zone(database: str) -> None:
+    start = datetime(2030, 1, 31, 9, tzinfo=PRAGUE)
+    with Client(database) as client:
+        client.create_queue("work")
+        for every in ("1 month", "1mon", "P1M"):
+            client.create_schedule("s", "work", every=every, zone="Europe/Prague", start_at=start)
+            (row,) = client.list_schedules()
+            assert (row.every, row.calendar, row.at, row.start_at) == (None, "1 mon", None, start)
+        previewed = [each.astimezone(PRAGUE) for each in client.preview_schedule("s", limit=3)]
+        assert [(each.month, each.day, each.hour) for each in previewed] == [
+            (1, 31, 9),
+            (2, 28, 9),
+            (3, 31, 9),
+        ]
+        wanted = [
+            Schedule(schedule="a", queue="work", every=timedelta(days=2), at=time(9), zone="Europe/Prague"),
+            Schedule(schedule="b", queue="work", every="1 year, 2 days", at="09:30"),
+        ]
+        assert len(client.sync_schedules(wanted)) == 2
+        assert client.sync_schedules(wanted) == []
+        rows = {row.schedule: (row.calendar, row.at, row.zone) for row in client.list_schedules()}
+        assert rows["a"] == ("2 days", time(9), "Europe/Prague")
+        assert rows["b"] == ("1 year 2 days", time(9, 30), "UTC")
+
+
 def test_the_database_becomes_equal_to_a_list_in_the_code(database: str) -> None:
     wanted = [
         Schedule(
@@ -148,6 +173,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"cron": "@daily", "zone": "Mars/Base"}, "there is no time zone 'Mars/Base'"),
     ({"cron": "@daily", "every": 60}, "one of them"),
     ({"every": 0.5}, "a second to 1000 years"),
+    ({"every": "6 hours", "zone": "Europe/Prague"}, "a calendar counts days, months and years"),
     ({"every": 60, "options": {"expires_at": "2040-01-01T00:00:00Z"}}, "cannot all expire at one time"),
 ]
 

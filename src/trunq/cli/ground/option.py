@@ -101,6 +101,17 @@ def interval(value: str) -> timedelta:
         raise typer.BadParameter(f"{value!r} is not an interval; write it like 30s, 5m, 2h or 1d.") from None
 
 
+def every(value: str) -> str:
+    """Read an interval that may have months: 30s, 2h, 2d, 1 month, 1 year."""
+    try:
+        months, rest = duration.read_calendar(value)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{value!r} is not an interval; write it like 30s, 5m, 2h, 1d or '1 month'."
+        ) from None
+    return value if months else f"{rest // timedelta(microseconds=1)} microseconds"
+
+
 class Rate(NamedTuple):
     """So many in an interval."""
 

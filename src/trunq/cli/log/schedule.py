@@ -71,14 +71,14 @@ class Times:
         str | None,
         typer.Option(
             "--zone", metavar="ZONE", rich_help_panel=WHEN,
-            help="Time zone of the cron text, as Europe/Prague (default: UTC).",
+            help="Time zone of the cron text, or of the calendar that counts --every (default: UTC).",
         ),
     ] = None  # fmt: skip
     every: Annotated[
-        timedelta | None,
+        str | None,
         typer.Option(
-            "--every", parser=option.interval, metavar="INTERVAL", rich_help_panel=WHEN,
-            help="Every so often, a second at least: 30s, 10m, 2h.",
+            "--every", parser=option.every, metavar="INTERVAL", rich_help_panel=WHEN,
+            help="Every so often, a second at least: 30s, 10m, 2h; by the calendar: 2d, '1 month'.",
         ),
     ] = None  # fmt: skip
     start_at: Annotated[
@@ -86,6 +86,13 @@ class Times:
         typer.Option(
             "--start-at", parser=option.moment, metavar="TIME", rich_help_panel=WHEN,
             help="Count the interval from this time (ISO 8601; default: now).",
+        ),
+    ] = None  # fmt: skip
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="HH:MM", rich_help_panel=WHEN,
+            help="With --every by the calendar: the time of the day there (default: that of the start).",
         ),
     ] = None  # fmt: skip
 
@@ -144,6 +151,8 @@ class Published:
     """trunq schedule create sweep work '{"all": true}' --every 10m --overlap skip""",
     "# Make up for every time that was missed",
     "trunq schedule create ledger work --cron @hourly --kind close --missed all",
+    "# Every two days at nine, in Prague, in summer and winter",
+    "trunq schedule create stock work --every 2d --at 09:00 --zone Europe/Prague",
 )
 def create(
     name: Name,
@@ -223,6 +232,7 @@ def show(name: Name, *, database: option.Database, json: option.Json = False) ->
     "# Of one that you think of",
     "trunq schedule preview --cron '30 2 * * 0' --zone Europe/Prague -n 5",
     "trunq schedule preview --every 90m --start-at 2030-01-01T08:00",
+    "trunq schedule preview --every '1 month' --start-at 2030-01-31 --at 09:00 --zone Europe/Prague",
 )
 def preview(
     name: Annotated[
@@ -251,7 +261,7 @@ def preview(
     elif times.cron is not None:
         found = due_times(times.cron, zone, now, number)
     else:
-        found = steps(times.every or 0, times.start_at or now, now, number)
+        found = steps(times.every or 0, times.start_at or now, now, number, zone, times.at)
     if json:
         write_json(found)
         return
@@ -402,6 +412,11 @@ def _row(trunq: Client, name: str) -> Mapping[str, Any]:
 
 def _for_people(row: Row) -> dict[str, Any]:
     """A row whose column `when` says when it is due."""
-    every = row["every"]
-    when = f"{row['cron']} {row['zone']}" if every is None else f"every {display.interval(every)}"
+    if row["cron"] is not None:
+        when = f"{row['cron']} {row['zone']}"
+    elif row["calendar"] is None:
+        when = f"every {display.interval(row['every'])}"
+    else:
+        at = "" if row["at"] is None else f" at {row['at']}"
+        when = f"every {row['calendar']}{at} {row['zone']}"
     return {**with_words(row), "when": when}

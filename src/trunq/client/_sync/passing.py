@@ -2170,10 +2170,11 @@ class Passing(Access):
     def list_schedules(
         self, queue: str | None = None, *, connection: Given | None = None
     ) -> list[ScheduleState]:
-        """Schedules by name, of one queue or all. source: the list it was made from, None: none; paused_until
-        None: until it is resumed; last_due, last_id: the newest time that was fired or skipped, and the
-        newest message; due_times: how many are computed ahead, None with every; error: why its next time
-        could not be fired, which is tried again.
+        """Schedules by name, of one queue or all. source: the list it was made from, None: none; every: an
+        interval of time that passes; calendar: one of the calendar of zone, at this time of the day (None:
+        that of start_at); paused_until None: until it is resumed; last_due, last_id: the newest time that was
+        fired or skipped, and the newest message; due_times: how many are computed ahead, None without a cron
+        text; error: why its next time could not be fired, which is tried again.
 
         Raises QueueNotFound.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any, Final
 
 from trunq.client._async.log.publish import AsyncPublishing
@@ -40,15 +40,18 @@ class AsyncSchedules(AsyncPublishing):
         options: Mapping[str, Any] | None = None,
         max_age: Interval | None = None,
         due_times: Sequence[datetime] | None = None,
+        at: time | str | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
         """Publish a message at the times of a cron text, or every so often; change the schedule of that name.
 
-        `cron` has five fields, six with seconds in front, or is a macro such as `@daily`; its times are those
-        of `zone` (UTC). `every` counts from `start_at` (now). `missed`, of times that are over when somebody
-        fires again: `skip`, `one` (the last of them; this is the default) or `all`. `overlap="skip"` leaves a
-        time out while a shared subscription has not finished the message before. The rest is as in `publish`;
-        the message has the headers `schedule` and `due_at`. `due_times` stand in for those of `cron`.
+        `cron` has five fields, six with seconds in front, or is a macro such as `@daily`; its times are
+        those of `zone` (UTC). `every` counts from `start_at` (now); with a `zone`, or as "1 month", it
+        counts days, months and years by the calendar there, at the time `at` ("09:00"; that of the start).
+        `missed`, of times that are over when somebody fires again: `skip`, `one` (the last of them; this is
+        the default) or `all`. `overlap="skip"` leaves a time out while a shared subscription has not
+        finished the message before. The rest is as in `publish`; the message has the headers `schedule` and
+        `due_at`. `due_times` stand in for those of `cron`.
 
         What you leave out gets its default. A pause stays, and so does the next time where cron, zone, every
         and start are as before. Returns True when it was made. Raises InvalidSchedule.
@@ -61,6 +64,7 @@ class AsyncSchedules(AsyncPublishing):
             zone=zone,
             every=every,
             start_at=start_at,
+            at=at,
             missed=missed,
             overlap=overlap,
             kind=kind,

@@ -43,6 +43,12 @@ begin
   if not found then
     return 0;
   end if;
+  if v_schedule.zone is not null and v_schedule.every is not null then
+    -- The zone may have other rules since the time was computed: fired at the old one, its day would have two.
+    v_schedule.next_due := trunq._next_step(v_schedule, greatest(v_schedule.next_due - interval '12 hours', v_schedule.last_due));
+    update trunq.schedule s set next_due = v_schedule.next_due
+    where s.schedule_id = p_schedule_id and s.next_due <> v_schedule.next_due;
+  end if;
   if v_schedule.paused_until is not null then
     v_done := trunq._skip_paused_times(v_schedule, p_now);
     update trunq.schedule s set paused_until = null where s.schedule_id = p_schedule_id and s.paused_until <= p_now;
@@ -146,9 +152,7 @@ begin
       select d.due_at from trunq.schedule_due d where d.schedule_id = p_schedule.schedule_id and d.due_at <= p_until
       order by d.due_at limit p_max);
   end if;
-  return array(
-    select trunq._add_intervals(p_schedule.next_due, p_schedule.every, n)
-    from generate_series(0, least(p_max, (trunq._due_until(p_schedule, p_until)).number) - 1) n);
+  return trunq._list_steps(p_schedule, least(p_max, (trunq._due_until(p_schedule, p_until)).number));
 end $$;
 comment on function trunq._list_due is 'The next times of a schedule that are due until a time, up to so many.';
 
@@ -187,8 +191,9 @@ begin
     select count(*), max(d.due_at) into number, last from trunq.schedule_due d
     where d.schedule_id = p_schedule.schedule_id and d.due_at <= p_until;
   elsif p_schedule.next_due <= p_until then
-    number := floor(extract(epoch from p_until - p_schedule.next_due) / extract(epoch from p_schedule.every)) + 1;
-    last := trunq._add_intervals(p_schedule.next_due, p_schedule.every, number - 1);
+    number := trunq._count_steps(p_schedule, p_until);
+    last := trunq._step_at(p_schedule, number - 1);
+    number := number - trunq._count_steps(p_schedule, p_schedule.next_due) + 1;
   else
     number := 0;
   end if;
@@ -200,7 +205,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   delete from trunq.schedule_due d where d.schedule_id = p_schedule.schedule_id and d.due_at <= p_due;
   update trunq.schedule s set last_due = p_due, next_due = case
-    when s.cron is null then trunq._next_step(s.every, s.start_at, p_due)
+    when s.cron is null then trunq._next_step(s, p_due)
     else (select min(d.due_at) from trunq.schedule_due d where d.schedule_id = s.schedule_id) end
   where s.schedule_id = p_schedule.schedule_id;
 end $$;

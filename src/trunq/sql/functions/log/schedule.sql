@@ -3,7 +3,7 @@
 --
 -- Postgres reads no cron texts: a client, who has a library for them, computes the next 1,000 times and hands them in. They stand in
 -- trunq.schedule_due, so that whoever performs the duties fires them, with no client there; leaders and clients add to them in time.
--- The times of `every` follow from its start by arithmetic: they neither drift nor mind daylight saving.
+-- The times of `every` follow from its start (step.sql).
 --
 -- Whoever may write trunq.schedule makes the leader publish into any queue: no publisher is granted that.
 --
@@ -13,7 +13,7 @@ create or replace function trunq.create_schedule(
   p_schedule text, p_queue text, p_payload jsonb default null, p_cron text default null, p_zone text default null,
   p_every interval default null, p_start_at timestamptz default null, p_missed text default null, p_overlap text default null,
   p_kind text default null, p_key text default null, p_headers jsonb default null, p_priority smallint default null,
-  p_options jsonb default null, p_max_age interval default null, p_due_times timestamptz[] default null
+  p_options jsonb default null, p_max_age interval default null, p_due_times timestamptz[] default null, p_at time default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -31,8 +31,10 @@ begin
   v_new.name := p_schedule;
   v_new.queue_id := v_queue.queue_id;
   v_new.cron := p_cron;
-  v_new.zone := coalesce(p_zone, case when p_cron is not null then 'UTC' end);
-  v_new.every := p_every;
+  v_new.zone := coalesce(p_zone, case when num_nonnulls(p_cron, p_at) > 0 or trunq._months(p_every) <> 0 then 'UTC' end);
+  -- A calendar has no hours: a client's 48 hours are two days of it.
+  v_new.every := case when v_new.zone is null then p_every else justify_hours(p_every) end;
+  v_new.at := p_at;
   v_new.start_at := p_start_at;
   v_new.missed := coalesce(p_missed, 'one');
   v_new.overlap := coalesce(p_overlap, 'allow');
@@ -50,7 +52,7 @@ begin
   return v_is_made;
 end $$;
 comment on function trunq.create_schedule is
-  'Makes a schedule, or changes the one of that name to what is given; what is left out gets its default. It has p_cron, whose times in p_zone (default: UTC) the caller computes and passes as p_due_times; or p_every, counted from p_start_at (default: now). p_missed: what becomes of times that passed while nobody fired: skip, one (default: the last of them) or all. p_overlap: allow (default), or skip, which skips a time while a shared subscription has not finished the last message. It publishes as trunq.publish does. A pause stays, and so does the next time where cron text, zone, interval and start are as before.
+  'Makes a schedule, or changes the one of that name to what is given; what is left out gets its default. It has p_cron, whose times in p_zone (default: UTC) the caller computes and passes as p_due_times; or p_every, counted from p_start_at (default: now). With p_zone, and for months and years (default: UTC), p_every counts days, months and years by the calendar there, at p_at (default: the time of the day of the start); where clocks change, in the first of two equal hours and at the end of one that is left out; the 31st is the last day of a short month. p_missed: what becomes of times that passed while nobody fired: skip, one (default: the last of them) or all. p_overlap: allow (default), or skip, which skips a time while a shared subscription has not finished the last message. It publishes as trunq.publish does. A pause stays, and so does the next time where cron text, zone, interval, start and time of the day are as before.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005, TQ006, TQ017.
 Locks: the schedule.';
@@ -136,9 +138,9 @@ create or replace function trunq.list_schedules(p_queue text default null)
 returns table (
   schedule text, queue text, source text, cron text, zone text, every interval, start_at timestamptz, missed text, overlap text,
   kind text, key text, payload jsonb, headers jsonb, priority smallint, options jsonb, max_age interval, paused boolean, paused_until timestamptz,
-  next_due timestamptz, last_due timestamptz, last_id bigint, due_times bigint, error text, created_at timestamptz
+  next_due timestamptz, last_due timestamptz, last_id bigint, due_times bigint, error text, created_at timestamptz, calendar text, at time
 )
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set intervalstyle = 'postgres' as $$
 declare
   v_now timestamptz := trunq.clock();
 begin
@@ -146,17 +148,18 @@ begin
     perform trunq._find_queue(p_queue);
   end if;
   return query
-    select s.name, q.name, s.source, s.cron, s.zone, s.every, s.start_at, s.missed, s.overlap, s.kind, s.key, s.payload, s.headers,
+    select s.name, q.name, s.source, s.cron, s.zone, case when s.zone is null then s.every end, s.start_at, s.missed, s.overlap, s.kind, s.key, s.payload, s.headers,
       s.priority, s.options, s.max_age, coalesce(s.paused_until > v_now, false),
       -- Not every client can read infinity.
       case when s.paused_until > v_now then nullif(s.paused_until, 'infinity') end,
       s.next_due, s.last_due, s.last_id, case when s.cron is not null then (select count(*) from trunq.schedule_due d where d.schedule_id = s.schedule_id) end,
-      s.error, s.created_at
+      -- Clients whose intervals have no months would take 30 days for one.
+      s.error, s.created_at, case when s.zone is not null then s.every::text end, s.at
     from trunq.schedule s join trunq.queue q on q.queue_id = s.queue_id
     where p_queue is null or q.name = p_queue order by s.name;
 end $$;
 comment on function trunq.list_schedules is
-  'Schedules by name, of one queue or all. source: the list it was made from, null: none; paused_until null: until it is resumed; last_due, last_id: the newest time that was fired or skipped, and the newest message; due_times: how many are computed ahead, null with every; error: why its next time could not be fired, which is tried again.
+  'Schedules by name, of one queue or all. source: the list it was made from, null: none; every: an interval of time that passes; calendar: one of the calendar of zone, at this time of the day (null: that of start_at); paused_until null: until it is resumed; last_due, last_id: the newest time that was fired or skipped, and the newest message; due_times: how many are computed ahead, null without a cron text; error: why its next time could not be fired, which is tried again.
 Raises: TQ001.';
 
 create or replace function trunq.preview_schedule(p_schedule text, p_limit integer default 10) returns timestamptz[]
@@ -170,7 +173,7 @@ begin
   if v_schedule.cron is not null then
     return array(select d.due_at from trunq.schedule_due d where d.schedule_id = v_schedule.schedule_id order by d.due_at limit p_limit);
   end if;
-  return array(select trunq._add_intervals(v_schedule.next_due, v_schedule.every, n) from generate_series(0, p_limit - 1) n);
+  return trunq._list_steps(v_schedule, p_limit);
 end $$;
 comment on function trunq.preview_schedule is
   'When a schedule is due next, as far as that is computed ahead: p_limit times (10), at most 1,000. In Python, trunq.schedule.due_times tells the same of a cron text.
@@ -213,13 +216,8 @@ declare
 begin
   if num_nonnulls(p_new.cron, p_new.every) <> 1 then
     perform trunq._fail('TQ017', format('%s has a cron text or an interval: one of them', v_what), 'give p_cron or p_every');
-  elsif p_new.cron is null and p_new.zone is not null or p_new.every is null and p_new.start_at is not null then
-    perform trunq._fail('TQ017', format('%s: a zone goes with a cron text, a start with an interval', v_what));
-  elsif extract(month from p_new.every) <> 0 or extract(year from p_new.every) <> 0 then
-    perform trunq._fail('TQ017', format('%s cannot run every %s: months differ in length', v_what, p_new.every),
-      'give days, or a cron text such as ''@monthly''');
-  elsif p_new.every not between '1 second' and '1000 years' then
-    perform trunq._fail('TQ017', format('%s cannot run every %s', v_what, justify_hours(p_new.every)), 'give an interval of a second to 1000 years');
+  elsif p_new.every is null and p_new.start_at is not null then
+    perform trunq._fail('TQ017', format('%s: a start goes with an interval', v_what));
   elsif p_new.start_at not between '0001-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then
     perform trunq._fail('TQ017', format('%s cannot start at %s', v_what, p_new.start_at), 'give a time before the year 9000');
   elsif p_new.missed <> all (trunq._words('missed')) then
@@ -231,6 +229,8 @@ begin
   elsif p_new.options ? 'expires_at' then
     perform trunq._fail('TQ017', format('%s: its messages cannot all expire at one time', v_what), 'give p_max_age');
   end if;
+  perform trunq._check_zone(p_new);
+  perform trunq._check_every(p_new);
   perform trunq._check_size(p_queue.name, greatest(pg_column_size(p_new.payload), pg_column_size(p_new.headers)));
   perform trunq._check_label(p_queue.name, greatest(octet_length(p_new.kind), octet_length(p_new.key)));
   if p_new.priority <> 0 then
@@ -255,11 +255,6 @@ begin
   if btrim(p_new.cron) = '' or length(p_new.cron) > 1000 then
     perform trunq._fail('TQ017', format('%s: the cron text "%s" cannot be read', v_what, left(p_new.cron, 100)), 'give one such as ''0 3 * * *''');
   end if;
-  begin
-    perform trunq.clock() at time zone p_new.zone;
-  exception when invalid_parameter_value then
-    perform trunq._fail('TQ017', format('%s: there is no time zone "%s"', v_what, left(p_new.zone, 100)), 'select name from pg_timezone_names shows those there are');
-  end;
   if coalesce(cardinality(p_due_times), 0) = 0 then
     perform trunq._fail('TQ017', format('%s: Postgres does not read cron texts, and p_due_times has none', v_what),
       'make it by a client or the shell, which compute the due times: trunq schedule create');
@@ -268,7 +263,7 @@ begin
     perform trunq._fail('TQ017', format('%s: p_due_times is a list of at most 10000 times before the year 10000', v_what));
   end if;
 end $$;
-comment on function trunq._check_due_times is 'Refuses (TQ017) a cron text without times, a zone that does not exist, and times that are none.';
+comment on function trunq._check_due_times is 'Refuses (TQ017) a cron text without times, and times that are none.';
 
 create or replace function trunq._check_list(p_schedules jsonb, p_source text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -290,7 +285,7 @@ begin
   end if;
   select k.key into v_wrong from jsonb_array_elements(p_schedules) e cross join lateral jsonb_object_keys(e) k(key)
   where k.key not in ('schedule', 'queue', 'payload', 'cron', 'zone', 'every', 'start_at', 'missed', 'overlap', 'kind', 'key', 'headers',
-    'priority', 'options', 'max_age', 'due_times') limit 1;
+    'priority', 'options', 'max_age', 'due_times', 'at') limit 1;
   if found then
     perform trunq._fail('TQ017', format('a schedule has no "%s"', left(v_wrong, 100)), 'the words are the parameters of trunq.create_schedule, without p_');
   end if;
@@ -314,9 +309,9 @@ begin
   end if;
   select g.* into r from jsonb_to_record(p_given) g(
     schedule text, queue text, payload jsonb, cron text, zone text, every interval, start_at timestamptz, missed text, overlap text,
-    kind text, key text, headers jsonb, priority smallint, options jsonb, max_age interval, due_times timestamptz[]);
+    kind text, key text, headers jsonb, priority smallint, options jsonb, max_age interval, due_times timestamptz[], at time);
   perform trunq.create_schedule(r.schedule, r.queue, r.payload, r.cron, r.zone, r.every, r.start_at, r.missed, r.overlap, r.kind, r.key,
-    r.headers, r.priority, r.options, r.max_age, r.due_times);
+    r.headers, r.priority, r.options, r.max_age, r.due_times, r.at);
   update trunq.schedule s set source = p_source where s.name = r.schedule and s.source is distinct from p_source;
   v_after := trunq._find_schedule(r.schedule);
   return case when v_before.name is null then 'created' when to_jsonb(v_before) - c_moving <> to_jsonb(v_after) - c_moving then 'changed' end;
@@ -330,25 +325,26 @@ declare
   v_now timestamptz := trunq.clock();
   v_is_same boolean;
 begin
-  insert into trunq.schedule (name, queue_id, cron, zone, every, start_at, pipeline_id)
-  values (p_new.name, p_new.queue_id, p_new.cron, p_new.zone, p_new.every, coalesce(p_new.start_at, case when p_new.every is not null then v_now end), p_new.pipeline_id)
+  insert into trunq.schedule (name, queue_id, cron, zone, every, at, start_at, pipeline_id)
+  values (p_new.name, p_new.queue_id, p_new.cron, p_new.zone, p_new.every, p_new.at, coalesce(p_new.start_at, case when p_new.every is not null then v_now end), p_new.pipeline_id)
   on conflict (name) do nothing;
   p_new.created_at := case when found then v_now end;
   -- One that is deleted at this moment is gone then, as if it had been deleted a little later.
   select s.* into v_old from trunq.schedule s where s.name = p_new.name for no key update;
   if p_new.every is not null then
     -- Told again without a start, the one it has goes on.
-    p_new.start_at := coalesce(p_new.start_at, case when v_old.every = p_new.every then v_old.start_at else v_now end);
+    p_new.start_at := coalesce(p_new.start_at, case when (v_old.every, trunq._months(v_old.every)) = (p_new.every, trunq._months(p_new.every)) then v_old.start_at else v_now end);
   end if;
-  v_is_same := (p_new.cron, p_new.zone, p_new.every, p_new.start_at) is not distinct from (v_old.cron, v_old.zone, v_old.every, v_old.start_at)
+  v_is_same := (p_new.cron, p_new.zone, p_new.every, trunq._months(p_new.every), p_new.start_at, p_new.at)
+    is not distinct from (v_old.cron, v_old.zone, v_old.every, trunq._months(v_old.every), v_old.start_at, v_old.at)
     and p_new.created_at is null;
   update trunq.schedule s set
-    queue_id = p_new.queue_id, cron = p_new.cron, zone = p_new.zone, every = p_new.every, start_at = p_new.start_at, missed = p_new.missed,
+    queue_id = p_new.queue_id, cron = p_new.cron, zone = p_new.zone, every = p_new.every, at = p_new.at, start_at = p_new.start_at, missed = p_new.missed,
     overlap = p_new.overlap, kind = p_new.kind, key = p_new.key, payload = p_new.payload, headers = p_new.headers, priority = p_new.priority,
     options = p_new.options, max_age = p_new.max_age, error = null,
     -- Messages of another queue are none of its own.
     last_id = case when s.queue_id = p_new.queue_id then s.last_id end,
-    next_due = case when v_is_same then s.next_due else trunq._next_step(p_new.every, p_new.start_at, greatest(v_now, s.last_due)) end
+    next_due = case when v_is_same then s.next_due else trunq._next_step(p_new, greatest(v_now, s.last_due)) end
   where s.schedule_id = v_old.schedule_id
   returning s.* into v_old;
   if not v_is_same then
@@ -408,21 +404,6 @@ end $$;
 comment on function trunq._fill_schedule is
   'Replaces the times of a schedule after p_after; does nothing to one that was changed meanwhile.
 Returns: whether it did.';
-
-create or replace function trunq._next_step(p_every interval, p_start_at timestamptz, p_after timestamptz) returns timestamptz
-language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select case when p_after < p_start_at then p_start_at
-    else trunq._add_intervals(p_start_at, p_every, floor(extract(epoch from p_after - p_start_at) / extract(epoch from p_every)) + 1) end
-$$;
-comment on function trunq._next_step is 'The first time after p_after, counted from a start.';
-
-create or replace function trunq._add_intervals(p_from timestamptz, p_every interval, p_times numeric) returns timestamptz
-language sql immutable set search_path = pg_catalog, pg_temp as $$
-  -- By hours and seconds: a day added to a time would mind daylight saving, and seconds alone are a double.
-  select p_from + make_interval(hours => div(s.seconds, 3600)::integer, secs => mod(s.seconds, 3600)::double precision)
-  from (select p_times * extract(epoch from p_every) as seconds) s
-$$;
-comment on function trunq._add_intervals is 'So many intervals after a time, exactly.';
 
 create or replace function trunq._call_leader() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
