@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import refused
+from calling import move_clock, refused
 from conftest import Connect
 from engine import Engine
 from waiting import wait_until, wait_until_blocked
@@ -79,16 +79,20 @@ def test_it_is_turned_on_and_off_between_answers(work: Engine, connect: Connect)
 
 def test_two_first_answers_of_a_month_make_it_once(work: Engine, connect: Connect) -> None:
     published = work.publish(2)
-    first, second = work.on(connect(autocommit=False)), work.on(connect(autocommit=False))
     one, two = work.lease(), work.lease()
-    with work.clock("100 days"):
-        first.ack(one)
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(second.ack, two)
+    first, second = work.on(connect(autocommit=False)), work.on(connect(autocommit=False))
+    for each in (first, second):
+        move_clock(each.connection, "100 days")
+        each.connection.commit()
+    first.ack(one)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(second.ack, two)
+        try:
             wait_until_blocked(work.connection, second.connection)
+        finally:
             first.connection.commit()
-            assert answer.result(timeout=120) == 1
-        second.connection.commit()
+        assert answer.result(timeout=120) == 1
+    second.connection.commit()
     assert ids(work) == published
     assert catch_up(work) == published
 
@@ -98,10 +102,11 @@ def test_above_read_committed_an_answer_writes_its_row_too(work: Engine, connect
     held = work.lease(2)
     strict = connect(autocommit=False)
     strict.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-    with work.clock("100 days"):
-        work.on(strict).ack(held, published[:1])
-        strict.commit()
-        work.ack(held, published[1:])
+    move_clock(strict, "100 days")
+    strict.commit()
+    work.on(strict).ack(held, published[:1])
+    strict.commit()
+    work.ack(held, published[1:])
     assert ids(work) == catch_up(work) == published
 
 

@@ -8,10 +8,16 @@ begin
     execute format('drop trigger if exists archive on trunq_data.%I', v.receipt_table);
     execute format('drop function if exists trunq_data.%I()', 'archive_' || v.queue_id);
     execute format($q$
-      delete from trunq_archive.%I a using trunq.taker_mark m
-      where m.queue_id = $1 and m.taker = '(archive)' and m.subscription_id = a.subscription_id and m.subscription = a.subscription
-        and (a.lease_id > m.lease_id or a.lease_id = any (m.open))
-        and exists (select from trunq_data.%I l where l.subscription_id = a.subscription_id and l.lease_id = a.lease_id)
+      delete from trunq_archive.%1$I a
+      where exists (select from trunq_data.%2$I l where l.subscription_id = a.subscription_id and l.lease_id = a.lease_id)
+        and case
+          when exists (
+            select from trunq.taker_mark m where m.queue_id = $1 and m.taker = '(archive)' and m.subscription_id = a.subscription_id)
+          then exists (
+            select from trunq.taker_mark m where m.queue_id = $1 and m.taker = '(archive)' and m.subscription_id = a.subscription_id
+              and (a.lease_id > m.lease_id or a.lease_id = any (m.open)))
+          -- It has not begun with it; or has all of one that ended.
+          else exists (select from trunq.subscription s where s.subscription_id = a.subscription_id) end
     $q$, v.name, v.lease_table) using v.queue_id;
   end loop;
 end $$;
