@@ -48,7 +48,7 @@ class Forwarding:
                     self.away[other] = (held.subscription, id)
 
     def come_back(self) -> None:
-        """They fail there, and return as retries; what was cancelled or deleted meanwhile does not run again."""
+        """They fail there, and return as retries; what was cancelled meanwhile does not run again."""
         if self.beyond is None:
             return
         held = self.beyond.lease(100)
