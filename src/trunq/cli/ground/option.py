@@ -225,6 +225,7 @@ PANELS = {
         "queue",
         "publish",
         "worker",
+        "workers",
         "leader",
         "status",
         "statistics",
