@@ -118,6 +118,8 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "list_takers": (OWNER, {}),
     "list_ticks": (LOOKS, {}),
     "list_warnings": (OWNER, {}),
+    "list_workers": (OWNER, {}),
+    "free_worker": (OWNER, {"worker": "w"}),
     "next_batch": (WORKS, {"subscription": "stream", "worker": "w"}),
     "open_queue": (ADMIN, {}),
     "park": (WORKS, {**HELD, "ids": [1], "tokens": ["t"], "delays": ["1 hour"]}),

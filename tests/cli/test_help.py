@@ -19,6 +19,7 @@ BEGINS = {"#", "trunq", "cat", "select"}
 COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status", "statistics")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
+    *(["workers", verb] for verb in ("list", "free")),
     *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "pause", "resume", "drop")),
     *(["stream", verb] for verb in ("list", "show", "seek", "retry", "losses", "accept", "move", "moves")),
     *(["group", verb] for verb in ("create", "list", "show", "drop")),

@@ -21,7 +21,7 @@ from trunq.cli.log import capture, publish, schedule, webhook
 from trunq.cli.operate import conversion, db, leader, role, status, subscription
 from trunq.cli.pipeline import pipeline
 from trunq.cli.stream import group, mover
-from trunq.cli.work import dead, memo, message, worker
+from trunq.cli.work import dead, hold, memo, message, worker
 
 if os.environ.get("NO_COLOR"):
     typer.rich_utils.COLOR_SYSTEM = None
@@ -79,6 +79,7 @@ for name, noun in (
     ("db", db.app),
     # Those of queue.py, and conversion.
     ("queue", conversion.app),
+    ("workers", hold.app),
     ("subscription", subscription.app),
     # Those of stream.py, and movers.
     ("stream", mover.app),

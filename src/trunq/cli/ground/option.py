@@ -236,6 +236,7 @@ PANELS = {
         "queue",
         "publish",
         "worker",
+        "workers",
         "leader",
         "status",
         "statistics",

@@ -53,6 +53,7 @@ from trunq.record import (
     Tick,
     Warned,
     Webhook,
+    WorkerHold,
 )
 from trunq.wire.array import bigint_array, integer_array, kind_array, name_array
 from trunq.wire.json import json_text
@@ -2464,3 +2465,31 @@ class Passing(Access):
         unique keys, by which a delivery becomes one message.
         """
         return self._records(connection, Webhook, "list_webhooks")
+
+    def list_workers(self, queue: str | None = None, *, connection: Given | None = None) -> list[WorkerHold]:
+        """Who works on the shared subscriptions of a queue, or of all: workers that told of themselves within
+        an hour, and whoever holds leases. slots: how many messages it handles at a time; None: it does not
+        say. leases and held: how many leases with unanswered messages it has, and of how many messages;
+        since: when the first of them was made; until: when the last of them ends. seen_at: when it last told
+        of itself, as it does every few seconds; None: never, or it has stopped. connections: how many
+        sessions of this database a worker of trunq by that name has now; a long name counts for those that
+        begin as it does.
+
+        Returns one row for each worker and subscription; worker empty: leases without a name. Raises
+        QueueNotFound.
+        """
+        return self._records(connection, WorkerHold, "list_workers", queue=queue)
+
+    def free_worker(self, worker: str, *, connection: Given | None = None) -> int:
+        """Ends what a worker of this name holds, in all queues: for one whose machine is gone.
+
+        Its messages go back as after an expiry, without waiting for it; the attempt counts. At most 100
+        leases a call, and no further one after 1,000 messages: call it until it returns 0. A worker of that
+        name which is alive loses its leases: its answers are refused (LeaseLost), and what its handlers wrote
+        in their transactions is rolled back. A lease whose answer is under way is left out. For the owner of
+        trunq.
+
+        Returns how many leases. Raises InvalidArgument, WrongIsolation.
+        """
+        returned: int = self._value(connection, "free_worker", worker=worker)
+        return returned

@@ -1,0 +1,89 @@
+"""trunq workers: list, free. What workers hold; `trunq worker` runs one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trunq.cli.ground import option
+from trunq.cli.ground.database import client
+from trunq.cli.ground.output import Row, err, say, write_json, write_rows
+from trunq.cli.ground.question import Yes, confirm
+from trunq.record import WorkerHold
+
+app = option.noun(
+    "Workers: who works, and what they hold. One is run by trunq worker.",
+    "trunq workers list",
+    "# Its machine is gone: others get its messages at once",
+    "trunq workers free shop-3",
+)
+
+COLUMNS = ("worker", "queue", "subscription", "slots", "leases", "held", "since", "seen_at", "connections")
+
+
+@option.verb(app, "list", "trunq workers list", "trunq workers list orders --json | jq '.[].worker'")
+def list_workers(
+    queue: option.OneQueue = None,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+    csv: option.Csv = False,
+) -> None:
+    """List who works on which subscription, and what each holds.
+
+    held is how many messages it has leased and not answered, since when the first of these leases was made,
+    seen_at when it last told of itself, as it does every few seconds. Whoever holds something is listed,
+    also without telling.
+    """
+    with client(database) as trunq:
+        found: list[Row] = [row._asdict() for row in trunq.list_workers(queue)]
+    write_rows(found, COLUMNS, json, "Nobody works, and nobody holds anything.", csv)
+
+
+@option.verb(
+    app, "free", "trunq workers free shop-3", "# In a script", "trunq workers free shop-3 --yes --json"
+)
+def free(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the worker: trunq workers list.")],
+    yes: Yes = False,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """End what a worker holds, in all queues, when its machine is gone. It says what that is, and asks.
+
+    Its messages go to others at once, and the attempt counts. A worker of that name which is alive after all
+    loses its leases: its answers are refused, and what its handlers wrote in transactions is rolled back.
+    """
+    with client(database) as trunq:
+        held = _held(trunq.list_workers(), name)
+        for row in held:
+            err.print(f"{row.queue}/{row.subscription}: {_describe(row)}", markup=False)
+        if held:
+            confirm(f"Free what {name} holds?", is_answered=yes)
+        leases = 0
+        while ended := trunq.free_worker(name):
+            leases += ended
+        left = _held(trunq.list_workers(), name)
+    if json:
+        write_json({"worker": name, "leases": leases, "left": sum(row.leases for row in left)})
+        return
+    if not held:
+        say("{name} holds nothing.", name=name)
+    else:
+        say("{leases} leases of {name} were ended.", leases=leases, name=name)
+    for row in left:
+        say("{queue}/{subscription}: {what}: its answer is under way, or it has leased anew.",
+            queue=row.queue, subscription=row.subscription, what=_describe(row))  # fmt: skip
+
+
+def _held(rows: list[WorkerHold], name: str) -> list[WorkerHold]:
+    return [row for row in rows if row.worker == name and row.held]
+
+
+def _describe(row: WorkerHold) -> str:
+    messages = f"{row.held:,} {'message' if row.held == 1 else 'messages'}"
+    since = "" if row.since is None else f", since {row.since.astimezone():%Y-%m-%d %H:%M:%S}"
+    seen = "never" if row.seen_at is None else f"{row.seen_at.astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"{messages} in {row.leases:,} {'lease' if row.leases == 1 else 'leases'}{since}; last seen {seen}"
