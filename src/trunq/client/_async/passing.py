@@ -17,11 +17,13 @@ from trunq.record import (
     Capture,
     DeadMessage,
     DeadPolicy,
+    Defect,
     Deletion,
     Duty,
     DutyDone,
     Fate,
     Fleet,
+    Found,
     Group,
     Lane,
     Loss,
@@ -32,6 +34,7 @@ from trunq.record import (
     MoverState,
     PipelineRun,
     PipelineState,
+    Preparation,
     ProgressState,
     PublicState,
     Quarantined,
@@ -67,6 +70,7 @@ from trunq.word import (
     RoleName,
     Start,
     State,
+    UniqueOn,
     UniquePolicy,
     WebhookBody,
     WebhookScheme,
@@ -91,6 +95,7 @@ class AsyncPassing(AsyncAccess):
         hold_at_most: Interval | None = None,
         hold_size: int | None = None,
         retain_size: int | None = None,
+        unique_on: UniqueOn | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
         """Makes a queue and, unless told otherwise, its shared subscription "default", which keeps every
@@ -104,14 +109,16 @@ class AsyncPassing(AsyncAccess):
         due after `tick_max_count` messages (500), and `tick_max_lag` after the first of them (3 s);
         `tick_idle_period`: where nothing is new, ever fewer ticks, one in this time at least; None: none.
         `unique`: messages may have unique keys; one whose key another holds is left out (refuse) or stands
-        for that one (replace). `hold_at_most` and `hold_size`: how long, and up to how many bytes, the log is
-        held for subscriptions that have not read it; what is behind they lose (`list_losses`); `retain_size`:
-        what all have read is kept up to so many bytes, however long the retention; None: for ever, no limit.
+        for that one (replace). `unique_on` content, with refuse: a message that is given none has its kind
+        and content as its key, also that of a plain INSERT or COPY, which fails (Duplicate) where another
+        holds it. `hold_at_most` and `hold_size`: how long, and up to how many bytes, the log is held for
+        subscriptions that have not read it; what is behind they lose (`list_losses`); `retain_size`: what all
+        have read is kept up to so many bytes, however long the retention; None: for ever, no limit.
 
         Returns True when it was made, False when it was there. Raises InvalidName, also when the name is that
-        of an index of another queue; InvalidArgument, also for other lanes or another policy of unique keys
-        than a queue has that is there; QueueInUse when an open transaction creates or drops a queue of this
-        name, or upgrades trunq, for 5 seconds.
+        of an index of another queue; InvalidArgument, also for other lanes or other unique keys than a queue
+        has that is there; QueueInUse when an open transaction creates or drops a queue of this name, or
+        upgrades trunq, for 5 seconds.
         """
         returned: bool = await self._value(
             connection,
@@ -128,6 +135,7 @@ class AsyncPassing(AsyncAccess):
             hold_at_most=interval("hold_at_most", hold_at_most),
             hold_size=hold_size,
             retain_size=retain_size,
+            unique_on=unique_on,
         )
         return returned
 
@@ -150,7 +158,7 @@ class AsyncPassing(AsyncAccess):
         `tick_max_count` and `tick_max_lag` 0: a tick at every look; `tick_idle_period` 0: no ticks where
         nothing is new; `hold_at_most`, `hold_size` and `retain_size` 0: for ever, no limit; `tick_external`:
         ticks are cut by `cut_tick` alone. The retention and `hold_at_most` can become shorter, and longer
-        again up to what the queue was made with.
+        again up to what the queue was made with; `convert_queue` goes beyond.
 
         Raises QueueNotFound, InvalidArgument.
         """
@@ -213,6 +221,7 @@ class AsyncPassing(AsyncAccess):
         in_order: bool | None = None,
         tick_id: int | None = None,
         at: datetime | None = None,
+        max_age: Interval | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
         """Makes a subscription, or changes the policies given of one that is there.
@@ -229,8 +238,11 @@ class AsyncPassing(AsyncAccess):
         must hold; a change counts for what is read from then on. `rate`: how many it hands out in
         `rate_interval` (a second), `burst` of them at once; `max_running`: how many run at the same time (up
         to 1,000), in all workers together; `time_out`: how long a worker lets a handler run; 0: no limit.
-        `in_order`: of a queue with lanes by key, one message of each key at a time, and one that is retried
-        holds its key until it is done or dead; to be said before it hands anything out.
+        `max_age`: a message that is older when it would be handed out is passed over and counted (outdated),
+        a retry too; its age counts since it was published, was due if it was published for later, or was
+        requeued (0: whatever its age). `in_order`: of a queue with lanes by key, one message of each key at a
+        time, and one that is retried holds its key until it is done or dead; to be said before it hands
+        anything out.
 
         Returns True when it was made, False when it was there. Raises QueueNotFound, InvalidName,
         InvalidArgument, WrongIsolation, ClusterChanged; SubscriptionBusy, with `in_order`; WrongMode when it
@@ -260,6 +272,7 @@ class AsyncPassing(AsyncAccess):
             in_order=in_order,
             tick_id=tick_id,
             at=moment("at", at),
+            max_age=interval("max_age", max_age),
         )
         return returned
 
@@ -296,8 +309,9 @@ class AsyncPassing(AsyncAccess):
         self, queue: str | None = None, *, connection: AsyncGiven | None = None
     ) -> list[Subscription]:
         """Subscriptions with their policies, of one queue or all; a group by key is one row. max_attempts
-        None: for ever; time_out None: none; dead_retention None: dead messages are kept until purged; paused:
-        by itself or with its queue; paused_until None: until it is resumed.
+        None: for ever; time_out None: none; max_age None: whatever its age, a message is handed out;
+        dead_retention None: dead messages are kept until purged; paused: by itself or with its queue;
+        paused_until None: until it is resumed.
 
         Raises QueueNotFound.
         """
@@ -758,9 +772,9 @@ class AsyncPassing(AsyncAccess):
 
     async def forget(self, queue: str, *, connection: AsyncGiven | None = None) -> int:
         """Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes
-        about cancellations and progress of finished messages, at most 1,000 of each subscription; expired
-        replies and tokens, at most 1,000 each; and forgets unique keys that nobody holds, and captures of
-        tables that were dropped.
+        about cancellations, progress and leases by id of finished messages, at most 1,000 of each
+        subscription; expired replies and tokens, at most 1,000 each; and forgets unique keys that nobody
+        holds, captures of tables that were dropped, and where messages were forwarded that are gone.
 
         Returns how many of all. Raises QueueNotFound.
         """
@@ -784,8 +798,8 @@ class AsyncPassing(AsyncAccess):
         connection: AsyncGiven | None = None,
     ) -> int:
         """Hands dead messages out again, with all their attempts before them, their errors kept, even if they
-        had expired: all of the queue or of one subscription, those named (`ids`), or those that the filters
-        of list_dead find.
+        had expired (for max_age they are as old as this call): all of the queue or of one subscription, those
+        named (`ids`), or those that the filters of list_dead find.
 
         `limit`: the oldest so many; `before`: only those with a smaller dead_id, so that calls in parts come
         to an end while messages die. A message whose unique key another holds stays dead, with a warning, and
@@ -887,10 +901,14 @@ class AsyncPassing(AsyncAccess):
     ) -> list[MessageState]:
         """One message as each shared subscription sees it; one that none of them has, as streams do: leased
         in an open batch, done behind their position, no attempts. state: scheduled, ready, leased, retrying,
-        parked (until somebody resumes it), done, dead, replaced (another message of its unique key stands for
-        it) or purged (it was dead); attempts: every time it was leased, with its outcome: success, failed,
-        timed_out, rejected, released, parked, lease_expired, and expired, cancelled and replaced (never
-        handed out); overdue (the lease ran out and nobody has reaped it yet), None while it runs.
+        parked (until somebody resumes it), done, outdated (passed over as older than its subscription takes),
+        dead, replaced (another message of its unique key stands for it) or purged (it was dead); attempts:
+        every time it was leased, with its outcome: success, failed, timed_out, rejected, released, parked,
+        lease_expired, and expired, cancelled, outdated and replaced (never handed out); overdue (the lease
+        ran out and nobody has reaped it yet), None while it runs.
+
+        A message that was forwarded (`forward`) is shown where it is, subscription with that queue before it:
+        "work/default".
 
         Raises QueueNotFound, MessageNotFound.
         """
@@ -916,11 +934,11 @@ class AsyncPassing(AsyncAccess):
         any; `limit`: at most 100,000, which is the default; `before`: the smallest id of the page before.
 
         Pages go by id, which sessions draw 32 at a time. `state`: one of scheduled, ready, leased, retrying,
-        parked, done, dead, replaced and purged. `brief` leaves out (None) what a table does not show and is
-        slow to read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text that the
-        last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it was
-        published); with one, and for replaced and purged, a call looks at 100,000 messages at most, and a
-        WARNING says where to go on.
+        parked, done, outdated, dead, replaced and purged. `brief` leaves out (None) what a table does not
+        show and is slow to read: payload, headers, attempts and result. Filters: `kind`, `key`, `error` (text
+        that the last error contains, in upper or lower case), `older_than` and `newer_than` (how long ago it
+        was published); with one, and for outdated, replaced and purged, a call looks at 100,000 messages at
+        most, and a WARNING says where to go on.
 
         Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
         """
@@ -942,21 +960,33 @@ class AsyncPassing(AsyncAccess):
         )
 
     async def create_archive(
-        self, queue: str, archive_for: Interval | None = None, *, connection: AsyncGiven | None = None
+        self,
+        queue: str,
+        archive_for: Interval | None = None,
+        at_once: bool | None = None,
+        *,
+        connection: AsyncGiven | None = None,
     ) -> bool:
         """Keeps every attempt of the shared subscriptions of a queue in the table trunq_archive.<queue>,
         which is yours to read: one row for each finished attempt, with its message, outcome, error, result,
         worker and times.
 
         It begins with what the queue still holds. `archive_for`: how long rows are kept, by whole months
-        (None or 0: for ever). Where the queue has an archive already, the call changes `archive_for` (None:
-        unchanged; 0: for ever). Where a dropped queue of this name left an archive, it is continued.
+        (None or 0: for ever). `at_once`: whatever ends an attempt writes its row in the same transaction, so
+        that it is there as soon as the answer is; else the leader does, within half a minute. Where the queue
+        has an archive already, the call changes `archive_for` (None: unchanged; 0: for ever) and `at_once`
+        (None: unchanged). Where a dropped queue of this name left an archive, it is continued.
 
         Returns True when the queue had none. Raises QueueNotFound, InvalidArgument, WrongIsolation;
-        QueueInUse when an open transaction creates or drops it for 5 seconds.
+        QueueInUse when an open transaction creates or drops it for 5 seconds, or, with `at_once`, has
+        answered messages of the queue.
         """
         returned: bool = await self._value(
-            connection, "create_archive", queue=queue, archive_for=interval("archive_for", archive_for)
+            connection,
+            "create_archive",
+            queue=queue,
+            archive_for=interval("archive_for", archive_for),
+            at_once=at_once,
         )
         return returned
 
@@ -964,13 +994,13 @@ class AsyncPassing(AsyncAccess):
         """Drops the archive of a queue, with all its rows; also the one that a dropped queue left.
 
         Raises QueueNotFound; InvalidArgument when the queue has none; QueueInUse when somebody has read it
-        for 5 seconds without an end.
+        for 5 seconds without an end, or, where answers write it, an open transaction has answered.
         """
         await self._value(connection, "drop_archive", queue=queue)
 
     async def list_archives(self, *, connection: AsyncGiven | None = None) -> list[Archive]:
         """The archives there are. is_filled False: its queue is gone, and nothing is added or dropped any
-        more; archive_for None: for ever; bytes: on disk, with indexes.
+        more; archive_for None: for ever; bytes: on disk, with indexes; at_once: answers write it themselves.
         """
         return await self._records(connection, Archive, "list_archives")
 
@@ -1265,6 +1295,35 @@ class AsyncPassing(AsyncAccess):
         returned: bool = await self._value(connection, "adopt")
         return returned
 
+    async def list_preparations(
+        self, queue: str, lanes: Lanes, *, connection: AsyncGiven | None = None
+    ) -> list[Preparation]:
+        """The statements that build the index by lanes of a plain queue beside its publishers, a segment at a
+        time: run each outside of a transaction, as the owner of trunq (in psql by its command gexec), before
+        `convert_queue`.
+
+        Each waits for transactions that are open when it begins. bytes: how much it reads.
+
+        Returns no row when nothing is left to do. They come again until they were run; dropping these indexes
+        undoes it. Raises QueueNotFound, InvalidArgument.
+        """
+        return await self._records(connection, Preparation, "list_preparations", queue=queue, lanes=lanes)
+
+    async def list_defects(
+        self, queue: str | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[Defect]:
+        """What the tables of a queue, or of all, lack of what `create_queue` and upgrades gave them: columns,
+        defaults, NOT NULL, indexes, segments and triggers; with lanes, unique keys and an archive those of
+        these too.
+
+        A worker asks when it starts, and warns. kind: column, default, None, index, segment or trigger.
+        repair: the statement that puts it back; `trunq db upgrade --repair` does so without stopping
+        publishers, where the statement for an index would.
+
+        Returns one row for each; none: all is there. Raises QueueNotFound.
+        """
+        return await self._records(connection, Defect, "list_defects", queue=queue)
+
     async def list_deletions(
         self,
         queue: str | None = None,
@@ -1307,6 +1366,29 @@ class AsyncPassing(AsyncAccess):
         returned: int = await self._value(connection, "fire", max=max)
         return returned
 
+    async def forward_retries(
+        self,
+        queue: str,
+        subscription: str,
+        into: str,
+        *,
+        max: int | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> int:
+        """Moves messages that wait for another attempt of a subscription into another queue, as `forward`
+        does; those due first, at most `max` (1,000).
+
+        They are due there when they would have been here. What may have killed its worker, and what no worker
+        has a handler for, stays. A retry without a delay does not wait, so give the subscription a back-off.
+
+        Returns how many. Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongIsolation,
+        WrongMode; QueueFull and QueueClosed as for publishing into the other; Duplicate.
+        """
+        returned: int = await self._value(
+            connection, "forward_retries", queue=queue, subscription=subscription, into=into, max=max
+        )
+        return returned
+
     async def set_publishing(
         self,
         queue: str,
@@ -1323,8 +1405,9 @@ class AsyncPassing(AsyncAccess):
         `kinds`: only these kinds (empty: any), others are refused (InvalidArgument). `max_waiting`: refuses
         (QueueFull) while the slowest shared subscription has so many messages waiting, checked once in 100 ms
         a session (0: no limit). `max_per_transaction`: at most so many in one transaction, else
-        TransactionTooLarge (0: no limit). `announce`: sends a NOTIFY with the first and last id of each
-        statement on `announcement_channel` (in Python: client.listen).
+        TransactionTooLarge (0: none at all; -1: no limit, which `list_queues` shows as None). `announce`:
+        sends a NOTIFY with the first and last id of each statement on `announcement_channel` (in Python:
+        client.listen).
 
         Raises QueueNotFound, InvalidArgument; QueueInUse while an open transaction publishes.
         """
@@ -1931,6 +2014,55 @@ class AsyncPassing(AsyncAccess):
             limit=limit,
         )
 
+    async def public_ids(
+        self, queue: str, ids: Iterable[int], *, connection: AsyncGiven | None = None
+    ) -> list[UUID] | None:
+        """The public ids of messages, in the order of their ids: what strangers may be shown.
+
+        It looks at no message. `find_public_id` finds them again. For whoever has a role of the queue.
+
+        Returns None for None. Raises QueueNotFound; InvalidArgument for an id that no message can have.
+        """
+        returned: list[UUID] | None = await self._value(
+            connection, "public_ids", queue=queue, ids=bigint_array(ids)
+        )
+        return returned
+
+    async def public_id(self, queue: str, id: int, *, connection: AsyncGiven | None = None) -> UUID:
+        """The public id of a message: what strangers may be shown.
+
+        It tells them neither how many messages there are nor when this one came. `find_public_id` finds the
+        message again.
+
+        Raises QueueNotFound; InvalidArgument for an id that no message can have.
+        """
+        returned: UUID = await self._value(connection, "public_id", queue=queue, id=id)
+        return returned
+
+    async def find_public_id(
+        self, public_id: UUID, queue: str | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[Found]:
+        """Which message a public id stands for, in one queue or any.
+
+        Whether it is still there, `show_message` tells.
+
+        Returns no row for what trunq did not make, whose key is forgotten, or whose queue is gone. Raises
+        QueueNotFound.
+        """
+        return await self._records(connection, Found, "find_public_id", public_id=public_id, queue=queue)
+
+    async def renew_public_key(
+        self, forget: bool | None = None, *, connection: AsyncGiven | None = None
+    ) -> int:
+        """Makes a new secret, under which each message has another public id from now on.
+
+        The former ones are found as before; with `forget`, after a secret became known, no more.
+
+        Returns how many secrets there are.
+        """
+        returned: int = await self._value(connection, "renew_public_key", forget=forget)
+        return returned
+
     async def list_quarantine(
         self,
         pipeline: str,
@@ -2046,6 +2178,41 @@ class AsyncPassing(AsyncAccess):
         """
         return await self._records(connection, PublicState, "show_public", queue=queue, id=id)
 
+    async def set_reminders(
+        self,
+        queue: str,
+        *,
+        after: Interval | None = None,
+        subscriptions: Iterable[str] | None = None,
+        connection: AsyncGiven | None = None,
+    ) -> None:
+        """Lets a queue that announces its messages (`set_publishing`) do so again for what has waited unread
+        for `after`, 1 second to 1 day; None: no more.
+
+        Each time that nobody has read anything since, the next one comes after twice the time, up to an hour.
+        `subscriptions`: unread by any of these shared subscriptions; None: by any that there is. The leader
+        looks every 10 seconds (`remind`).
+
+        Raises QueueNotFound, SubscriptionNotFound, InvalidArgument, WrongMode.
+        """
+        await self._value(
+            connection,
+            "set_reminders",
+            queue=queue,
+            after=interval("after", after),
+            subscriptions=name_array("subscriptions", subscriptions),
+        )
+
+    async def remind(self, *, connection: AsyncGiven | None = None) -> int:
+        """Announces again what waits unread in queues that ask for it (`set_reminders`), at most 100 queues.
+
+        It looks at 1,000 messages of a subscription at most.
+
+        Returns at how many queues it looked.
+        """
+        returned: int = await self._value(connection, "remind")
+        return returned
+
     async def list_replies(
         self,
         queue: str,
@@ -2057,9 +2224,9 @@ class AsyncPassing(AsyncAccess):
     ) -> list[Reply]:
         """The final answers of a shared subscription to messages that were published as awaited (option
         awaited), as far as there are any: it does not wait. outcome: success, rejected, failed (after its
-        last attempt), timed_out (likewise), lease_expired, expired, cancelled or replaced; error: what the
-        one who waits may know: the reason of a rejection, the first line of an error, with success why the
-        result is not here; reference and public: those of the error.
+        last attempt), timed_out (likewise), lease_expired, expired, cancelled, outdated or replaced; error:
+        what the one who waits may know: the reason of a rejection, the first line of an error, with success
+        why the result is not here; reference and public: those of the error.
 
         `check`, unless False: messages that will never have a reply are refused; it searches the log, so not
         each time. Replies are notified on the channel `reply_channel`.
