@@ -23,6 +23,7 @@ from trunq.record.stream import MoverState as MoverState
 from trunq.record.stream import Stream as Stream
 from trunq.record.stream import Tick as Tick
 from trunq.record.webhook import Webhook as Webhook
+from trunq.record.worker import WorkerHold as WorkerHold
 
 
 class Queue(NamedTuple):
@@ -242,25 +243,6 @@ class Defect(NamedTuple):
     kind: str
     defect: str
     repair: str
-
-
-class WorkerHold(NamedTuple):
-    """A row of `list_workers`: a worker on a subscription, and what it holds there.
-
-    `slots` and `seen_at` None: it does not tell of itself, or no longer. `since` and `until`: when the first
-    of its open leases was made, and when the last ends. `connections`: its sessions in this database now.
-    """
-
-    worker: str
-    queue: str
-    subscription: str
-    slots: int | None
-    leases: int
-    held: int
-    since: datetime | None
-    until: datetime | None
-    seen_at: datetime | None
-    connections: int
 
 
 class Fate(NamedTuple):
