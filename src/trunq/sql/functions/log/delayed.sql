@@ -30,8 +30,7 @@ begin
   else
     -- Retries and dead messages that an answer wrote while its subscription ended.
     delete from trunq.delayed d
-    where d.queue_id = v_queue.queue_id and not exists (select from trunq.subscription s where s.subscription_id = d.subscription_id)
-      and d.subscription_id is not null;
+    where d.queue_id = v_queue.queue_id and d.subscription_id = any (trunq._ended_readers(v_queue.queue_id));
     delete from trunq.dead d
     where d.queue_id = v_queue.queue_id and not exists (select from trunq.subscription s where s.subscription_id = d.subscription_id);
   end if;
@@ -93,6 +92,25 @@ comment on function trunq.promote is
 Returns: how many.
 Raises: TQ001.
 Locks: the rows it promotes; rows locked by another are left to it.';
+
+create or replace function trunq._ended_readers(p_queue_id integer) returns integer[]
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_ended integer[] := '{}';
+  v_id integer := 0;
+begin
+  -- From one to the next by the index, past however many messages of each.
+  loop
+    select d.subscription_id into v_id from trunq.delayed d
+    where d.queue_id = p_queue_id and d.subscription_id > v_id order by d.queue_id, d.subscription_id limit 1;
+    exit when not found;
+    if not exists (select from trunq.subscription s where s.subscription_id = v_id) then
+      v_ended := v_ended || v_id;
+    end if;
+  end loop;
+  return v_ended;
+end $$;
+comment on function trunq._ended_readers is 'Subscriptions that are gone, and of which messages are delayed.';
 
 create or replace function trunq._has_delayed(p_queue text, p_subscription text, p_kinds text[]) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
