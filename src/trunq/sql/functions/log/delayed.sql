@@ -31,8 +31,7 @@ begin
   else
     -- Retries and dead messages that an answer wrote while its subscription ended.
     delete from trunq.delayed d
-    where d.queue_id = v_queue.queue_id and not exists (select from trunq.subscription s where s.subscription_id = d.subscription_id)
-      and d.subscription_id is not null;
+    where d.queue_id = v_queue.queue_id and d.subscription_id = any (trunq._ended_readers(v_queue.queue_id));
     delete from trunq.dead d
     where d.queue_id = v_queue.queue_id and not exists (select from trunq.subscription s where s.subscription_id = d.subscription_id);
   end if;
@@ -108,6 +107,25 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._note_due is
   'The options of a message that fell due at some time: it is as old as that, for a subscription with max_age. A time that never was (-infinity) is not noted.';
+
+create or replace function trunq._ended_readers(p_queue_id integer) returns integer[]
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_ended integer[] := '{}';
+  v_id integer := 0;
+begin
+  -- From one to the next by the index, past however many messages of each.
+  loop
+    select d.subscription_id into v_id from trunq.delayed d
+    where d.queue_id = p_queue_id and d.subscription_id > v_id order by d.queue_id, d.subscription_id limit 1;
+    exit when not found;
+    if not exists (select from trunq.subscription s where s.subscription_id = v_id) then
+      v_ended := v_ended || v_id;
+    end if;
+  end loop;
+  return v_ended;
+end $$;
+comment on function trunq._ended_readers is 'Subscriptions that are gone, and of which messages are delayed.';
 
 create or replace function trunq._has_delayed(p_queue text, p_subscription text, p_kinds text[]) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$

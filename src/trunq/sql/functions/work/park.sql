@@ -114,8 +114,7 @@ begin
     -- could meet in a deadlock.
     select u.id, d.place, trunq._token_hash(u.token) hash from unnest(p_ids, p_tokens) u(id, token)
     cross join lateral trunq._parked_row(p_sub.queue_id, p_sub.subscription_id, u.id) d(place)
-    where d.place is not null and not exists (
-      select from trunq.parked t where t.subscription_id = p_sub.subscription_id and t.id = u.id and t.resumed_at is null)
+    where d.place is not null and not trunq._has_token(p_sub.subscription_id, u.id)
     order by 3
   loop
     loop
@@ -332,3 +331,11 @@ begin
   end if;
 end $$;
 comment on function trunq._count_parked is 'How many messages of a subscription are parked: exact up to 1,000, then an estimate.';
+
+create or replace function trunq._has_token(p_subscription_id integer, p_id bigint) returns boolean
+-- Not in SQL: put in the place of its call, it would read all tokens of the subscription.
+language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+begin
+  return exists (select from trunq.parked t where t.subscription_id = p_subscription_id and t.id = p_id and t.resumed_at is null);
+end $$;
+comment on function trunq._has_token is 'Whether a message waits under a token.';

@@ -82,8 +82,9 @@ begin
   c.subscription_id := p_subscription_id;
   c.leased_at := trunq.clock();
   -- By later statements than the lock.
-  select s.has_cancelled, s.filter is null, s.start, coalesce(p_lease_time, s.lease_time), p_count
-  into c.has_cancelled, c.reads_all, v_start, v_lease_time, c.max_messages
+  select s.has_cancelled, s.filter is null, s.start, coalesce(p_lease_time, s.lease_time), p_count,
+    c.leased_at - s.max_age
+  into c.has_cancelled, c.reads_all, v_start, v_lease_time, c.max_messages, c.oldest
   from trunq.subscription s where s.subscription_id = p_subscription_id;
   if not found then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -127,14 +128,14 @@ begin
     select g.id, g.txid, g.hold, g.options->>'awaited' is not null is_awaited,
       coalesce(g.expiries, 0) > 1 is_suspect,
       trunq._message_bytes(g.kind, g.key, g.payload, g.body, g.headers) size,
-      case trunq._fate(g.options, c.leased_at, c.has_cancelled, c.subscription_id, g.id)
-        when 'e' then 'expired' when 'c' then 'cancelled'
+      case trunq._fate_of(g.options, g.created_at, c.leased_at, c.oldest, c.has_cancelled, c.subscription_id, g.id)
+        when 'e' then 'expired' when 'c' then 'cancelled' when 'o' then 'outdated'
         else case when trunq_queue._specimen_replaces() and exists (
           select from trunq_queue._specimen_replaced_by(g.hold, g.attempt)) then 'replaced' end end fate
     from unnest(p_ids, p_txids) u(id, txid)
     cross join lateral (
       select g.id, g.txid, g.attempt, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb,
-        g.options::jsonb, g.expiries, trunq_queue._specimen_key_hold(g) hold
+        g.created_at, g.options::jsonb, g.expiries, trunq_queue._specimen_key_hold(g) hold
       from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, c.subscription_id) offset 0) g
     where not trunq._is_read_at(g.txid, g.id, c.lo, c.hi, c.last_txid, c.last_id)
