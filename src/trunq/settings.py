@@ -53,6 +53,9 @@ class Leader(BaseModel):
     dsns: list[str] = []
     """Addresses of databases, in place of `dsn`. As a variable, TRUNQ_LEADER_DSNS, it is JSON."""
 
+    statistics: Annotated[float, Field(gt=0)] | None = None
+    """Seconds between two lines of statistics in the log. None: there are none."""
+
 
 class Settings(BaseSettings):
     """The settings, each a flag of the commands, a variable TRUNQ_<NAME> and a line of trunq.toml."""

@@ -25,6 +25,7 @@ from trunq.connection.outage import Outage
 from trunq.errors import translated
 from trunq.leader.duty import LINES, LIST
 from trunq.leader.line import Line, Pair, Performed, settings
+from trunq.leader.pulse import Pulse
 from trunq.leader.rank import Ranker, Ranks
 from trunq.process.signals import run_with_signals
 from trunq.process.together import together
@@ -52,9 +53,10 @@ class Leader:
     """Stands for election, performs the duties while elected, resigns at the end.
 
     `name` tells candidates apart and must be one process' own; by default it is made up. `lease_time`
-    (seconds) is how long a leader that died is waited for. `outage` is that of the process it runs in. With
-    `ranks` it calls the functions among them by which lanes are ranked, elected or not. `term` is set while
-    this process leads.
+    (seconds) is how long a leader that died is waited for. With `statistics` (seconds) it logs a line so
+    often: what it did since the last one. `outage` is that of the process it runs in. With `ranks` it calls
+    the functions among them by which lanes are ranked, elected or not. `term` is set while this process
+    leads.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Leader:
         lease_time: float = 15.0,
         outage: Outage | None = None,
         ranks: Ranks | None = None,
+        statistics: float | None = None,
     ) -> None:
         self.name = name or own_name()
         self.lease_time = lease_time
@@ -73,6 +76,7 @@ class Leader:
         self._link = AsyncLink(dsn, title, settings(_BUDGET), outage=outage)
         self._lines = [Line(dsn, self.name, line, self.performed, outage) for line in LINES]
         self._ranker = Ranker(dsn, self.name, ranks, outage) if ranks is not None else None
+        self._pulse = None if statistics is None else Pulse(statistics, self.performed, lambda: self.term)
         self._stopped = AsyncHurry()
         self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,7 +149,8 @@ class Leader:
         """Stand, with the lines and the ranker beside; whatever one of them dies of ends all."""
         async with together() as group:
             lines = [group.create_task(line.run()) for line in self._lines]
-            ranking = None if self._ranker is None else group.create_task(self._ranker.run())
+            beside = [each for each in (self._ranker, self._pulse) if each is not None]
+            tasks = [group.create_task(each.run()) for each in beside]
             try:
                 while not self._stopped.is_set():
                     await self._stand()
@@ -159,8 +164,8 @@ class Leader:
             finally:
                 for line in self._lines:
                     line.stop()
-                if ranking is not None:
-                    ranking.cancel()
+                for task in tasks:
+                    task.cancel()
                 if (await asyncio.wait(lines, timeout=_STUBBORN))[1]:
                     # The database is silent. A query that is cancelled asks it to cancel, and waits for
                     # that; one whose connection is cut fails at once.

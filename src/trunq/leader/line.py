@@ -61,10 +61,11 @@ def settings(budget: float) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Performed:
-    """How often each duty was called, and how much it did."""
+    """How often each duty was called, how much it did, and how often it failed."""
 
     calls: dict[str, int] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
 
     def count(self, duty: Duty, done: int) -> None:
         """One call more."""
@@ -204,6 +205,7 @@ class Line:
     def _fail(self, duty: Duty, queue: str | None, due: Due, why: str, took: float) -> None:
         """Log a failure when it is a new one, then once a minute. One that took long has to wait as long."""
         due[duty, queue] = max(due[duty, queue], monotonic() + took)
+        self._performed.errors[duty.duty] = self._performed.errors.get(duty.duty, 0) + 1
         if not self._said.is_new((duty.duty, queue), why):
             return
         log.error(

@@ -58,11 +58,16 @@ class Leaders:
 
     What it finds then and did not know is led, what is gone is let go. A database that is away, or has no
     trunq, is tried again, and disturbs no other; a single one raises to begin with, as Leader does.
-    `name`, `lease_time` and `ranks` are as in Leader.
+    `name`, `lease_time`, `ranks` and `statistics` are as in Leader.
     """
 
     def __init__(
-        self, find: Find, name: str | None = None, lease_time: float = 15.0, ranks: Ranks | None = None
+        self,
+        find: Find,
+        name: str | None = None,
+        lease_time: float = 15.0,
+        ranks: Ranks | None = None,
+        statistics: float | None = None,
     ) -> None:
         self.name = name or own_name()
         self.performed: dict[str, dict[str, int]] = {}
@@ -70,6 +75,7 @@ class Leaders:
         self._find = find
         self._lease_time = lease_time
         self._ranks = ranks
+        self._statistics = statistics
         self._led: dict[str, _Led] = {}
         self._woken = asyncio.Event()
         self._is_reloading = False
@@ -149,7 +155,7 @@ class Leaders:
             self._led[dsn] = _Led(labels[dsn], leader, group.create_task(work))
 
     def _new(self, dsn: str) -> Leader:
-        return Leader(dsn, self.name, self._lease_time, ranks=self._ranks)
+        return Leader(dsn, self.name, self._lease_time, ranks=self._ranks, statistics=self._statistics)
 
     async def _lead(self, dsn: str, label: str, *, is_alone: bool) -> None:
         """Lead one database until it is let go."""

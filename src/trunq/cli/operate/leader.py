@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -34,11 +35,13 @@ EXAMPLES = (
     "trunq leader",
     "# Several databases, each with an election of its own",
     "trunq leader --dsn postgresql://one/shop --dsn postgresql://two/mail",
+    "# A line of statistics each 30 seconds, as PgQ's daemon has it",
+    "trunq leader --statistics 30s",
     "# All of a server that have trunq; SIGHUP looks for those that came or went",
     "trunq leader --dsn postgresql://one/postgres --all-databases",
     "# shop.py: ranks = Ranks(), functions with @ranks.register('name')",
     "trunq leader shop:ranks",
-    "# Where pg_cron is available, this does the same without a process:",
+    "# Where pg_cron 1.5 is available, this does the same without a process:",
     "select cron.schedule('trunq', '1 second', 'call trunq.perform_each_duty()');",
 )
 
@@ -104,6 +107,16 @@ def leader(
     ] = None,
     *,
     databases: Databases,
+    statistics: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--statistics",
+            parser=option.interval,
+            metavar="INTERVAL",
+            help="Log so often what was done since the last time (default: never). "
+            "Or set statistics (seconds) in the table leader of trunq.toml.",
+        ),
+    ] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     verbose: Verbose = False,
@@ -132,10 +145,19 @@ def leader(
     with nullcontext("") if several else address(one) as dsn:
         if databases.embedded:
             err.print(f"The database: export TRUNQ_DSN={shlex.quote(dsn)}", markup=False)
-        elected = Leaders(_finder(databases, dsn), name, ranks=found)
+        elected = Leaders(_finder(databases, dsn), name, ranks=found, statistics=_seconds(statistics))
         log.info("%s stands for election; Ctrl-C ends it", elected.name, extra={"leader": elected.name})
         elected.run()
     _tell(elected.performed, several, json)
+
+
+def _seconds(statistics: timedelta | None) -> float | None:
+    """How often to log statistics, by the option or else the settings."""
+    if statistics is None:
+        return settings.load().leader.statistics
+    if not statistics:
+        raise Mistake("Statistics are logged at an interval above 0, as --statistics 30s.")
+    return statistics.total_seconds()
 
 
 def _is_told_several(databases: Databases) -> bool:
