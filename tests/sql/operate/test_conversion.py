@@ -40,6 +40,20 @@ def test_what_waits_is_handed_out_once_by_lanes(
         assert rest == ids[taken:]
 
 
+def test_no_lanes_while_messages_leased_by_their_ids_lie_ahead(session: Connection, queue: str) -> None:
+    work = Engine(session, queue)
+    ids = work.publish(5)
+    taken, _ = work.lease_ids(ids[3])
+    with refused("TQ009", "ahead of its position"):
+        work.ask("convert_queue", lanes="key")
+    assert work.ask("convert_queue", retention="14 days") is True
+    work.ack(taken)
+    assert work.drain() == [*ids[:3], ids[4]]
+    assert work.ask("convert_queue", lanes="key") is True
+    late = work.publish(2)
+    assert work.drain() == late
+
+
 def test_told_the_same_again_it_does_nothing(session: Connection, queue: str) -> None:
     told = {"queue": queue, "lanes": "key", "unique": "refuse", "retention": "14 days"}
     assert ask(session, "convert_queue", **told) is True
@@ -57,7 +71,7 @@ SHAPE = """
     join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
     left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
     where n.nspname in ('trunq_log', 'trunq_data', 'trunq_queue') and c.relkind in ('r', 'p', 'v')
-      and starts_with(c.relname, {0}) and a.attname <> 'unique_key'
+      and starts_with(c.relname, {0}) and a.attname not in ('unique_key', 'ahead')
       and not (a.attname = 'epoch' and c.relname like '%%lease%%')
     union all
     select t.tgrelid::regclass::text, t.tgname, pg_get_triggerdef(t.oid), null, null, null

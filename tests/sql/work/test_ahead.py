@@ -350,3 +350,13 @@ def test_dropping_and_emptying_forgets_it(engine: Engine) -> None:
     assert engine.fetch(count) == 0
     more = engine.publish(2)
     assert engine.drain() == more
+
+
+def test_what_is_too_old_for_the_subscription_is_told_and_passed_over(engine: Engine) -> None:
+    engine.call("subscribe", subscription="default", max_age="10 minutes")
+    (old,) = engine.publish(1)
+    with engine.clock("11 minutes"):
+        assert others(engine, old) == {old: ("ready", "outdated")}
+        assert engine.drain() == []
+        assert engine.state(old) == "outdated"
+        assert others(engine, old) == {old: ("outdated", None)}

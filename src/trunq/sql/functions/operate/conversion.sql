@@ -67,7 +67,7 @@ end $$;
 comment on function trunq.convert_queue is
   'Gives a queue what it was not made with, in place: p_retention and p_hold_at_most also longer than it was made for; p_lanes and p_unique, as for trunq.create_queue, where it has none. Messages, ids, leases, positions, schedules, captures, archives and grants stay; workers and publishers go on. What waits is handed out first, with lanes: in each lane. The index by lanes of a log above 64 MB is built beforehand (trunq.list_preparations; the client and the shell do it), or p_at_once, while publishers wait. For the owner of trunq, or a member of that role.
 Returns: true when it changed something, false when the queue is so already.
-Raises: TQ001; TQ005 for what no queue can have, other lanes or another policy of unique keys than it has, and columns of yours with the names of ours; TQ007; TQ009 while an open transaction uses the queue, where a view of yours holds its column priority, while an upgrade has yet to bring it up to date, and for an index that is to be built.
+Raises: TQ001; TQ005 for what no queue can have, other lanes or another policy of unique keys than it has, and columns of yours with the names of ours; TQ007; TQ009 while an open transaction uses the queue, where a view of yours holds its column priority, while an upgrade has yet to bring it up to date, for an index that is to be built, and for lanes while messages that were leased by their ids lie ahead of a position.
 Locks: granting; the queue; then for a moment its tables, exclusively, waiting 200 ms at a time.';
 
 create or replace function trunq._fail_conversion(p_queue text) returns void
@@ -260,6 +260,7 @@ begin
     perform trunq._add_unique_columns(p_after, 'text collate "C"');
   end if;
   if v_gets_lanes then
+    perform trunq._require_none_ahead(p_after);
     if p_after.lanes like 'priority%' then
       perform trunq._widen_priority(p_after, false);
     end if;
@@ -282,6 +283,27 @@ exception when duplicate_column then
     'rename it: unique_key, unique_turn and unique_until are ours');
 end $$;
 comment on function trunq._convert_tables is 'What of a conversion needs the tables of a queue for itself; failing (55P03) where it would have to wait for longer than 200 ms.';
+
+create or replace function trunq._require_none_ahead(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_subscription text;
+begin
+  execute format($q$
+    select s.name from trunq.subscription s cross join lateral (
+      select l.* from trunq_data.%I l where l.subscription_id = s.subscription_id order by l.lease_id desc limit 1) l
+    where s.queue_id = $1 and s.mode = 'shared' and l.ahead is not null and exists (
+      select from trunq.ahead a where a.subscription_id = s.subscription_id
+        and not trunq._is_read_at(a.txid, a.id, l.lo, l.hi, l.last_txid, l.last_id))
+    limit 1
+  $q$, p_queue.lease_table) into v_subscription using p_queue.queue_id;
+  if v_subscription is not null then
+    perform trunq._fail('TQ009', format('subscription "%s" of queue "%s" has leased messages by their ids that lie ahead of its position', v_subscription, p_queue.name),
+      'let workers read what waits before them (trunq status shows it), then convert the queue: its lanes would hand them out again');
+  end if;
+end $$;
+comment on function trunq._require_none_ahead is
+  'Refuses (TQ009) lanes for a queue whose positions have yet to pass over messages that were leased by their ids: lanes know of none.';
 
 create or replace function trunq._refuse_former_lease() returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -30,12 +30,8 @@ alter table trunq.progress
   add column resumed_at timestamptz;
 comment on column trunq.progress.resumed is 'What the message was resumed with after it was parked, resumed_at null: it was not.';
 
--- A receipt has a new letter (k). The answer checks it, and whoever reads one that has no word fails: to check it here would be to read all that
--- is there, under a lock that answers wait for.
-alter table trunq_data._specimen_receipt drop constraint outcome_is_known;
-
 comment on column trunq_data._specimen_archive.outcome is
-  'success, failed (retried, or given up after its last attempt), timed_out, rejected, released, parked, lease_expired, expired, cancelled or replaced.';
+  'success, failed (retried, or given up after its last attempt), timed_out, rejected, released, parked, lease_expired, expired, cancelled, replaced or outdated.';
 
 -- Postgres does not replace a function that returns another row.
 do $$

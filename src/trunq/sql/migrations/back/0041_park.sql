@@ -11,8 +11,6 @@ begin
     execute format('update trunq_data.%I set outcome = ''l'' where outcome = ''k''', v_table);
   end loop;
 end $$;
-alter table trunq_data._specimen_receipt
-  add constraint outcome_is_known check (outcome in ('a', 'r', 't', 'j', 'l', 'x', 'b', 'e', 'c', 'p'));
 alter table trunq.delayed drop column parked_at;
 alter table trunq.progress drop column resumed, drop column resumed_at;
 do $$
