@@ -1,6 +1,9 @@
-"""The part of a walk (model/walk.py) that leads through a second queue."""
+"""The part of a walk (model/walk.py) that leads out of its queue: into a second one, or nowhere."""
 
 from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
 
 from calling import Lease, new_names
 from engine import Engine
@@ -14,11 +17,14 @@ class Forwarding:
     held: list[Lease]
     readers: dict[str, Reader]
     deleted: set[int]
+    published: list[int]
+    chance: random.Random
     beyond: Engine | None = None
     away: dict[int, tuple[str, int]]
 
-    def take(self) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def take(self) -> None: ...
 
     def start_forward(self) -> None:
         self.beyond = Engine(self.work.connection, next(new_names("beyond"))).create()
@@ -61,3 +67,10 @@ class Forwarding:
             reader = self.readers[name]
             fate = reader.fates.setdefault(id, reader.gone.pop(id)) if id in reader.gone else reader.fates[id]
             fate.come_back(is_deleted=id in self.deleted)
+
+    def delete(self) -> None:
+        ids = self.chance.choices(self.published, k=2)
+        assert self.work.ask("delete", ids=ids) <= 2
+        self.deleted.update(ids)
+        for reader in self.readers.values():
+            reader.delete(ids)

@@ -16,6 +16,7 @@ from model.aged import publish_of_old
 from model.forwarding import Forwarding
 from model.leftover import left_of
 from model.matrix import MAX_ATTEMPTS, POLICY, Fate, Reader
+from model.parking import Parking
 from trunq.arrow import history
 
 STEP = 5
@@ -36,7 +37,7 @@ QUEUE: Mapping[str, Mapping[str, Any]] = {
 GROUP = "ledgers"
 
 
-class Walk(Forwarding):
+class Walk(Forwarding, Parking):
     """One queue with some features, and the calls of one sequence."""
 
     def __init__(self, connection: psycopg.Connection[Any], names: tuple[str, ...]) -> None:
@@ -235,25 +236,6 @@ class Walk(Forwarding):
     def release(self) -> None:
         self.answer("release")
 
-    def park(self) -> None:
-        if held := self.lease(lease_time="1 day"):
-            tokens = [f"{held.subscription} {id} {self.now}" for id in held.ids]
-            more = {"tokens": tokens, "delays": ["10 years"] * len(tokens)}
-            assert self.work.answer("park", held, **more) == len(held.ids)
-            for token, id in zip(tokens, held.ids, strict=True):
-                fate = self.readers[held.subscription].fates[id]
-                fate.end("park")
-                self.tokens[token] = fate
-
-    def resume(self) -> None:
-        if self.tokens:
-            token = self.chance.choice(sorted(self.tokens))
-            fate = self.tokens.pop(token)
-            did = self.work.ask("resume", token=token, value={"by": token})
-            assert did == ("resumed" if fate.may_be == ("parked",) else "noted")
-            if did == "resumed":
-                fate.resume()
-
     def cancel(self) -> None:
         known = sorted({id for reader in self.readers.values() for id in reader.fates})
         if not known:
@@ -266,13 +248,6 @@ class Walk(Forwarding):
                 fate = self.readers[row.subscription].fates[row.id]
                 assert row.state in fate.states, f"cancel: {row.state}: {fate}"
                 fate.cancel()
-
-    def delete(self) -> None:
-        ids = self.chance.choices(self.published, k=2)
-        assert self.work.ask("delete", ids=ids) <= 2
-        self.deleted.update(ids)
-        for reader in self.readers.values():
-            reader.delete(ids)
 
     def lapse(self) -> None:
         """A lease runs out."""

@@ -180,7 +180,8 @@ def test_what_runs_with_the_owners_rights_is_run_by_its_trigger_alone(
     assert fetch(session, f"{privileged} and p.proname in ('_gate', '{queue}_put_off')") == 2
     # And what roles of a queue execute (tests/sql/operate/test_role.py): for whom grant_role names.
     others = f"{privileged} and p.prorettype <> 'trigger'::regtype"
-    verbs = "publish_unique|unique_many|lease|answer|extend|set_progress|next_batch|finish_batch"
+    verbs = "publish_unique|unique_many|public_ids|lease|lease_ids|answer|extend|set_progress|next_batch"
+    verbs += "|finish_batch|resume"
     doors = "work|read|read_payload|administer"
     assert fetch(session, f"{others} and p.proname !~ '_({verbs}|{doors})$'") == 0
     assert fetch(session, f"{privileged} and has_function_privilege('public', p.oid, 'execute')") == 0

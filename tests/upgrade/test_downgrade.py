@@ -245,7 +245,7 @@ def test_nobody_publishes_past_functions_that_are_gone(
     )
     assert {"_become_owner", "_fail", "_find_changes", "version", "_refuse_rewrite"} >= {
         *fetch(session, left)
-    } - {"_reply_dead"}
+    } - {"_reply_dead", "_send_dead", "_unpark"}
 
 
 def test_a_migration_that_cannot_be_taken_back_says_why(database: str, connect: Connect) -> None:

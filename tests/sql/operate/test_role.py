@@ -25,6 +25,7 @@ OF_A_QUEUE = {
     "lease": "worker",
     "answer": "worker",
     "extend": "worker",
+    "lease_ids": "worker",
     "set_progress": "worker",
     "next_batch": "worker",
     "finish_batch": "worker",

@@ -224,7 +224,8 @@ begin
       where d.queue_id = p_queue.queue_id and (d.due_at, d.id) > (p_from, p_from_id) and d.due_at <= p_now and d.parked_at is not null
       order by d.due_at, d.id limit p_max for update skip locked),
     late as materialized (
-      select d.ctid as at, d.*, s.in_order, s.backoff, s.backoff_base, s.backoff_cap, s.jitter,
+      select d.ctid as at, d.*, s.in_order, coalesce(trunq._own_backoff(s, d.options, d.attempt),
+          trunq._backoff(s.backoff, s.backoff_base, s.backoff_cap, s.jitter, d.attempt)) wait,
         coalesce((d.options->>'max_attempts')::integer, s.max_attempts) most,
         trunq._add_error(d.errors, d.attempt, p_now, null,
           format('parked at %s, and nobody resumed it until %s', date_trunc('second', d.parked_at), date_trunc('second', d.due_at))) all_errors
@@ -233,7 +234,7 @@ begin
     -- One without an end of its attempts goes on.
     again as (
       update trunq.delayed d set parked_at = null, attempt = least(l.attempt + 1, 32767), errors = l.all_errors,
-        due_at = p_now + greatest(trunq._backoff(l.backoff, l.backoff_base, l.backoff_cap, l.jitter, l.attempt), '0')
+        due_at = p_now + greatest(l.wait, '0')
       from late l where d.ctid = l.at and (l.attempt >= l.most) is not true),
     gone as (
       delete from trunq.delayed d using late l where d.ctid = l.at and l.attempt >= l.most returning l.*),

@@ -1,0 +1,108 @@
+"""Rows about how it goes, for whoever runs it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+
+class Warned(NamedTuple):
+    """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue."""
+
+    queue: str
+    subscription: str | None
+    warning: str
+    hint: str
+
+
+class Defect(NamedTuple):
+    """A row of `list_defects`: what a table of a queue lacks, and the statement that puts it back."""
+
+    queue: str
+    object: str
+    kind: str
+    defect: str
+    repair: str
+
+
+class Status(NamedTuple):
+    """A row of `status`. `estimated` names the numbers that are estimates: those are exact up to 1,000.
+
+    `led`: whether somebody performs the duties. `held_for` and `held_bytes` are how long ago the segment of
+    the log was last written to that holds its oldest message, and the bytes of the log from there on;
+    `lost_at`: when it lost messages, until `accept_loss`. `parked`: those among the delayed that somebody is
+    to resume.
+    """
+
+    queue: str
+    subscription: str
+    mode: str
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    oldest_ready: timedelta | None
+    workers: int
+    done_last_minute: int
+    oldest_dead: timedelta | None
+    estimated: list[str]
+    led: bool
+    paused: bool
+    paused_until: datetime | None
+    held_for: timedelta | None
+    held_bytes: int | None
+    lost_at: datetime | None
+    ticks_paused: bool
+    parked: int
+
+
+class Statistic(NamedTuple):
+    """A row of `statistics`. Times are in seconds; None: nobody said them. Percentiles are right within 9 %.
+
+    `at` is the beginning of the interval; None: all together. `kind` None: messages without one, or all of
+    them; `(others)`: beyond the fifty most frequent of a minute. `is_sampled`: kinds and times come from a
+    part of the messages.
+    """
+
+    at: datetime | None
+    queue: str
+    subscription: str
+    kind: str | None
+    outcome: str
+    messages: int
+    is_sampled: bool
+    took_mean: float | None
+    took_median: float | None
+    took_p90: float | None
+    took_p99: float | None
+    waited_mean: float | None
+    waited_median: float | None
+    waited_p90: float | None
+    waited_p99: float | None
+
+
+class Duty(NamedTuple):
+    """A row of `list_duties`: a duty, and how often it is called.
+
+    One that is not `per_queue` is called once for all queues. One that did `again_from` or more is called
+    again at once; one that returned null, because somebody was in the way, `again_after`. It is called at
+    least `times_a_span` while one segment of a queue is written to. Duties of the line "quick" never wait for
+    those of the line "slow".
+    """
+
+    duty: str
+    per_queue: bool
+    every: timedelta
+    again_from: int | None
+    times_a_span: int | None
+    again_after: timedelta | None
+    line: str
+
+
+class DutyDone(NamedTuple):
+    """A row of `perform_duties`; `done` is None when the duty failed with `error`."""
+
+    duty: str
+    queue: str | None
+    done: int | None
+    error: str | None
