@@ -18,6 +18,7 @@ ANSWERS = {
     "time_out": "timed_out",
     "reject": "rejected",
     "release": "released",
+    "park": "parked",
 }
 
 
@@ -35,7 +36,7 @@ def replace(work: Engine, count: int) -> list[int]:
 
 def end_in_every_way(work: Engine) -> dict[str, int]:
     """A message for each outcome, by it; the lease that handed them out is over."""
-    ids = dict(zip([*ANSWERS.values(), "lease_expired", "cancelled"], work.publish(7), strict=True))
+    ids = dict(zip([*ANSWERS.values(), "lease_expired", "cancelled"], work.publish(8), strict=True))
     (ids["expired"],) = work.publish(options={"expires_at": "2020-01-01T00:00:00Z"})
     ids["replaced"], newest = replace(work, 2)
     work.ask("cancel", ids=[ids["cancelled"]])
@@ -45,7 +46,9 @@ def end_in_every_way(work: Engine) -> dict[str, int]:
     held = work.lease(20)
     assert held.ids == [*(ids[outcome] for outcome in ANSWERS.values()), ids["lease_expired"], newest]
     for verb, outcome in ANSWERS.items():
-        later = {"delays": ["1000 days"]} if verb in ("retry", "release") else {}
+        later = {"delays": ["1000 days"]} if verb in ("retry", "release", "park") else {}
+        if verb == "park":
+            later["tokens"] = ["t"]
         work.answer(verb, held, [ids[outcome]], **later)
     work.ack(held, [newest])
     with work.clock("1 hour"):
