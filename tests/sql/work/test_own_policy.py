@@ -338,9 +338,8 @@ def test_a_death_does_not_wait_for_whoever_publishes_the_same(work: Engine, open
     held = work.lease()
     other = open_session()
     with other.transaction():
-        other.execute(
-            f"insert into trunq_log.{into.queue} (payload) select g.payload from trunq_log.{work.queue} g".encode()
-        )
+        same = f"insert into trunq_log.{into.queue} (payload) select payload from trunq_log.{work.queue}"
+        other.execute(same.encode())
         work.connection.execute("set statement_timeout = '3s'")
         work.answer("reject", held, errors=["no"])
         work.connection.execute("reset statement_timeout")
