@@ -14,6 +14,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "plain": {"kinds": ["a"]},
     "laned": {"lanes": "priority,kind", "unique": "refuse"},
     "held": {"lanes": "key", "hold_at_most": "20 days"},
+    "grown": {},
 }
 
 DEFECTS = [
@@ -48,6 +49,15 @@ DEFECTS = [
         "drop trigger wake_lanes on trunq_data.held_receipt",
         "trunq_data.held_receipt has no trigger wake_lanes",
     ),
+    ("drop trigger archive on trunq_data.plain_receipt", "trunq_data.plain_receipt has no trigger archive"),
+    (
+        "alter table trunq_data.plain_receipt disable trigger archive",
+        "trigger archive of trunq_data.plain_receipt is disabled",
+    ),
+    (
+        "alter table trunq_data.grown_lease alter epoch set default 0",
+        "column epoch of trunq_data.grown_lease has another default: 0",
+    ),
     ("drop trigger gate_kinds on trunq_log.plain", "trunq_log.plain has no trigger gate_kinds"),
     ("alter table trunq_log.plain disable trigger put_off", "trigger put_off of trunq_log.plain is disabled"),
     (
@@ -65,11 +75,12 @@ DEFECTS = [
 
 @pytest.fixture
 def session(connect: Connect) -> psycopg.Connection[Any]:
-    """A database with queues of several forms, one of them with an archive."""
+    """A database with queues of several forms: one has an archive, one got its lanes later."""
     opened = connect()
     for queue, options in FORMS.items():
         ask(opened, "create_queue", queue=queue, **options)
-    ask(opened, "create_archive", queue="plain")
+    ask(opened, "create_archive", queue="plain", at_once=True)
+    ask(opened, "convert_queue", queue="grown", lanes="key", unique="replace", retention="9 days")
     return opened
 
 

@@ -279,6 +279,42 @@ def test_unique_keys_are_free_here_and_taken_there(make: Make, session: Connecti
         assert len(stage.lease(5).ids) == 1
 
 
+def test_what_arrives_later_takes_its_content_at_once(make: Make, session: Connection) -> None:
+    stage, work = make(), make(unique="refuse", unique_on="content")
+    stage.run("insert into {log} (payload) values ('1'), ('1')")
+    first, second = stage.lease(), stage.lease()
+    (id,) = forward(stage, first, work, delay="1 hour")
+    with refused("TQ015", f"message {id} of", "has the same kind"), session.transaction():
+        work.run("insert into {log} (payload) values ('1')")
+    for delay in (None, "2 hours"):
+        with refused("TQ015", f"message {id} of", "has the same kind"), session.transaction():
+            forward(stage, second, work, delay=delay)
+    with work.clock("2 hours"):
+        assert work.ask("promote") == 1
+        assert work.ack(work.lease(5)) == 1
+    assert forward(stage, second, work) != [None]
+
+
+def test_a_key_is_left_behind_where_there_are_none_and_comes_to_nobody_later(make: Make) -> None:
+    stage, work = make(unique="refuse"), make()
+    stage.call("publish_unique", unique_key="k")
+    (id,) = forward(stage, stage.lease(), work, delay="1 hour")
+    work.ask("convert_queue", unique="refuse")
+    ((rival, is_new),) = work.call("publish_unique", unique_key="k")
+    assert is_new
+    with work.clock("2 hours"):
+        assert work.ask("promote") == 1
+        assert sorted(work.lease(5).ids) == [id, rival]
+
+
+def test_one_that_is_parked_for_ever_is_not_forwarded(stage: Engine, work: Engine) -> None:
+    (id,) = stage.publish()
+    held = stage.lease()
+    ask(stage.connection, "park", **held.named, ids=[id], tokens=["t"], delays=["999 years"])
+    assert forward(stage, held, work) == [None]
+    assert stage.state(id) == "parked"
+
+
 def test_columns_of_the_user_go_along(make: Make) -> None:
     stage, work = make(), make()
     for queue in (stage, work):

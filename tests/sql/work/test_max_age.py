@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import new_names, refused
+from calling import ask, new_names, refused
 from engine import Engine
 from laning import EVERY_QUEUE, LATER, make_any
 
@@ -218,3 +218,15 @@ def test_an_option_that_says_when_a_message_was_due_is_readable(work: Engine) ->
         work.publish(options={"due_at": "2020-01-01T00:00:00Z"})
     with pytest.raises(psycopg.errors.CheckViolation):
         work.run("""insert into {log} (options) values ('{{"due_at": "soon"}}')""")
+
+
+def test_one_that_was_parked_is_as_old_as_its_resumption(engine: Engine) -> None:
+    (id,) = engine.publish()
+    held = engine.lease()
+    ask(engine.connection, "park", **held.named, ids=held.ids, tokens=["t"], delays=["1 day"])
+    with engine.clock("5 hours"):
+        assert engine.ask("resume", token="t", value=None) == "resumed"
+        engine.ask("promote")
+    with engine.clock("5 hours 50 minutes"):
+        assert engine.lease(5).ids == [id]
+    assert counted(engine) == []

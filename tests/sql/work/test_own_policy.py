@@ -330,3 +330,18 @@ def test_it_travels_through_delay_retry_death_and_requeue(work: Engine, failures
         assert [message.options for message in held.messages] == [options]
         work.answer("retry", held)
         assert waits(work, *held.ids) == [10]
+
+
+def test_a_death_does_not_wait_for_whoever_publishes_the_same(work: Engine, open_session: Any) -> None:
+    into = Engine(work.connection, next(new_names("unique"))).create(unique="refuse", unique_on="content")
+    (id,) = work.publish(options=Jsonb({"dead_into": into.queue}))
+    held = work.lease()
+    other = open_session()
+    with other.transaction():
+        same = f"insert into trunq_log.{into.queue} (payload) select payload from trunq_log.{work.queue}"
+        other.execute(same.encode())
+        work.connection.execute("set statement_timeout = '3s'")
+        work.answer("reject", held, errors=["no"])
+        work.connection.execute("reset statement_timeout")
+    assert work.state(id) == "dead"
+    assert work.connection.execute("show lock_timeout").fetchone() == ("0",)

@@ -33,6 +33,9 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   with col as (
     select t.name::text, quote_ident(s.attname) attname, s.attnotnull, a.attnum is null is_missing, a.attnotnull has_not_null, pg_get_expr(d.adbin, d.adrelid) found,
       case s.attname when 'segment' then trunq._segment(p_queue)
+        -- A queue that got lanes later refuses leases of before by it (operate/conversion.sql).
+        when 'epoch' then coalesce((
+          select '''-1''::integer' from pg_constraint k where k.conrelid = t.name and k.conname = 'is_of_lanes'), pg_get_expr(sd.adbin, sd.adrelid))
         when 'id' then coalesce(case when t.place = 1 then format('nextval(%L::regclass)', p_queue.id_sequence) end, pg_get_expr(sd.adbin, sd.adrelid))
         else pg_get_expr(sd.adbin, sd.adrelid) end wanted
     from trunq._tables_like(p_queue) t
@@ -122,7 +125,10 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
       ('gate_transaction', '_define_gate', p_queue.max_per_transaction > 0)) w(trigger, function, is_wanted)
     where w.is_wanted
     union all
-    select format('trunq_data.%I', p_queue.receipt_table)::regclass, 'wake_lanes', '_define_queue' where p_queue.lanes is not null)
+    select format('trunq_data.%I', p_queue.receipt_table)::regclass, 'wake_lanes', '_define_queue' where p_queue.lanes is not null
+    union all
+    select format('trunq_data.%I', p_queue.receipt_table)::regclass, 'archive', '_define_at_once'
+    where exists (select from trunq.taker t where t.queue_id = p_queue.queue_id and t.name = '(archive)' and t.at_once))
   select w.name::text, 'trigger', format('%s has no trigger %s', w.name, w.trigger), format('select trunq.%I(q) from trunq.queue q where q.name = %L', w.function, p_queue.name)
   from wanted w
   where case when w.trigger in ('wake', 'put_off', 'keep') then not trunq._has_trigger(p_queue, w.trigger)

@@ -317,6 +317,8 @@ declare
   v_entry constant jsonb := jsonb_build_object('queue', p_queue, 'subscription', p_subscription, 'id', p_dead.id,
     'reason', p_dead.reason, 'attempts', p_dead.attempt, 'error', p_dead.errors #>> '{-1,error}', 'died_at', p_dead.died_at);
   v_inside text := current_setting('trunq.inside', true);
+  v_timeout constant text := current_setting('lock_timeout');
+  v_by_content constant boolean := exists (select from trunq.queue q where q.name = p_into and q.unique_on = 'content');
 begin
   if not exists (select from trunq.queue q where q.name = p_into) then
     raise warning 'trunq: message % died and is not published into queue "%", which is gone', p_dead.id, p_into;
@@ -326,12 +328,25 @@ begin
     -- Whatever that queue refuses, a death is no time for it.
     perform trunq._pass_gate(p_into);
     p_dead.headers := v_headers || jsonb_build_object('trunq_dead', v_lineage || v_entry);
+    if v_by_content then
+      -- An answer, or the reaper, must not wait for whoever publishes the same in an open transaction.
+      execute format('lock table trunq_log.%I in row exclusive mode', p_into);
+      perform set_config('lock_timeout', '20ms', true);
+    end if;
     execute format('insert into trunq_log.%I (kind, key, payload, body, headers) select d.kind, d.key, d.payload, d.body, d.headers from (select $1.*) d', p_into)
       using p_dead;
     perform trunq._pass_gate(nullif(v_inside, ''));
+    if v_by_content then
+      perform set_config('lock_timeout', v_timeout, true);
+    end if;
   end if;
 exception
-  when serialization_failure or deadlock_detected or lock_not_available or insufficient_resources then
+  when lock_not_available then
+    if not v_by_content then
+      raise;
+    end if;
+    raise warning 'trunq: message % died and is not published into queue "%": another transaction publishes the same content', p_dead.id, p_into;
+  when serialization_failure or deadlock_detected or insufficient_resources then
     raise;
   when others then
     raise warning 'trunq: message % died and cannot be published into queue "%": %', p_dead.id, p_into, sqlerrm;

@@ -82,7 +82,7 @@ begin
   return trunq._note_forward(v_queue, v_sub, array(
     select d.id from trunq.delayed d
     where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (p_ids)
-      and d.due_at > trunq.clock() + interval '998 years' order by d.id));
+      and d.due_at > trunq.clock() + interval '998 years' and d.parked_at is null order by d.id));
 end $$;
 comment on function trunq._forward_out is
   'The first step of trunq.forward: gives messages back for a time that never comes. Returns: those that the second may take.';
@@ -145,6 +145,7 @@ declare
   v_queue trunq.queue;
   v_from trunq.subscription;
   v_due_at timestamptz;
+  v_left text[] := '{unique_turn,unique_until}';
   v_rows trunq.delayed[];
   v_moved bigint[];
   v_ids bigint[];
@@ -152,6 +153,8 @@ begin
   v_queue := trunq._find_queue(p_queue);
   v_from := trunq._subscription(p_from, p_subscription, 'shared');
   v_due_at := case when p_delay > '0' then trunq._due_at(p_delay, null) end;
+  -- A queue without unique keys has no turn for one: left with a message that is due later, it would be another's once the queue gets them.
+  v_left := v_left || case when v_queue.unique_policy is null and (trunq._find_queue(p_from)).unique_policy is not null then 'unique_key' end;
   with gone as (
     delete from trunq.delayed d using trunq.forwarded f
     where d.queue_id = v_from.queue_id and d.subscription_id = v_from.subscription_id and d.id = any (p_ids)
@@ -166,7 +169,7 @@ begin
   select array_agg(row(v_queue.queue_id, p.id, s.subscription_id,
         coalesce(v_due_at, case when g.due_at < trunq.clock() + interval '998 years' then g.due_at end),
         g.created_at, g.attempt, case when v_queue.lanes like 'priority%' then g.priority else 0 end, g.kind, g.key, g.payload, g.body, g.headers,
-        g.errors, nullif(g.extra - '{unique_turn,unique_until}'::text[], '{}'), null, nullif(g.options - 'checkpoint', '{}'), null)::trunq.delayed
+        g.errors, nullif(g.extra - v_left, '{}'), null, nullif(g.options - 'checkpoint', '{}'), null)::trunq.delayed
       order by g.id),
     array_agg(g.id order by g.id), array_agg(p.id order by g.id)
   into v_rows, v_moved, v_ids
@@ -232,9 +235,25 @@ declare
   v_row trunq.delayed;
   v_rows trunq.delayed[] := '{}';
   v_taken record;
+  v_key text;
+  v_by_content bigint[] := '{}';
 begin
-  if p_queue.unique_policy is null or not exists (select from unnest(p_rows) r where r.extra ? 'unique_key') then
+  if p_queue.unique_policy is null or p_queue.unique_on is null and not exists (select from unnest(p_rows) r where r.extra ? 'unique_key') then
     return p_rows;
+  end if;
+  if p_queue.unique_on = 'content' then
+    -- As the log would have it: of what arrives for later too, which does not come to it yet.
+    foreach v_row in array p_rows loop
+      if v_row.subscription_id is null and v_row.extra->>'unique_key' is null then
+        execute format('select trunq_queue.%I($1, $2, $3, $4)', p_queue.name || '_content_key') into v_key
+          using v_row.kind, v_row.key, v_row.payload, v_row.body;
+        v_row.extra := coalesce(v_row.extra, '{}') || jsonb_build_object('unique_key', v_key);
+        v_by_content := v_by_content || v_row.id;
+      end if;
+      v_rows := v_rows || v_row;
+    end loop;
+    p_rows := v_rows;
+    v_rows := '{}';
   end if;
   -- In their order: two who forward never wait for each other crosswise.
   for v_row in select r.* from unnest(p_rows) r order by r.extra->>'unique_key' collate "C", r.id loop
@@ -244,6 +263,8 @@ begin
           p_queue.unique_policy = 'replace' and v_row.subscription_id is null;
       if v_taken.turn is not null then
         v_row.extra := v_row.extra || jsonb_build_object('unique_turn', v_taken.turn, 'unique_until', 'd');
+      elsif v_row.id = any (v_by_content) then
+        perform trunq._fail_same_content(p_queue.name, v_row.kind, v_row.payload, v_row.body, v_taken.holder);
       elsif v_row.subscription_id is null then
         perform trunq._fail_duplicate(p_queue.name, v_row.extra->>'unique_key', v_taken.holder);
       else

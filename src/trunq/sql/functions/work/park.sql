@@ -154,9 +154,13 @@ create or replace function trunq._go_on(
   p_queue_id integer, p_subscription_id integer, p_id bigint, p_row tid, p_value jsonb, p_now timestamptz
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
+declare
+  v_has_age constant boolean := (select s.max_age is not null from trunq.subscription s where s.subscription_id = p_subscription_id);
 begin
   perform trunq._use_progress(p_subscription_id);
-  update trunq.delayed d set parked_at = null, due_at = p_now, options = coalesce(d.options, '{}') || '{"checkpoint": true}'
+  -- Where a subscription asks how old a message is, it is so old since now: it waited because it was to.
+  update trunq.delayed d set parked_at = null, due_at = p_now,
+    options = case when v_has_age then trunq._note_due(d.options, p_now) else coalesce(d.options, '{}') end || '{"checkpoint": true}'
   where d.ctid = p_row and d.id = p_id;
   insert into trunq.progress (queue_id, subscription_id, id, lease_id, reported_at, look_at, resumed, resumed_at)
   values (p_queue_id, p_subscription_id, p_id, 0, p_now, p_now + interval '1 minute', p_value, p_now)
