@@ -48,6 +48,11 @@ DEFECTS = [
         "drop trigger wake_lanes on trunq_data.held_receipt",
         "trunq_data.held_receipt has no trigger wake_lanes",
     ),
+    (
+        "drop trigger gate_transaction on trunq_log.held",
+        "trunq_log.held has no trigger gate_transaction",
+    ),
+    ("drop trigger archive on trunq_data.held_receipt", "trunq_data.held_receipt has no trigger archive"),
     ("drop trigger gate_kinds on trunq_log.plain", "trunq_log.plain has no trigger gate_kinds"),
     ("alter table trunq_log.plain disable trigger put_off", "trigger put_off of trunq_log.plain is disabled"),
     (
@@ -65,11 +70,13 @@ DEFECTS = [
 
 @pytest.fixture
 def session(connect: Connect) -> psycopg.Connection[Any]:
-    """A database with queues of several forms, one of them with an archive."""
+    """A database with queues of several forms, two of them with an archive."""
     opened = connect()
     for queue, options in FORMS.items():
         ask(opened, "create_queue", queue=queue, **options)
     ask(opened, "create_archive", queue="plain")
+    ask(opened, "create_archive", queue="held", at_once=True)
+    ask(opened, "set_publishing", queue="held", max_per_transaction=0)
     return opened
 
 
