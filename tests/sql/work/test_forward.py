@@ -279,6 +279,31 @@ def test_unique_keys_are_free_here_and_taken_there(make: Make, session: Connecti
         assert len(stage.lease(5).ids) == 1
 
 
+def test_what_is_forwarded_with_a_delay_holds_its_content_from_then_on(
+    make: Make, session: Connection
+) -> None:
+    stage, work = make(), make(unique="refuse", unique_on="content")
+    stage.run("insert into {log} (payload) values ('1'), ('1')")
+    first, second = stage.lease(1), stage.lease(1)
+    forward(stage, first, work, delay="1 hour")
+    with refused("TQ015"), session.transaction():
+        forward(stage, second, work, delay="1 hour")
+    with work.clock("2 hours"):
+        assert work.ask("promote") == 1
+        assert len(work.lease(2).ids) == 1
+
+
+def test_a_queue_that_is_dropped_leaves_nothing_of_what_was_forwarded_there(
+    session: Connection, stage: Engine, work: Engine
+) -> None:
+    (id,) = stage.publish(1)
+    forward(stage, stage.lease(), work)
+    call(session, "drop_queue", queue=work.queue, force=True)
+    assert (
+        stage.fetch(f"select count(*) from trunq.forwarded where origin_id = {id} and queue_id = {{id}}") == 0
+    )
+
+
 def test_columns_of_the_user_go_along(make: Make) -> None:
     stage, work = make(), make()
     for queue in (stage, work):

@@ -82,7 +82,7 @@ begin
   return trunq._note_forward(v_queue, v_sub, array(
     select d.id from trunq.delayed d
     where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (p_ids)
-      and d.due_at > trunq.clock() + interval '998 years' order by d.id));
+      and d.due_at > trunq.clock() + interval '998 years' and d.parked_at is null order by d.id));
 end $$;
 comment on function trunq._forward_out is
   'The first step of trunq.forward: gives messages back for a time that never comes. Returns: those that the second may take.';
@@ -232,7 +232,18 @@ declare
   v_row trunq.delayed;
   v_rows trunq.delayed[] := '{}';
   v_taken record;
+  v_key text;
 begin
+  -- Here, and not when it comes into the log, as what is forwarded with a delay has nobody then who hears that another has its content.
+  for v_n in 1 .. case when p_queue.unique_on = 'content' then cardinality(p_rows) else 0 end loop
+    v_row := p_rows[v_n];
+    if v_row.subscription_id is null and v_row.extra->>'unique_key' is null then
+      execute format('select trunq_queue.%I($1, $2, $3, $4)', p_queue.name || '_content_key') into v_key
+        using v_row.kind, v_row.key, v_row.payload, v_row.body;
+      v_row.extra := coalesce(v_row.extra, '{}') || jsonb_build_object('unique_key', v_key);
+      p_rows[v_n] := v_row;
+    end if;
+  end loop;
   if p_queue.unique_policy is null or not exists (select from unnest(p_rows) r where r.extra ? 'unique_key') then
     return p_rows;
   end if;
