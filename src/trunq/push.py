@@ -133,7 +133,7 @@ class Target:
         headers["Host"] = url.netloc.decode("ascii")
         if not self._allow_private:
             # To the address that was looked at: by its name the host could be another a moment later.
-            extensions["sni_hostname"] = url.host
+            extensions["sni_hostname"] = url.raw_host.decode("ascii")
             url = url.copy_with(host=await _public_address(url))
         return self._http.build_request("POST", url, headers=headers, content=body, extensions=extensions)
 
@@ -148,7 +148,9 @@ def push_worker(*queues: str, target: Target, **options: Any) -> Worker:
 async def _public_address(url: httpx.URL) -> str:
     """An address of the host, all of which are public. Raises PushFailed."""
     port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    # As in the header Host: Python would write a name outside of ASCII by rules of its own.
+    host = url.raw_host.decode("ascii")
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(address[0]).partition("%")[0] for *_, address in found]
     for each in addresses:
         if not is_public(each):
@@ -167,9 +169,13 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
+        # All that is routed lies there: Python takes fec0::/10, which some networks still use, for global.
+        if ip not in _ROUTED:
+            return False
     return ip.is_global and not ip.is_multicast
 
 
+_ROUTED: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 

@@ -207,7 +207,18 @@ async def test_a_private_address_is_refused_unless_it_is_allowed(queue: Queue) -
                 "224.0.0.1",
             )
         ),
-        *((each, False) for each in ("::1", "fe80::1", "fd00::1", "::ffff:10.0.0.1", "64:ff9b::7f00:1")),
+        *(
+            (each, False)
+            for each in (
+                "::1",
+                "::127.0.0.1",
+                "fe80::1",
+                "fec0::1",
+                "fd00::1",
+                "::ffff:10.0.0.1",
+                "64:ff9b::7f00:1",
+            )
+        ),
     ],
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:

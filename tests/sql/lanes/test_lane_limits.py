@@ -139,7 +139,7 @@ def test_what_lanes_cannot_be_is_said(session: Connection) -> None:
     keyed, prioritized = make(session, "key"), make(session, "priority")
     with refused("TQ005", "customer", "priority,key"):
         make(session, "customer")
-    with refused("TQ005", plain.queue, "has no lanes", "when a queue is made"):
+    with refused("TQ005", plain.queue, "has no lanes", "convert_queue"):
         plain.create(lanes="key")
     with refused("TQ005", 'by "priority,key"', 'not by "key"'):
         laned.create(lanes="key")

@@ -58,6 +58,11 @@ DEFECTS = [
         "alter table trunq_data.grown_lease alter epoch set default 0",
         "column epoch of trunq_data.grown_lease has another default: 0",
     ),
+    (
+        "drop trigger gate_transaction on trunq_log.held",
+        "trunq_log.held has no trigger gate_transaction",
+    ),
+    ("drop trigger archive on trunq_data.held_receipt", "trunq_data.held_receipt has no trigger archive"),
     ("drop trigger gate_kinds on trunq_log.plain", "trunq_log.plain has no trigger gate_kinds"),
     ("alter table trunq_log.plain disable trigger put_off", "trigger put_off of trunq_log.plain is disabled"),
     (
@@ -80,6 +85,8 @@ def session(connect: Connect) -> psycopg.Connection[Any]:
     for queue, options in FORMS.items():
         ask(opened, "create_queue", queue=queue, **options)
     ask(opened, "create_archive", queue="plain", at_once=True)
+    ask(opened, "create_archive", queue="held", at_once=True)
+    ask(opened, "set_publishing", queue="held", max_per_transaction=0)
     ask(opened, "convert_queue", queue="grown", lanes="key", unique="replace", retention="9 days")
     return opened
 

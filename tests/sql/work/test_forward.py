@@ -315,6 +315,17 @@ def test_one_that_is_parked_for_ever_is_not_forwarded(stage: Engine, work: Engin
     assert stage.state(id) == "parked"
 
 
+def test_a_queue_that_is_dropped_leaves_nothing_of_what_was_forwarded_there(
+    session: Connection, stage: Engine, work: Engine
+) -> None:
+    (id,) = stage.publish(1)
+    forward(stage, stage.lease(), work)
+    call(session, "drop_queue", queue=work.queue, force=True)
+    assert (
+        stage.fetch(f"select count(*) from trunq.forwarded where origin_id = {id} and queue_id = {{id}}") == 0
+    )
+
+
 def test_columns_of_the_user_go_along(make: Make) -> None:
     stage, work = make(), make()
     for queue in (stage, work):

@@ -3,6 +3,8 @@
 alter table trunq.delayed add column parked_at timestamptz;
 comment on column trunq.delayed.parked_at is 'Since when it waits for somebody to resume it, at the latest until due_at; null: it waits for its time alone.';
 create index delayed_parked on trunq.delayed (queue_id, subscription_id, id) where parked_at is not null;
+-- Those whose time is over, among however many others that are due.
+create index delayed_parked_due on trunq.delayed (queue_id, due_at, id) where parked_at is not null;
 create index delayed_parked_since on trunq.delayed (subscription_id, parked_at) where parked_at is not null;
 
 -- No foreign keys, as in trunq.delayed: a trigger there deletes what waits, trunq.forget the rest.

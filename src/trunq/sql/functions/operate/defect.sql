@@ -122,7 +122,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
     from (values
       ('wake', '_define_queue', true), ('put_off', '_define_queue', true), ('keep', '_define_queue', true), ('take_key', '_define_queue', p_queue.unique_policy is not null),
       ('gate', '_define_gate', p_queue.is_closed or p_queue.max_waiting is not null), ('gate_kinds', '_define_gate', p_queue.kinds is not null),
-      ('gate_transaction', '_define_gate', p_queue.max_per_transaction > 0)) w(trigger, function, is_wanted)
+      ('gate_transaction', '_define_gate', p_queue.max_per_transaction is not null)) w(trigger, function, is_wanted)
     where w.is_wanted
     union all
     select format('trunq_data.%I', p_queue.receipt_table)::regclass, 'wake_lanes', '_define_queue' where p_queue.lanes is not null

@@ -213,6 +213,9 @@ begin
   delete from trunq.ahead a where a.queue_id = p_queue.queue_id;
   delete from trunq.progress p where p.queue_id = p_queue.queue_id;
   delete from trunq.reply r where r.queue_id = p_queue.queue_id;
+  -- With all that is known elsewhere of messages that are here: trunq.forget asks the queue where a message is.
+  delete from trunq.forwarded f using trunq.forwarded h
+  where h.queue_id = p_queue.queue_id and h.is_here and f.origin_subscription_id = h.origin_subscription_id and f.origin_id = h.origin_id;
   delete from trunq.forwarded f where f.queue_id = p_queue.queue_id;
   delete from trunq.parked p where p.queue_id = p_queue.queue_id;
   delete from trunq.duty_failure f where f.queue = p_queue.name;

@@ -46,7 +46,7 @@ begin
   return cardinality(v_ids);
 end $$;
 comment on function trunq.forward_retries is
-  'Moves messages that wait for another attempt of a subscription into another queue, as trunq.forward does; those due first, at most p_max (1,000). They are due there when they would have been here. What may have killed its worker, and what no worker has a handler for, stays. A retry without a delay does not wait, so give the subscription a back-off.
+  'Moves messages that wait for another attempt of a subscription into another queue, as trunq.forward does; the oldest first, at most p_max (1,000). They are due there when they would have been here. What may have killed its worker, and what no worker has a handler for, stays. A retry without a delay does not wait, so give the subscription a back-off.
 Returns: how many.
 Raises: TQ001, TQ002, TQ005, TQ007, TQ011; TQ014 and TQ018 as for publishing into the other; TQ015.
 Locks: the rows it moves; those that another has are left. Against others who forward or cancel, the subscription.';
