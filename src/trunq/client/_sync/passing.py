@@ -1350,7 +1350,7 @@ class Passing(Access):
         connection: Given | None = None,
     ) -> int:
         """Moves messages that wait for another attempt of a subscription into another queue, as `forward`
-        does; those due first, at most `max` (1,000).
+        does; the oldest first, at most `max` (1,000).
 
         They are due there when they would have been here. What may have killed its worker, and what no worker
         has a handler for, stays. A retry without a delay does not wait, so give the subscription a back-off.
