@@ -253,7 +253,14 @@ def _take_back(connection: Connection, to: int, backs: list[Migration], file: Pa
 
 def _run_backs(connection: Connection, backs: list[Migration]) -> None:
     for back in backs:
-        connection.execute(back.sql.encode())
+        try:
+            connection.execute(back.sql.encode())
+        except psycopg.errors.RaiseException as error:
+            told = error.diag
+            reason = (
+                f"migration {back.name} cannot be taken back: {told.message_primary}; nothing was changed"
+            )
+            raise SchemaError(reason, told.message_hint) from error
 
 
 def _find_tables(connection: Connection) -> dict[str, tuple[list[str], list[str]]]:

@@ -74,3 +74,15 @@ def test_what_cannot_be_taken_back_is_refused_with_a_sentence(trunq: Shell, clie
     assert refused.status == 1
     assert "cannot be taken back: Neither this migration nor one before it" in refused.said
     assert f"Schema {downgrade.lowest()} is the oldest" in refused.said
+
+
+def test_a_schedule_by_the_calendar_is_in_the_way_and_a_sentence_says_so(
+    trunq: Shell, client: Client
+) -> None:
+    client.create_queue("reports")
+    client.create_schedule("stock", "reports", every="2 days", at="09:00", zone="Europe/Prague")
+    refused = trunq("db", "downgrade", "--to", "41", "--dry-run")
+    assert refused.status == 1
+    assert "cannot be taken back: schedules go by the calendar" in refused.said
+    assert "trunq schedule list" in refused.said
+    assert "Traceback" not in refused.said

@@ -21,7 +21,7 @@ def test_what_a_dead_worker_holds_is_shown_asked_about_and_freed(trunq: Shell, c
     assert refused.status == 1
     assert "mail/default: 2 messages in 1 lease, since" in refused.said
     assert "Free what shop-3 holds? Nobody is here to answer" in refused.said
-    assert "2 leases of shop-3 were ended." in trunq("workers", "free", "shop-3", "--yes").said
+    assert "Ended 2 leases of shop-3." in trunq("workers", "free", "shop-3", "--yes").said
     assert trunq("workers", "list", "--json").json == []
     assert "shop-3 holds nothing." in trunq("workers", "free", "shop-3").said
     assert trunq("workers", "free", "shop-3", "--yes", "--json").json == {

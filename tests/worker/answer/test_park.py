@@ -183,3 +183,17 @@ async def test_a_worker_that_is_told_now_returns_it(queue: Queue) -> None:
         queue.publish()
         (message,) = await client.lease("q", "default", "me")
         assert await worker.handle_now_async(message) == Park("t", until=60)
+
+
+@pytest.mark.parametrize("kind", ["work", "*"])
+async def test_until_idle_does_not_wait_for_what_is_parked_by_an_earlier_run(queue: Queue, kind: str) -> None:
+    with Client(queue.dsn) as client:
+        queue.publish()
+        (message,) = client.lease(queue.name, "default", "before", 1)
+        client.park(message, "t", "7 days")
+    worker = queue.worker(lead=True)
+    worker.until_idle = True
+    worker.handler(kind)(lambda _: None)
+    async with running(worker) as (task,), asyncio.timeout(PATIENCE):
+        await task
+    assert queue.states() == {"parked": 1}

@@ -11,7 +11,6 @@ from trunq.errors import (
     PipelineNotFound,
     QueueClosed,
     QueueFull,
-    QueueInUse,
     QueueNotFound,
     ScheduleNotFound,
     SubscriptionNotFound,
@@ -27,7 +26,6 @@ SHELL_HINTS: Final[dict[type[BaseException], str]] = {
     QueueFull: "Publish again when its workers have caught up, or raise --max-waiting with trunq queue set.",
     QueueClosed: "Whoever closed it opens it again: trunq queue open.",
     TransactionTooLarge: "Commit in between, or raise --max-per-transaction with trunq queue set.",
-    QueueInUse: "To drop it with all that is in it: --force.",
 }
 """The advice as a command, where the database gives it as SQL."""
 
@@ -67,6 +65,7 @@ def in_shell(text: str) -> str:
     text = re.sub(r"select trunq\.set_\w+\('(\w+)', (--[^)]+)\)", r"trunq queue set \1 \2", text)
     text = re.sub(r"select trunq\.convert_queue\('(\w+)', (--[^)]+)\)", r"trunq queue convert \1 \2", text)
     text = text.replace("trunq.convert_queue", "trunq queue convert")
+    text = re.sub(r"(,?) or force it$", r"\1 or drop it with all that is in it: --force", text)
     text = text.replace("--tick-external", "--ticks external")
     text = re.sub(r"trunq\.create_queue\(\.\.\., (--[^)]+)\)", r"trunq queue create NAME \1", text)
     return re.sub(r"\bp_(\w+)", lambda found: "--" + found[1].replace("_", "-"), text)

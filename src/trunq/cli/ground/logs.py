@@ -37,7 +37,7 @@ Verbose = Annotated[
 ]
 
 _CHATTY: Final = ("asyncio", "psycopg", "httpx", "httpcore", "urllib3")
-"""Libraries whose details nobody asks for who wants to see what trunq does."""
+"""Libraries whose details nobody asks for who wants to see what trunq does. httpx has a line a request."""
 
 
 class _Text(logging.Formatter):
@@ -66,7 +66,9 @@ def log_to_stderr(
         handler.setFormatter(_json() if format == "json" else _Text())
         logging.basicConfig(level=wanted, handlers=[handler], force=True)
         for name in _CHATTY:
-            logging.getLogger(name).setLevel(max(logging.INFO, root.level))
+            logging.getLogger(name).setLevel(
+                max(logging.WARNING if name == "httpx" else logging.INFO, root.level)
+            )
     elif level is not None or is_verbose:
         root.setLevel(wanted)
     # A pool tells each try of each connection; that the database is away, trunq says in one line.

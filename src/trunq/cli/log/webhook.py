@@ -169,7 +169,8 @@ def serve(
 
     It speaks plain HTTP: let a proxy in front of it do TLS. A request is checked, published and answered
     with 202 when the message is committed; while the database is away, with 503. The first SIGTERM lets
-    what is being answered end.
+    what is being answered end. POST /resume/QUEUE takes the callbacks of trunq worker --push, where
+    TRUNQ_PUSH_SECRET is that worker's.
     """
     log_to_stderr(log_level, log_format, is_verbose=verbose)
     try:

@@ -63,8 +63,8 @@ def free(
         if held:
             confirm(f"Free what {name} holds?", is_answered=yes)
         leases = 0
-        while ended := trunq.free_worker(name):
-            leases += ended
+        while freed := trunq.free_worker(name):
+            leases += freed
         left = _held(trunq.list_workers(), name)
     if json:
         write_json({"worker": name, "leases": leases, "left": sum(row.leases for row in left)})
@@ -72,7 +72,8 @@ def free(
     if not held:
         say("{name} holds nothing.", name=name)
     else:
-        say("{leases} leases of {name} were ended.", leases=leases, name=name)
+        ended = "1 lease" if leases == 1 else f"{leases:,} leases"
+        say("Ended {ended} of {name}.", ended=ended, name=name)
     for row in left:
         say("{queue}/{subscription}: {what}: its answer is under way, or it has leased anew.",
             queue=row.queue, subscription=row.subscription, what=_describe(row))  # fmt: skip

@@ -236,7 +236,9 @@ def worker(
 
 
 def _found(app: str | None, queues: list[str] | None, push: Push) -> tuple[Worker, str]:
-    if (app is None) == (push.url is None):
+    if app is not None and push.url is not None:
+        raise Mistake("A worker has handlers or posts messages: give MODULE:APP or --push, not both.")
+    if app is None and push.url is None:
         raise Mistake("Say which worker to run, MODULE:APP, or with --push where messages are posted.")
     return (load(app), app) if app is not None else (worker_of(push, queues), "--push")
 

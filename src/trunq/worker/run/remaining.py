@@ -16,7 +16,7 @@ from trunq.worker.handler import Registry
 
 log = logging.getLogger("trunq.worker")
 
-_LEFT: Final = ("subscription", "ready", "leased", "delayed")
+_LEFT: Final = ("subscription", "ready", "leased", "delayed", "parked")
 
 
 class Remaining:
@@ -40,21 +40,26 @@ class Remaining:
             await connection.execute("set transaction isolation level repeatable read, read only")
             for source in self._sources:
                 rows = await execute(connection, Call("status", {"queue": source.queue}, _LEFT))
-                for name, ready, leased, delayed in rows:
+                for name, ready, leased, delayed, parked in rows:
                     if name == source.subscription:
-                        total += await self._left(connection, source, ready + leased, delayed)
+                        total += await self._left(connection, source, ready + leased, delayed, parked)
         return total
 
-    async def _left(self, connection: AsyncConnection[Any], source: Source, now: int, delayed: int) -> int:
+    async def _left(
+        self, connection: AsyncConnection[Any], source: Source, now: int, delayed: int, parked: int
+    ) -> int:
         if now > 0 or delayed == 0:
             return now
-        arguments = {**source.names, "kinds": text_array("kinds", self._registry.kinds)}
         is_any = self._registry.default is not None
-        if self._until_idle and (is_any or await value(connection, Call("_has_delayed", arguments))):
+        kinds = text_array("kinds", self._registry.kinds)
+        arguments = {**source.names, "kinds": kinds}
+        awaited = {**source.names, "kinds": None if is_any else kinds}
+        if self._until_idle and await value(connection, Call("_has_delayed", awaited)):
             if source.queue not in self._said:
                 self._said.add(source.queue)
                 other = 0 if is_any else await value(connection, Call("_count_unhandled", arguments))
-                log.info("waits until what is delayed is due: %s of %s", f"{delayed - other:,}", source.queue)
+                due = max(delayed - parked - other, 1)  # above a thousand the numbers are estimates
+                log.info("waits until what is delayed is due: %s of %s", f"{due:,}", source.queue)
             return delayed
         if not is_any:
             self._statistics.unhandled += await value(connection, Call("_count_unhandled", arguments))

@@ -1,7 +1,7 @@
 do $$
 begin
   if exists (select from trunq.schedule s where s.every is not null and s.zone is not null) then
-    raise exception 'schedules go by the calendar of a time zone: give them a cron text or delete them first';
+    raise exception 'schedules go by the calendar of a time zone' using hint = 'give them a cron text or delete them first (trunq schedule list)';
   end if;
 end $$;
 drop function if exists trunq.list_schedules(text);
