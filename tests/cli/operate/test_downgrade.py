@@ -86,3 +86,17 @@ def test_a_schedule_by_the_calendar_is_in_the_way_and_a_sentence_says_so(
     assert "cannot be taken back: schedules go by the calendar" in refused.said
     assert "trunq schedule list" in refused.said
     assert "Traceback" not in refused.said
+
+
+def test_messages_leased_by_their_ids_ahead_are_in_the_way_until_the_rest_was_read(
+    trunq: Shell, client: Client
+) -> None:
+    client.create_queue("mail")
+    (first, _, third) = client.publish_many("mail", [1, 2, 3])
+    client.lease_ids("mail", "default", "desk", [third])
+    refused = trunq("db", "downgrade", "--to", "33", "--dry-run")
+    assert (refused.status, "lie ahead of its position" in refused.said) == (1, True), refused.said
+    assert [message.id for message in client.lease("mail", "default", "desk", 5)][:1] == [first]
+    assert client.lease("mail", "default", "desk", 5) == []
+    allowed = trunq("db", "downgrade", "--to", "33", "--dry-run")
+    assert allowed.status == 0, allowed.said

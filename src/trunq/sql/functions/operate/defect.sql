@@ -53,9 +53,6 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
     -- As Postgres writes it: trunq._restore_rows reads the same.
     when 'segment' then regexp_match(c.found, '/ \D*(\d+)\D* % \D*(\d+)')
       is distinct from array[extract(epoch from p_queue.span)::bigint::text, p_queue.segments::text]
-    -- A conversion to lanes sets it, against leases of before (conversion.sql).
-    when 'epoch' then c.found is distinct from c.wanted and not (c.found ~ '^''?-1' and exists (
-      select from pg_constraint k where k.conrelid = c.name::regclass and k.conname = 'is_of_lanes'))
     else c.found is distinct from c.wanted end
   union all
   select c.name, 'null', format('column %s of %s may be null', c.attname, c.name), format('alter table %s alter %s set not null', c.name, c.attname)
