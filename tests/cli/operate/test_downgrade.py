@@ -19,11 +19,11 @@ def test_a_dry_run_says_what_it_would_drop_and_changes_nothing(
     to = str(downgrade.lowest())
     done = trunq("db", "downgrade", "--to", to, "--dry-run")
     assert "takes back migration 0029_archive" in done.said
-    assert "drops archive_for of trunq.taker: 1 row with a value" in done.said
+    assert "archive_for, at_once of trunq.taker: 1 row with a value" in done.said
     assert f"nobody publishes or works until `trunq db upgrade` of the release with schema {to}" in done.said
     assert "Nothing was changed." in done.said
     planned = trunq("db", "downgrade", "--to", to, "--dry-run", "--json").json
-    assert {"table": "trunq.taker", "columns": ["archive_for"], "rows": 1} in planned["losses"]
+    assert {"table": "trunq.taker", "columns": ["archive_for", "at_once"], "rows": 1} in planned["losses"]
     assert install.version(database) == install.newest()
 
 
