@@ -20,7 +20,10 @@ COMMANDS = [
     *([name] for name in ("demo", "publish", "worker", "leader", "status", "statistics")),
     *(["db", verb] for verb in ("install", "upgrade", "downgrade", "version", "sql", "uninstall")),
     *(["workers", verb] for verb in ("list", "free")),
-    *(["queue", verb] for verb in ("create", "set", "list", "close", "open", "pause", "resume", "drop")),
+    *(
+        ["queue", verb]
+        for verb in ("create", "set", "list", "close", "open", "pause", "resume", "convert", "drop")
+    ),
     *(["stream", verb] for verb in ("list", "show", "seek", "retry", "losses", "accept", "move", "moves")),
     *(["group", verb] for verb in ("create", "list", "show", "drop")),
     *(["subscription", verb] for verb in ("create", "set", "list", "pause", "resume", "drop", "reset")),
@@ -35,7 +38,7 @@ COMMANDS = [
     ),
     *(["pipeline", verb] for verb in ("skip", "accept", "quarantine", "drop")),
     *(["webhook", verb] for verb in ("create", "list", "drop", "serve")),
-    *(["message", verb] for verb in ("show", "list", "progress", "find", "cancel", "delete")),
+    *(["message", verb] for verb in ("show", "list", "progress", "find", "resume", "cancel", "delete")),
     *(["dead", verb] for verb in ("list", "requeue", "purge", "set")),
     *(["capture", verb] for verb in ("create", "list", "drop")),
     *(["archive", verb] for verb in ("create", "list", "drop")),

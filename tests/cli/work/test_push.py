@@ -52,6 +52,6 @@ def test_what_cannot_be_pushed_is_refused(
     assert "--queue NAME" in trunq("worker", "--push", "http://x").said
     assert "http:// or https://" in trunq("worker", "--push", "ftp://x", "-q", "mail").said
     assert "MODULE:APP, or with --push" in trunq("worker").said
-    assert "MODULE:APP, or with --push" in trunq("worker", "a:b", "--push", "http://x").said
+    assert "give MODULE:APP or --push, not both" in trunq("worker", "a:b", "--push", "http://x").said
     said = trunq("worker", "--push", "http://x", "-q", "mail", "--spark", "local[1]").said
     assert "give one of them" in said
