@@ -232,7 +232,7 @@ def show(name: Name, *, database: option.Database, json: option.Json = False) ->
     "# Of one that you think of",
     "trunq schedule preview --cron '30 2 * * 0' --zone Europe/Prague -n 5",
     "trunq schedule preview --every 90m --start-at 2030-01-01T08:00",
-    "trunq schedule preview --every '1 month' --start-at 2030-01-31 --at 09:00 --zone Europe/Prague",
+    "trunq schedule preview --every '1 month' --at 09:00 --zone Europe/Prague",
 )
 def preview(
     name: Annotated[

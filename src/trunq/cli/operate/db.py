@@ -65,7 +65,7 @@ def install(facade: FacadeOption = None, *, database: option.Database, json: opt
     "trunq db upgrade",
     "# What it would do, and lock",
     "trunq db upgrade --dry-run",
-    "# Put back what the tables of queues lack, such as an index that somebody dropped",
+    "# Put back what tables of queues lack, such as a dropped index",
     "trunq db upgrade --repair",
 )
 def upgrade(

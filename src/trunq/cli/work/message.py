@@ -285,7 +285,7 @@ def list_messages(
     "# With what the next attempt is to get",
     "trunq message resume payments 9f2c7d '{\"paid\": true}'",
     "# A token that no other process is to see",
-    "pass show callback | trunq message resume payments -",
+    "cat token.txt | trunq message resume payments -",
 )
 def resume(
     queue: option.Queue,
