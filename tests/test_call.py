@@ -52,7 +52,7 @@ def test_a_queue_that_is_not_there_is_named(
     # The function of the queue may be what is missing: not every queue has it.
     which = " with unique keys" if verb == "publish_unique" else ""
     assert caught.value.message == f'there is no queue "{queue}"{which}'
-    assert "trunq.create_queue" in (caught.value.hint or "")
+    assert ("trunq.convert_queue" if which else "trunq.create_queue") in (caught.value.hint or "")
 
 
 def test_what_is_said_of_a_missing_queue_is_what_the_database_says(

@@ -38,6 +38,6 @@ class Parking:
             token = self.chance.choice(sorted(self.tokens))
             fate = self.tokens.pop(token)
             did = self.work.ask("resume", token=token, value={"by": token})
-            assert did == ("resumed" if fate.may_be == ("parked",) else "noted")
+            assert did == ("resumed" if fate.may_be == ("parked",) else "noted"), f"{did}: {fate}"
             if did == "resumed":
                 fate.resume()
