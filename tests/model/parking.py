@@ -31,6 +31,8 @@ class Parking:
             for token, id in zip(tokens, held.ids, strict=True):
                 fate = self.readers[held.subscription].fates[id]
                 fate.end("park")
+                # A token of before is of no use once its message is parked again.
+                self.tokens = {old: other for old, other in self.tokens.items() if other is not fate}
                 self.tokens[token] = fate
 
     def resume(self) -> None:
