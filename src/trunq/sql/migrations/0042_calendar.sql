@@ -8,4 +8,4 @@ comment on column trunq.schedule.zone is 'With every: its days, months and years
 comment on column trunq.schedule.at is 'The time of the day in that zone; null: that of the start.';
 
 -- Postgres does not replace a function that returns another row.
-drop function if exists trunq.list_schedules(text);
+do $$ begin if to_regprocedure('trunq.list_schedules(text)') is not null then drop function trunq.list_schedules(text); end if; end $$;
