@@ -69,6 +69,9 @@ def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) ->
     use_stream(client, f"{queue}_streamed")
     use_references(client, f"{queue}_referred")
     use_pipelines(client, f"{queue}_piped")
+    use_ids(client, f"{queue}_picked")
+    use_forward(client, f"{queue}_staged")
+    use_conversion(client, f"{queue}_converted")
     # The bell is a session's, of which a pooler has none to give.
     assert client.take_bell(queue, connection=direct) == "held"
     assert client.give_bell(queue, connection=direct)
@@ -313,6 +316,48 @@ def use_references(client: Any, queue: str) -> None:
     client.for_tenant(queue)
 
 
+def use_ids(client: Any, queue: str) -> None:
+    client.create_queue(queue)
+    first, second = client.publish_many(queue, [f"{queue} 1", f"{queue} 2"])
+    public = client.public_id(queue, second)
+    assert client.public_ids(queue, [second]) == [public]
+    assert [(each.queue, each.id) for each in client.find_public_id(public)] == [(queue, second)]
+    (message,), rest = client.lease_ids(queue, "default", f"{queue} w", [second])
+    assert (message.payload, rest) == (f"{queue} 2", [])
+    assert {each.worker for each in client.list_workers(queue)} == {f"{queue} w"}
+    assert client.free_worker(f"{queue} w") == 1
+    (message,) = client.lease(queue, "default", "w")
+    assert message.id == first
+    assert client.park(message, queue, 3600) == 1
+    assert client.resume(queue, queue, {"of": queue})
+    assert client.show_resumed(queue, first) == {"of": queue}
+    assert client.list_defects(queue) == []
+    client.set_publishing(queue, announce=True)
+    client.set_reminders(queue, after=60)
+    client.drop_queue(queue, force=True)
+
+
+def use_forward(client: Any, queue: str) -> None:
+    into = f"{queue}_next"
+    client.create_queue(queue)
+    client.create_queue(into)
+    client.publish(queue, queue)
+    assert client.forward(client.lease(queue, "default", "w"), into=into) != [None]
+    (moved,) = client.lease(into, "default", "w")
+    assert moved.payload == queue
+    client.retry(moved, after=3600)
+    assert client.forward_retries(into, "default", queue) == 1
+    client.drop_queue(queue, force=True)
+    client.drop_queue(into, force=True)
+
+
+def use_conversion(client: Any, queue: str) -> None:
+    client.create_queue(queue)
+    assert client.list_preparations(queue, "key") == []
+    assert client.convert_queue(queue, lanes="key")
+    client.drop_queue(queue, force=True)
+
+
 def use_pipelines(client: Any, pipeline: str) -> None:
     sink = {"format": "table", "table": pipeline, "mode": "upsert", "key": ["id"], "newest": "at"}
     definition = Pipeline(pipeline, source={"format": "table", "table": "source"}, sink=sink).definition
@@ -366,6 +411,8 @@ def test_every_method_in_six_threads_answers_for_its_own_statement(
         assert not noting.adopt()
         noting.let_clock_move()
         assert noting.resign("me", term)
+        assert noting.remind() == 0
+        assert noting.renew_public_key() > 0
         noting.rebase()
         noting.connect().close()
     noting.close()

@@ -69,7 +69,7 @@ def test_a_due_time_asks_once_while_the_run_of_the_last_one_waits(filled: Bench)
     name = filled.make(TABLE, MOVED, trigger=EVERY)
 
     def pass_time() -> None:
-        filled.sql("update trunq.schedule set next_due = clock_timestamp()")
+        filled.sql("update trunq.schedule set start_at = clock_timestamp(), next_due = clock_timestamp()")
         filled.client.fire()
 
     pass_time()
@@ -85,13 +85,13 @@ def test_a_due_time_asks_once_while_the_run_of_the_last_one_waits(filled: Bench)
 def test_a_pause_holds_what_starts_the_pipeline(filled: Bench, trigger: dict[str, Any]) -> None:
     name = filled.make(TABLE, MOVED, trigger=trigger)
     filled.client.pause_pipeline(name)
-    filled.sql("update trunq.schedule set next_due = clock_timestamp()")
+    filled.sql("update trunq.schedule set start_at = clock_timestamp(), next_due = clock_timestamp()")
     filled.client.publish("orders", 1)
     filled.client.fire()
     assert filled.one("select trunq._relay(%s)", name) == 0
     assert asked(filled) == []
     filled.client.resume_pipeline(name)
-    filled.sql("update trunq.schedule set next_due = clock_timestamp()")
+    filled.sql("update trunq.schedule set start_at = clock_timestamp(), next_due = clock_timestamp()")
     filled.client.fire()
     filled.sql("select trunq._relay(%s)", name)
     assert len(asked(filled)) == 1

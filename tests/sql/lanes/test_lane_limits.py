@@ -145,7 +145,7 @@ def test_what_lanes_cannot_be_is_said(session: Connection) -> None:
         laned.create(lanes="key")
     assert laned.create(lanes="priority,key")
     for function in ("set_lanes", "set_lane", "pause_lane", "resume_lane"):
-        with refused("TQ005", plain.queue, "plain queue", "create_queue"):
+        with refused("TQ005", plain.queue, "plain queue", "convert_queue"):
             plain.ask(function)
     with refused("TQ005", "loud", "fair"):
         laned.ask("set_lanes", policy="loud")

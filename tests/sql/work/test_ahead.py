@@ -13,6 +13,9 @@ from keying import is_free, take
 
 Connection = psycopg.Connection[Any]
 
+THREE_SPANS = "36 hours"
+"""Then the segment of now is the one that rotation empties next, whatever the hour."""
+
 
 @pytest.fixture
 def engine(session: Connection, queue: str) -> Engine:
@@ -229,12 +232,12 @@ def test_rotation_keeps_what_was_taken_and_empties_the_rest(engine: Engine, when
     held = engine.take(ids[2], lease_time="100 days")
     if when == "before":
         assert engine.drain() == [ids[0], ids[1], ids[3]]
-    engine.rotate("40 hours")
+    engine.rotate(THREE_SPANS)
     assert not engine.is_empty("log")
     assert engine.fetch("select count(*) from trunq.ahead where queue_id = {id}") == 1
     engine.answer("retry", held, delays=["0"])
     assert engine.drain() == ([ids[2]] if when == "before" else [ids[0], ids[1], ids[3], ids[2]])
-    engine.rotate("40 hours")
+    engine.rotate(THREE_SPANS)
     assert engine.is_empty("log")
     assert engine.fetch("select count(*) from {lease} where ids is not null") == 0
     engine.ask("forget")
@@ -251,7 +254,7 @@ def test_a_reader_that_takes_by_ids_alone_lets_the_log_go(engine: Engine) -> Non
     )
     assert position is True
     assert engine.status().ready == 0
-    engine.rotate("40 hours")
+    engine.rotate(THREE_SPANS)
     assert engine.is_empty("log")
 
 

@@ -132,14 +132,14 @@ async def test_the_next_attempt_goes_on(queue: Queue, end: Any) -> None:
 async def test_a_checkpoint_that_is_not_found_costs_no_place_of_its_handler(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch, tries = Outbox.checkpoint, count(1)
+    recall, tries = Outbox.recall, count(1)
 
-    async def fail_once(self: Outbox, message: Message) -> bytes | None:
+    async def fail_once(self: Outbox, message: Message) -> None:
         if next(tries) == 1:
             raise Failed
-        return await fetch(self, message)
+        await recall(self, message)
 
-    monkeypatch.setattr(Outbox, "checkpoint", fail_once)
+    monkeypatch.setattr(Outbox, "recall", fail_once)
     queue.policy(backoff_base=0)
     worker, found = queue.worker(), []
 

@@ -16,7 +16,9 @@ begin
     if v_is_there then
       execute format('drop trigger archive on trunq_data.%I', p_queue.receipt_table);
     end if;
-    execute format('drop function if exists %s', v_function);
+    if to_regprocedure(v_function) is not null then
+      execute format('drop function %s', v_function);
+    end if;
     return;
   end if;
   execute trunq._at_once_function(p_queue, v_function);

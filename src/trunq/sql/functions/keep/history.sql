@@ -477,5 +477,5 @@ begin
       || ' select g.txid, g.id, a.lease_id from logged g cross join lateral (select a.lease_id from trunq.ahead a where a.subscription_id = $1 and a.id = g.id and a.txid = g.txid offset 0) a' end)
   using p_sub.subscription_id, p_sub.queue_id, p_ids, p_sub.start, v.lo, v.hi, v.last_txid, v_ids, p_sub.name, p_queue, v_rows.is_near, v.last_id, p_row_ids, p_row_txids, p_brief, trunq.clock();
 end $$;
-comment on function trunq._message(trunq.subscription, trunq.queue, bigint[], boolean, boolean, bigint[], xid8[], boolean) is
+comment on function trunq._message is
   'The state and story of messages as one shared subscription sees them; no row for an id that is nowhere. p_near: by rows of about the time when the ids were drawn; p_row_ids, p_row_txids: by these rows, all of them if p_is_whole. is_whole tells whether there can be no others.';

@@ -86,12 +86,12 @@ begin
       end if;
       return null;
     end $body$,
-    v_log, v_added, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'insert', 'r.row', 'null', trunq._picked_columns(p_capture, 'r.row')), ' from ', v_added)),
-    v_gone, trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'delete', 'r.row', trunq._picked_columns(p_capture, 'r.row'), 'null'), ' from ', v_gone)),
+    v_log, v_added, trunq._publish_changes(v_log, concat(trunq._change_message(p_capture, 'insert', 'r.row', 'null', trunq._picked_columns(p_capture, 'r.row')), ' from ', v_added)),
+    v_gone, trunq._publish_changes(v_log, concat(trunq._change_message(p_capture, 'delete', 'r.row', trunq._picked_columns(p_capture, 'r.row'), 'null'), ' from ', v_gone)),
     -- An INSERT of no rows wakes workers, and a gate refuses it, all the same: a statement that changes nothing should do neither.
     case when num_nonnulls(p_capture.columns, p_capture.ignore, p_capture.condition) > 0 then concat(
       E'\n        if v_added <= 1000 and not exists (select from ', v_pairs, ' where ', v_differs, E') then\n          return null;\n        end if;') end,
-    trunq._publish_changes(v_log, concat(trunq._message(p_capture, 'update', 'r.after', v_old, v_new), ' from ', v_pairs, ' where ', v_differs, ' order by r.at')),
+    trunq._publish_changes(v_log, concat(trunq._change_message(p_capture, 'update', 'r.after', v_old, v_new), ' from ', v_pairs, ' where ', v_differs, ' order by r.at')),
     trunq._change_refusal(p_capture, 'insert'), trunq._change_refusal(p_capture, 'delete'), trunq._change_refusal(p_capture, 'update'), trunq._change_refusal(p_capture, 'truncate'),
     p_capture.capture_id, trunq._truncate_message(p_capture));
 end $$;
@@ -106,7 +106,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._publish_changes is 'The statement that publishes changes, a list of expressions and where they come from.';
 
-create or replace function trunq._message(p_capture trunq.capture, p_op text, p_key_row text, p_before text, p_after text) returns text
+create or replace function trunq._change_message(p_capture trunq.capture, p_op text, p_key_row text, p_before text, p_after text) returns text
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format('%L, %s, %s', trunq._capture_kind(p_capture, p_op),
     coalesce((select string_agg(format('(%s ->> %L)', p_key_row, k.name), ' || '':'' || ' order by k.at) from unnest(p_capture.key) with ordinality k(name, at)), 'null::text'),
@@ -117,7 +117,7 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
         p_op, p_capture.name, p_before, p_after, case when p_op = 'update' then format(', ''changed'', (select jsonb_agg(c.name) from (select jsonb_object_keys(%2$s) as name) c where %1$s -> c.name is distinct from %2$s -> c.name)',
           p_before, p_after) else '' end) end)
 $$;
-comment on function trunq._message(trunq.capture, text, text, text, text) is
+comment on function trunq._change_message is
   'Kind, key and payload of a change, as a list of expressions: p_key_row, p_before and p_after are expressions of the rows.';
 
 create or replace function trunq._debezium_source(p_capture trunq.capture) returns text

@@ -236,10 +236,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     (4, case when p_queue.lanes is not null then format('trunq_data.%I', p_queue.name || '_turn') end, 'trunq_data._lanespecimen_turn'),
     (5, case when p_queue.lanes is not null then format('trunq_data.%I', p_queue.name || '_wake') end, 'trunq_data._lanespecimen_wake'),
     (6, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_unique') end, 'trunq_data._uniquespecimen_unique'),
-    (7, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_freed') end, 'trunq_data._uniquespecimen_freed'),
-    (8, to_regclass(format('trunq_archive.%I', p_queue.name))::text, 'trunq_data._specimen_archive'))
+    (7, case when p_queue.unique_policy is not null then format('trunq_data.%I', p_queue.name || '_freed') end, 'trunq_data._uniquespecimen_freed'))
     t(place, name, specimen)
   where t.name is not null
+  union all
+  -- As the catalog has it: to_regclass asks for rights on the schema.
+  select 8, c.oid::regclass, 'trunq_data._specimen_archive'::regclass
+  from pg_class c where c.relnamespace = 'trunq_archive'::regnamespace and c.relname = p_queue.name
 $$;
 comment on function trunq._tables_like is 'The tables of a queue, each with that of a specimen it was made like.';
 

@@ -56,10 +56,15 @@ begin
     where s.mode = 'shared' order by q.queue_id, s.subscription_id
   loop
     exit when v_total >= c_leases or v_messages >= trunq._limit('reaped_messages');
-    v_mark := trunq._reap_mark(v.q, v.subscription_id);
-    v_ended := trunq._end_leases(v.q, v.subscription_id,
-      trunq._open_leases(v.q, v.subscription_id, v_mark.until, 'infinity', v_mark.newest, p_worker, c_leases - v_total),
-      'infinity', v_now, trunq._limit('reaped_messages') - v_messages);
+    begin
+      v_mark := trunq._reap_mark(v.q, v.subscription_id);
+      v_ended := trunq._end_leases(v.q, v.subscription_id,
+        trunq._open_leases(v.q, v.subscription_id, v_mark.until, 'infinity', v_mark.newest, p_worker, c_leases - v_total),
+        'infinity', v_now, trunq._limit('reaped_messages') - v_messages);
+    exception when undefined_table then
+      continue when not exists (select from trunq.queue q where q.queue_id = (v.q).queue_id);  -- dropped meanwhile
+      raise;
+    end;
     v_total := v_total + v_ended.reaped;
     v_messages := v_messages + v_ended.messages;
   end loop;

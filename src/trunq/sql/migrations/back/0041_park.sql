@@ -6,9 +6,17 @@ drop table trunq.parked;
 do $$
 declare
   v_table text;
+  v_is_there boolean;
 begin
   for v_table in select q.receipt_table from trunq.queue q loop
-    execute format('update trunq_data.%I set outcome = ''l'' where outcome = ''k''', v_table);
+    begin
+      execute format('select exists (select from trunq_data.%I where outcome = ''k'')', v_table) into v_is_there;
+      if not v_is_there then
+        raise no_data_found;  -- gives the locks of this queue back
+      end if;
+      execute format('update trunq_data.%I set outcome = ''l'' where outcome = ''k''', v_table);
+    exception when no_data_found then null;
+    end;
   end loop;
 end $$;
 alter table trunq.delayed drop column parked_at;
