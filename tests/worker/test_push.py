@@ -272,3 +272,9 @@ def test_what_is_no_secret_is_refused(secret: str | None) -> None:
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument):
         Target(url, Secret.read(RAW))
+
+
+async def test_a_server_with_a_secret_that_is_none_does_not_begin(queue: Queue) -> None:
+    async with AsyncClient(queue.dsn) as client:
+        with pytest.raises(InvalidArgument, match=f"{SECRET} is to be a secret of 24 to 64 bytes"):
+            app(client, environment={SECRET: "whsec_!"})

@@ -64,7 +64,8 @@ def app(client: AsyncClient, *, environment: Mapping[str, str] | None = None) ->
     """The application: POST /hook/<name>, POST /resume/<queue> for callbacks of what was pushed, GET /health.
 
     The client is yours, and you close it; what it connects as may publish to the queues of the webhooks, and
-    needs no other right. `environment` has the secrets (None: that of this process).
+    needs no other right. `environment` has the secrets (None: that of this process). Raises InvalidArgument for
+    a secret of callbacks that cannot be one.
     """
     server = _Server(client, os.environ if environment is None else environment)
     return Starlette(
@@ -79,6 +80,9 @@ def app(client: AsyncClient, *, environment: Mapping[str, str] | None = None) ->
 class _Server:
     def __init__(self, client: AsyncClient, environment: Mapping[str, str]) -> None:
         self._client, self._environment = client, environment
+        secret = environment.get(SECRET)
+        self._pushed = Secret.read(secret) if secret else None
+        """What the tokens of callbacks are made of."""
         self._webhooks: dict[str, Webhook] = {}
         self._read_at = self._failed_at = float("-inf")
         self._reading = asyncio.Lock()
@@ -114,12 +118,11 @@ class _Server:
             return JSONResponse({"error": "the database is away: send it again"}, 503, {"Retry-After": "5"})
 
     async def _resume(self, queue: str, request: Request) -> Response:
-        secret = self._environment.get(SECRET)
-        if not secret:
+        if self._pushed is None:
             raise Refused(404, f"the server has no {SECRET} in its environment, and takes no callbacks")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         # Who has no token of ours writes nothing.
-        if scheme.lower() != "bearer" or not Secret.read(secret).is_token(queue, token.strip()):
+        if scheme.lower() != "bearer" or not self._pushed.is_token(queue, token.strip()):
             raise Refused(401, "Authorization is to be Bearer, and the Trunq-Token of the request")
         body = await _body(request, _RESUMED_WITH)
         if body:

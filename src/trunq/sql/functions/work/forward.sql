@@ -75,7 +75,7 @@ declare
 begin
   v_queue := trunq._find_queue(p_queue);
   v_sub := trunq._subscription(p_queue, p_subscription, 'shared');
-  perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for update;
+  perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update;
   -- No delay of a user's is as long, but for one of so many years.
   perform trunq._answer(p_queue, p_subscription, p_lease_id, p_token, p_ids, 'l', null,
     case when cardinality(p_ids) > 0 then array_fill(interval '999 years', array[cardinality(p_ids)]) end, null, null);
@@ -95,7 +95,7 @@ declare
 begin
   v_queue := trunq._find_queue(p_queue);
   v_sub := trunq._subscription(p_queue, p_subscription, 'shared');
-  perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for update;
+  perform from trunq.subscription s where s.subscription_id = v_sub.subscription_id for no key update;
   -- Locked to the end: the leader promotes none of them meanwhile.
   return trunq._note_forward(v_queue, v_sub, array(
     select d.id from trunq.delayed d
