@@ -170,8 +170,8 @@ begin
     return;
   end if;
   lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
-  insert into trunq.ahead (queue_id, subscription_id, id, txid, lease_id)
-  select 0 /*queue_id*/, c.subscription_id, u.id, u.txid, lease_id from unnest(ids, txids) u(id, txid);
+  insert into trunq.ahead (queue_id, subscription_id, id, txid, lease_id, due)
+  select 0 /*queue_id*/, c.subscription_id, u.id, u.txid, lease_id, c.due from unnest(ids, txids) u(id, txid);
   c.ahead := greatest(c.ahead, (select max(u.txid) from unnest(txids) u(txid)));
   c := trunq_queue._specimen_pass_ahead(c, cardinality(ids));
   insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
