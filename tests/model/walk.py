@@ -80,6 +80,10 @@ class Walk(Forwarding, Parking):
                 self.work.ask("subscribe", subscription=name, max_running=3)
                 reader.max_running = 3
 
+    def start_due_first(self) -> None:
+        for name in self.readers:
+            self.work.ask("subscribe", subscription=name, due_first=True)
+
     def start_filter(self) -> None:
         self.work.ask("subscribe", subscription="audit", filter={"not_kinds": ["b"]})
 

@@ -194,25 +194,26 @@ declare
   v_next record;
 begin
   c := trunq._find_range(c, null, null);
-  -- Up to the next that is to be handed out, which is most often the first.
-  select u.at, u.last_txid, u.last_id into v_next
+  -- Up to the next that is to be handed out, which is most often the first. Before it, not behind the one before: that
+  -- may have the same place, for another reader (functions/ground/place.sql).
+  select u.at, u.txid, u.id - 1 id into v_next
   from (
-    select row_number() over w at, lag(u.txid) over w last_txid, lag(u.id) over w last_id, u.attempt > 0
+    select row_number() over () at, u.txid, u.id, u.attempt > 0
       and (u.subscription_id = c.subscription_id or u.subscription_id is null and (c.reads_all or trunq._passes(
         c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key, u.headers)))
       and not trunq._is_ahead(c.subscription_id, u.txid, u.id) is_next
     from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
       c.from_txid, c.from_id, c.hi) u
-    window w as () limit v_most) u
+    limit v_most) u
   where u.is_next limit 1;
   if not found then
-    select null::bigint at, u.txid last_txid, u.id last_id into v_next
+    select null::bigint at, u.txid, u.id - 1 id into v_next
     from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
       c.from_txid, c.from_id, c.hi) u
     offset v_most - 1 limit 1;
   end if;
-  if v_next.last_txid is not null then
-    c.last_txid := v_next.last_txid; c.last_id := v_next.last_id;
+  if v_next.at > 1 or v_next.at is null and v_next.txid is not null then
+    c.last_txid := v_next.txid; c.last_id := v_next.id;
   elsif v_next.at is null and not exists (
       select from trunq_log._specimen g
       where g.txid < pg_snapshot_xmax(c.hi) and (g.txid, g.id) > (c.from_txid, c.from_id)
