@@ -1,4 +1,4 @@
-"""A lease of what fell due costs the same whatever waits, is on its list, or was on it; others pay for none."""
+"""A lease of what fell due costs the same whatever waits, or is or was on its list; others pay nothing."""
 
 from __future__ import annotations
 

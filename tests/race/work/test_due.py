@@ -194,9 +194,7 @@ def test_nothing_is_lost_or_doubled_however_they_meet(
     with ThreadPoolExecutor(7) as pool:
 
         def start(does: Any, *seeds: int) -> list[Any]:
-            return [
-                pool.submit(does, engine.on(open_session(autocommit=False)), seed) for seed in seeds
-            ]
+            return [pool.submit(does, engine.on(open_session(autocommit=False)), seed) for seed in seeds]
 
         writers = start(publish_some, 1, 2)
         promoters = start(promote_some, 3, 4)

@@ -243,9 +243,8 @@ def over(work: Engine, why: str, ids: list[int]) -> None:
     if why == "cancelled":
         work.call("cancel", ids=ids)
     elif why == "expired":
-        work.rewrite(
-            """update {log} set options = '{{"expires_at": "2020-01-01T00:00:00Z"}}' where id = any (%s)""", ids
-        )
+        options = '{{"expires_at": "2020-01-01T00:00:00Z"}}'
+        work.rewrite(f"update {{log}} set options = '{options}' where id = any (%s)", ids)
     elif why == "outdated":
         work.rewrite("update {log} set created_at = '2020-01-01', options = null where id = any (%s)", ids)
         work.ask("subscribe", subscription="default", max_age="1 day")
