@@ -63,7 +63,7 @@ class Walk(Forwarding, Parking):
         self.readers = {"default": Reader(), "audit": Reader()}
         for name, reader in self.readers.items():
             reader.in_order = "in_order" in names
-            order = {"in_order": True} if reader.in_order else {}
+            order = {each: True for each in ("in_order", "due_first") if each in names}
             self.work.ask("subscribe", subscription=name, **POLICY, **order)
         for name in names:
             getattr(self, f"start_{name}", lambda: None)()
@@ -79,10 +79,6 @@ class Walk(Forwarding, Parking):
             else:
                 self.work.ask("subscribe", subscription=name, max_running=3)
                 reader.max_running = 3
-
-    def start_due_first(self) -> None:
-        for name in self.readers:
-            self.work.ask("subscribe", subscription=name, due_first=True)
 
     def start_filter(self) -> None:
         self.work.ask("subscribe", subscription="audit", filter={"not_kinds": ["b"]})

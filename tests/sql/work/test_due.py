@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -398,19 +397,12 @@ def test_one_that_was_parked_comes_first_when_it_is_resumed(engine: Engine) -> N
     assert engine.drain() == [id, *waiting]
 
 
-def forget_by(verb: str) -> Callable[[Engine], None]:
-    def forget(work: Engine) -> None:
-        work.ask(verb, **({} if verb == "empty_queue" else {"subscription": "default"}))
-
-    return forget
-
-
 @pytest.mark.parametrize("verb", ["empty_queue", "reset", "unsubscribe"])
 def test_what_ends_a_subscription_or_its_messages_forgets_the_list(engine: Engine, verb: str) -> None:
     fall_due(engine, 3)
     engine.lease(1)
     fall_due(engine, 3)
-    forget_by(verb)(engine)
+    engine.ask(verb, **({} if verb == "empty_queue" else {"subscription": "default"}))
     assert entries(engine) == 0
     if verb == "unsubscribe":
         engine.ask("subscribe", **FIRST)

@@ -61,7 +61,7 @@ begin
       %s %s
       select count(*), max(g.due_at), max(g.id) filter (where g.due_at = l.due_at)
       from gone g cross join (select max(due_at) due_at from gone) l
-    $q$, trunq._list_due(v_queue), trunq._log(v_queue, 'ready'));
+    $q$, trunq._enter_due(v_queue), trunq._log(v_queue, 'ready'));
     v_has_age := exists (select from trunq.subscription s where s.queue_id = v_queue.queue_id and s.max_age is not null);
     perform trunq._pass_gate(v_queue.name);
     begin

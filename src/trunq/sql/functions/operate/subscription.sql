@@ -90,8 +90,7 @@ begin
       'choose another name, or unsubscribe it first');
   end if;
   if p_mode = 'exclusive' and num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
-    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: it has no rate, and runs one batch at a time', p_subscription),
-      'limit a shared subscription, or read fewer ticks at a time');
+    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: it has no rate, and runs one batch at a time', p_subscription), 'limit a shared subscription, or read fewer ticks at a time');
   end if;
   perform trunq._check_due_first(p_due_first, v_queue_id, p_subscription, p_mode);
   if p_in_order is distinct from v_sub.in_order and p_in_order is not null then

@@ -12,7 +12,7 @@
 --
 -- Who has no such subscription pays nothing: promote asks, and a lease knows it by the row of its subscription, which it reads anyway.
 
-create or replace function trunq._list_due(p_queue trunq.queue) returns text
+create or replace function trunq._enter_due(p_queue trunq.queue) returns text
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 begin
   if p_queue.lanes is not null or not exists (
@@ -33,7 +33,7 @@ begin
         order by g.at, g.id),
   $q$;
 end $$;
-comment on function trunq._list_due is
+comment on function trunq._enter_due is
   'The entry of the WITH list by which trunq.promote lists what fell due, for subscriptions that hand it out first; empty where none does.
 Locks: the list, to the end of the transaction: numbers are committed in their order.';
 

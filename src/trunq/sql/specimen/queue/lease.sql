@@ -31,10 +31,10 @@ begin
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
   -- A list of INTO costs less than assignments: Postgres prepares each of those anew in each transaction.
-  select s.subscription_id, s.max_attempts, s.has_cancelled, s.filter is null, p_max_messages, p_max_messages,
-    clock_timestamp(), s.mode, s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age, s.due_first
-  into c.subscription_id, c.max_attempts, c.has_cancelled, c.reads_all, c.max_messages, c.most,
-    c.began_at, v_mode, v_start, v_lease_time, v_is_limited, v_filter, v_max_age, v_due_first
+  select s.subscription_id, s.max_attempts, s.has_cancelled, s.filter is null, p_max_messages, p_max_messages, s.mode,
+    clock_timestamp(), s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age, s.due_first
+  into c.subscription_id, c.max_attempts, c.has_cancelled, c.reads_all, c.max_messages, c.most, v_mode,
+    c.began_at, v_start, v_lease_time, v_is_limited, v_filter, v_max_age, v_due_first
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
