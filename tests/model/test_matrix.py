@@ -35,9 +35,15 @@ FEATURES = (
     "hold_size",
     "aged",
     "forward",
+    "due_first",
 )
-CHOICES = ({"refuse", "replace"}, {"in_order", "priority"})
-"""Of which a queue has one: the policy of its unique keys, and lanes by key alone where it keeps an order."""
+CHOICES = (
+    {"refuse", "replace"},
+    {"in_order", "priority"},
+    *({"due_first", lanes} for lanes in ("lanes", "priority", "in_order")),
+)
+"""Of which a queue has one: the policy of its unique keys, lanes by key alone where it keeps an order, and
+lanes or what fell due first."""
 
 PAIRS = [
     pair

@@ -63,7 +63,7 @@ class Walk(Forwarding, Parking):
         self.readers = {"default": Reader(), "audit": Reader()}
         for name, reader in self.readers.items():
             reader.in_order = "in_order" in names
-            order = {"in_order": True} if reader.in_order else {}
+            order = {each: True for each in ("in_order", "due_first") if each in names}
             self.work.ask("subscribe", subscription=name, **POLICY, **order)
         for name in names:
             getattr(self, f"start_{name}", lambda: None)()

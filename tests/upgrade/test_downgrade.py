@@ -319,3 +319,24 @@ def test_a_view_of_the_users_keeps_the_function_it_needs(
     publish(session, "plain", 2)
     assert fetch(session, "select version from public.queues") == install.newest()
     assert fetch(session, "select count(*) from public.waiting") == 2
+
+
+def test_what_fell_due_waits_like_the_rest_where_due_first_is_taken_back(
+    database: str, connect: Connect, tmp_path: Path
+) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="jobs")
+    ask(session, "subscribe", queue="jobs", subscription="default", due_first=True)
+    waiting = publish(session, "jobs", 3)
+    due = publish(session, "jobs", 2, delay="1 microsecond")
+    assert ask(session, "promote", queue="jobs") == 2
+    held = lease(session, "jobs", 1)
+    assert held.ids == due[:1]
+    (number,) = [each.number for each in migrations() if each.name == "0045_due_first"]
+    downgrade.downgrade(database, number - 1, tmp_path / "dropped")
+    assert fetch(session, "select to_regclass('trunq.due')") is None
+    install.install(database)
+    (row,) = call(session, "list_subscriptions", queue="jobs")
+    assert row.due_first is False
+    assert drain(session, "jobs") == waiting + due[1:]
+    assert ask(session, "ack", **held.named, ids=held.ids) == 1

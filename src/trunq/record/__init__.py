@@ -227,6 +227,7 @@ class Subscription(NamedTuple):
     max_running: int | None
     in_order: bool
     max_age: timedelta | None
+    due_first: bool
     paused: bool
     paused_until: datetime | None
     created_at: datetime

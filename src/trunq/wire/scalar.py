@@ -158,7 +158,7 @@ _LABELS: Final = ("kind", "key", "unique_key")
 
 YES_OR_NO: Final = frozenset(
     {"accept", "announce", "are_all", "at_once", "brief", "by_kind", "check", "cut", "default_subscription"}
-    | {"force", "forget"}
+    | {"due_first", "force", "forget"}
     | {"in_order", "keep_results", "moves", "notify", "payload", "tenancy", "tick_external", "warn"}
 )
 """Arguments that are true or false: of a bool elsewhere Postgres would say that there is no such function."""

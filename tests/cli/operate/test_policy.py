@@ -87,6 +87,21 @@ def test_the_age_of_what_it_takes_is_given_and_taken_back(trunq: Shell, client: 
     assert named(client, "default").max_age is None
 
 
+def test_what_fell_due_comes_first_where_it_is_said_and_until_it_is_taken_back(
+    trunq: Shell, client: Client
+) -> None:
+    assert "due first yes" in trunq("subscription", "set", "mail", "default", "--due-first").said
+    assert named(client, "default").due_first is True
+    assert trunq("subscription", "create", "mail", "more", "--due-first").status == 0
+    assert trunq("subscription", "create", "mail", "more", "--due-first").status == 0
+    other = trunq("subscription", "create", "mail", "more", "--no-due-first")
+    assert (other.status, "with due first yes, and it stays" in other.said) == (1, True), other.said
+    assert "due first no" in trunq("subscription", "set", "mail", "default", "--no-due-first").said
+    assert named(client, "default").due_first is False
+    refused = trunq("subscription", "create", "mail", "ledger", "--mode", "exclusive", "--due-first")
+    assert (refused.status, '"ledger" is exclusive' in refused.said) == (1, True)
+
+
 def test_one_that_is_there_with_another_filter_or_rate_is_said_to_be_so(trunq: Shell) -> None:
     create = ("subscription", "create", "mail", "some")
     assert trunq(*create, "--kind", "b", "--kind", "a", "--rate", "10/m").status == 0

@@ -30,6 +30,7 @@ def test_a_dry_run_says_what_it_would_do_and_lock_and_changes_nothing(
         "functions": True,
         "queues": ["mail", "orders"],
         "logs": ["mail"],
+        "repairs": [],
         "defects": [],
     }
     done = trunq("db", "upgrade").said
@@ -72,11 +73,34 @@ def test_a_repair_says_what_it_put_back_and_a_dry_run_what_it_would(
         session.execute("drop index trunq_log.mail_txid_id_idx; drop trigger keep on trunq_log.mail")
     index = "trunq_log.mail has no index USING btree (txid, id)"
     assert f"{index}: --repair puts it back" in trunq("db", "upgrade", "--dry-run").said
-    assert f"{index}: is put back" in trunq("db", "upgrade", "--dry-run", "--repair").said
+    would = trunq("db", "upgrade", "--dry-run", "--repair").said
+    assert f"{index}: is put back, in the end, by: create index on trunq_log.mail" in would
+    assert "trunq_log.mail has no trigger keep: is put back" in would
+    assert would.endswith("Nothing was changed.\n")
+    planned = trunq("db", "upgrade", "--dry-run", "--repair", "--json").json
+    assert [len(planned["defects"]), len(planned["repairs"])] == [2, 2]
+    assert len(client.list_defects()) == 2
     assert "repaired" not in trunq("db", "upgrade").said
     assert [row.kind for row in client.list_defects("mail")] == ["index", "trigger"]
     done = trunq("db", "upgrade", "--repair").said
     assert f"Repaired: {index}." in done
     assert "2 defects of queues were repaired." in done
     assert client.list_defects() == []
+    assert "there is nothing to repair" in trunq("db", "upgrade", "--dry-run", "--repair").said
     assert trunq("db", "upgrade", "--repair", "--json").json["repaired"] == []
+
+
+def test_a_dry_run_tells_what_is_repaired_after_the_upgrade_too(
+    trunq: Shell, client: Client, database: str
+) -> None:
+    client.create_queue("mail")
+    with psycopg.connect(database, autocommit=True) as session:
+        session.execute("drop index trunq_log.mail_txid_id_idx; drop trigger keep on trunq_log.mail")
+        session.execute(OUTDATED.encode())
+    would = trunq("db", "upgrade", "--dry-run", "--repair").said
+    assert "trunq_log.mail has no index USING btree (txid, id): is put back" in would
+    assert "has no trigger" not in would, "the upgrade makes it"
+    assert "1 logs get a trigger" in would
+    assert len(client.list_defects()) == 2
+    assert "1 defects of queues were repaired." in trunq("db", "upgrade", "--repair").said
+    assert client.list_defects() == []

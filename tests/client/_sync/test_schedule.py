@@ -174,6 +174,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"cron": "@daily", "every": 60}, "one of them"),
     ({"every": 0.5}, "a second to 1000 years"),
     ({"every": "6 hours", "zone": "Europe/Prague"}, "a calendar counts days, months and years"),
+    ({"cron": "0 3 * * *", "at": "09:30"}, "has a cron text, which says itself at which time of the day"),
     ({"every": 60, "options": {"expires_at": "2040-01-01T00:00:00Z"}}, "cannot all expire at one time"),
 ]
 
@@ -190,6 +191,15 @@ def test_a_schedule_that_cannot_be_is_refused_when_it_is_made(
         with pytest.raises(InvalidSchedule, match=words):
             client.sync_schedules([Schedule(schedule="s", queue="work", **given)])
         assert client.list_schedules() == []
+
+
+def test_a_cron_text_says_the_time_of_the_day_itself(database: str) -> None:
+    """As the hint for `at` beside a cron text says."""
+    with Client(database) as client:
+        client.create_queue("work")
+        assert client.create_schedule("s", "work", 1, cron="30 9 * * *", zone="Europe/Prague")
+        (due, *_) = client.preview_schedule("s", 1)
+        assert due.astimezone(PRAGUE).strftime("%H:%M") == "09:30"
 
 
 def test_a_list_is_made_of_schedules_and_a_start_has_a_zone(database: str) -> None:

@@ -46,3 +46,21 @@ def test_who_awaits_a_message_that_is_too_old_is_told_so(database: str) -> None:
         with pytest.raises(MessageFailed, match="older than its subscription takes") as caught:
             client.result("prices", id, timeout=5)
         assert caught.value.outcome == "outdated"
+
+
+def test_what_fell_due_comes_first_for_a_subscription_that_says_so(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("jobs")
+        client.subscribe("jobs", "default", due_first=True)
+        (row,) = client.list_subscriptions("jobs")
+        assert row.due_first is True
+        client.publish_many("jobs", [1, 2, 3])
+        client.publish("jobs", "now", delay=timedelta(microseconds=1))
+        client.promote("jobs")
+        (message,) = client.lease("jobs", "default", "w", 10)
+        assert message.payload == "now"
+        client.ack(message)
+        assert len(client.lease("jobs", "default", "w", 10)) == 3
+        client.subscribe("jobs", "default", due_first=False)
+        (row,) = client.list_subscriptions("jobs")
+        assert row.due_first is False

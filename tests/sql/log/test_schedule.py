@@ -412,6 +412,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"cron": " ", "due_times": [at(1)]}, "TQ017", "cannot be read"),
     ({"cron": "0 * * * *", "zone": "Mars/Base", "due_times": [at(1)]}, "TQ017", 'no time zone "Mars/Base"'),
     ({"cron": "0 * * * *", "due_times": [None]}, "TQ017", "due_times is a list"),
+    ({"cron": "0 * * * *", "at": "9:30", "due_times": [at(1)]}, "TQ017", "p_at goes with an interval"),
     ({"cron": "0 * * * *", "every": HOUR, "due_times": [at(1)]}, "TQ017", "one of them"),
     ({}, "TQ017", "one of them"),
     ({"every": HOUR, "zone": "UTC"}, "TQ017", "by the calendar of a zone"),

@@ -336,6 +336,22 @@ def test_what_is_no_list_of_ids_is_refused(engine: Engine, ids: str) -> None:
         engine.run(f"select * from trunq.lease_ids('{engine.queue}', 'default', 'w', {ids})")
 
 
+@pytest.mark.parametrize("taker", ["default", "other"])
+def test_a_row_of_another_reader_at_the_same_place_takes_none_along(engine: Engine, taker: str) -> None:
+    """One message that both retry is promoted for both in one transaction: two rows with one txid and id."""
+    engine.ask("subscribe", subscription="other")
+    (id,) = engine.publish()
+    for subscription in ("default", "other"):
+        held = engine.lease(subscription=subscription)
+        engine.answer("retry", held, delays=["1 microsecond"])
+    assert engine.ask("promote") == 2
+    for _ in range(2):
+        # The first one ends the window, the second begins that of the two rows.
+        engine.ack(engine.take(*engine.publish(), subscription=taker))
+    assert engine.state(id, taker) == "ready"
+    assert engine.drain(taker) == [id]
+
+
 def test_no_ids_are_nothing(engine: Engine) -> None:
     assert not engine.lease_ids()[0]
     assert engine.fetch("select count(*) from {lease}") == 0

@@ -19,7 +19,7 @@ from trunq.word import Backoff
 POLICY: Final = "Its policy"
 FILTER: Final = "Which messages it reads; what you give takes the place of the filter it has"
 LIMIT: Final = "Its limits, for shared subscriptions"
-LIMITS: Final = ("rate", "burst", "max_running", "in_order")
+LIMITS: Final = ("rate", "burst", "max_running", "in_order", "due_first")
 NONE: Final = {
     "max_attempts": "for ever",
     "time_out": "none",
@@ -234,6 +234,13 @@ class Limits:
             help="One message of each key at a time; a retry holds its key. Say it before the first lease.",
         ),
     ] = None  # fmt: skip
+    due_first: Annotated[
+        bool | None,
+        typer.Option(
+            "--due-first/--no-due-first", metavar=option.FLAG, rich_help_panel=LIMIT, show_default=False,
+            help="What fell due, after a delay or for a retry, comes before what waits (default: no).",
+        ),
+    ] = None  # fmt: skip
 
     def given(self, rate: float | None = None) -> dict[str, Any]:
         """What the user gave of them, as `subscribe` takes it, of a subscription with this rate."""
@@ -245,6 +252,7 @@ class Limits:
             "burst": self.burst,
             "max_running": self.max_running,
             "in_order": self.in_order,
+            "due_first": self.due_first,
         }
         if self.rate is not None:
             found["rate"] = self.rate.number

@@ -98,6 +98,8 @@ def create(
     "trunq subscription set orders default --dead-retention 1d",
     "# What nobody needs after ten minutes is passed over",
     "trunq subscription set orders default --max-age 10m",
+    "# Delayed messages and retries come before those that wait",
+    "trunq subscription set orders default --due-first",
     "# Only 4 at the same time; as many as there are",
     "trunq subscription set orders default --max-running 4",
     "trunq subscription set orders default --max-running 0",

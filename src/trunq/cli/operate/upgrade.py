@@ -37,6 +37,8 @@ class Plan:
     """Logs of these that lack a trigger, and are locked against publishers to make it."""
     defects: list[str]
     """What tables of queues lack that --repair puts back, as far as the functions there tell it."""
+    repairs: list[str]
+    """The statement that puts back each of these; of an index, in steps that block nobody."""
 
 
 def plan(dsn: str) -> Plan:
@@ -46,10 +48,15 @@ def plan(dsn: str) -> Plan:
     is_applied = installer.is_applied(dsn)
     with installer.transaction(dsn) as connection:
         found: dict[str, list[str]] = dict(connection.execute(_QUEUES.encode()).fetchall())
-        defects: list[str] = []
+        told: list[tuple[str, str]] = []
+        if connection.execute("select to_regprocedure('trunq.list_defects(text)')").fetchone() != (None,):
+            # Triggers and columns are made by the upgrade itself.
+            told = connection.execute(
+                "select d.defect, d.repair from trunq.list_defects() d"
+                " where %s or d.kind not in ('column', 'trigger')",
+                (is_applied,),
+            ).fetchall()
         if is_applied:
-            told = connection.execute("select d.defect from trunq.list_defects() d").fetchall()
-            defects = [defect for (defect,) in told]
             left = "select q.name from trunq.outdated o join trunq.queue q using (queue_id) order by queue_id"
             found = {name: found[name] for (name,) in connection.execute(left)}
     return Plan(
@@ -60,7 +67,8 @@ def plan(dsn: str) -> Plan:
         not is_applied,
         list(found),
         [name for name, triggers in found.items() if triggers],
-        defects,
+        [defect for defect, _ in told],
+        [repair for _, repair in told],
     )
 
 
@@ -69,10 +77,17 @@ def show(found: Plan, json: bool, *, is_repair: bool = False) -> None:
     if json:
         write_json(asdict(found))
         return
-    for defect in found.defects:
-        say("{defect}: --repair puts it back" if not is_repair else "{defect}: is put back", defect=defect)
+    for defect, repair in zip(found.defects, found.repairs, strict=True):
+        if is_repair:
+            say("{defect}: is put back, in the end, by: {repair}", defect=defect, repair=repair)
+        else:
+            say("{defect}: --repair puts it back", defect=defect)
+    if is_repair and not found.defects:
+        say("No queue lacks anything, as far as the functions there tell it: there is nothing to repair.")
     if not (found.functions or found.queues):
         say("Schema {after} is there and up to date.", after=found.after)
+        if found.defects:
+            say("Nothing was changed.")
         return
     if found.functions:
         say("First, in one transaction, which waits for nobody for more than 200 ms:")

@@ -222,6 +222,7 @@ class AsyncPassing(AsyncAccess):
         tick_id: int | None = None,
         at: datetime | None = None,
         max_age: Interval | None = None,
+        due_first: bool | None = None,
         connection: AsyncGiven | None = None,
     ) -> bool:
         """Makes a subscription, or changes the policies given of one that is there.
@@ -240,9 +241,10 @@ class AsyncPassing(AsyncAccess):
         to 1,000), in all workers together; `time_out`: how long a worker lets a handler run; 0: no limit.
         `max_age`: a message that is older when it would be handed out is passed over and counted (outdated),
         a retry too; its age counts since it was published, was due if it was published for later, or was
-        requeued (0: whatever its age). `in_order`: of a queue with lanes by key, one message of each key at a
-        time, and one that is retried holds its key until it is done or dead; to be said before it hands
-        anything out.
+        requeued (0: whatever its age). `due_first`: what fell due, after a delay or for a retry, comes before
+        what waits; not in a queue with lanes. `in_order`: of a queue with lanes by key, one message of each
+        key at a time, and one that is retried holds its key until it is done or dead; to be said before it
+        hands anything out.
 
         Returns True when it was made, False when it was there. Raises QueueNotFound, InvalidName,
         InvalidArgument, WrongIsolation, ClusterChanged; SubscriptionBusy, with `in_order`; WrongMode when it
@@ -273,6 +275,7 @@ class AsyncPassing(AsyncAccess):
             tick_id=tick_id,
             at=moment("at", at),
             max_age=interval("max_age", max_age),
+            due_first=due_first,
         )
         return returned
 
@@ -310,8 +313,8 @@ class AsyncPassing(AsyncAccess):
     ) -> list[Subscription]:
         """Subscriptions with their policies, of one queue or all; a group by key is one row. max_attempts
         None: for ever; time_out None: none; max_age None: whatever its age, a message is handed out;
-        dead_retention None: dead messages are kept until purged; paused: by itself or with its queue;
-        paused_until None: until it is resumed.
+        due_first: what fell due comes before what waits; dead_retention None: dead messages are kept until
+        purged; paused: by itself or with its queue; paused_until None: until it is resumed.
 
         Raises QueueNotFound.
         """

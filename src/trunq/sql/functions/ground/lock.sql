@@ -4,7 +4,7 @@
 -- Advisory locks share one space with the user's application, so each purpose has a class of its own (the two-integer form).
 --
 -- Every function takes locks in one order, and so does a transaction that calls several: install, rights, captures, queues or queue, facade, tick,
--- subscription, lease (several in order of lease_id), answer, then rows, of trunq.mark last. A transaction that leases, answers and
+-- subscription, lease (several in order of lease_id), answer, due, then rows, of trunq.mark last. A transaction that leases, answers and
 -- extends leases first. Whoever goes through many at a time (the reaper, rotation) waits for none of them: it tries, and leaves
 -- out what another holds. What needs a table exclusively (drop_queue, empty_queue, an upgrade) waits for less than a second
 -- and gives back all it has.
@@ -18,6 +18,7 @@ language sql immutable parallel safe as $$
     when 'member' then 1953656432        -- by group and member, hashed: it gets one batch at a time; tried, never waited for
     when 'lease' then 1953656419         -- by queue and lease, hashed: its answers (to one message: shared), extensions and end
     when 'answer' then 1953656436        -- by queue, lease and message, hashed: answers to this one message; after the lease's
+    when 'due' then 1953656437           -- by queue: the list of what fell due (promote)
     when 'queue' then 1953656420         -- by queue: its shape (subscribe shared; rotate and drop exclusive)
     when 'tick' then 1953656421          -- by queue: one tick at a time
     when 'reap' then 1953656422          -- by queue: one reaper at a time

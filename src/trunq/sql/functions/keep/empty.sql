@@ -39,6 +39,7 @@ begin
   select count(*) into v_delayed from gone g where g.subscription_id is null;
   delete from trunq.cancelled c where c.queue_id = p_queue.queue_id;
   delete from trunq.ahead a where a.queue_id = p_queue.queue_id;
+  delete from trunq.due d where d.queue_id = p_queue.queue_id;
   delete from trunq.progress p where p.queue_id = p_queue.queue_id
     and not exists (select from trunq.dead d where d.queue_id = p.queue_id and d.subscription_id = p.subscription_id and d.id = p.id);
   execute format('select count(*) from trunq_log.%I where subscription_id is null', p_queue.log_table) into v_logged;

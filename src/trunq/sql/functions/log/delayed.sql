@@ -58,10 +58,10 @@ begin
         insert into trunq.unhandled (queue_id, subscription_id, kind, txid, ids)
         select $1, g.subscription_id, g.kind, pg_current_xact_id(), array_agg(g.id) from gone g
         where g.errors -> -1 ? 'times' and g.subscription_id is not null group by g.subscription_id, g.kind),
-      %s
+      %s %s
       select count(*), max(g.due_at), max(g.id) filter (where g.due_at = l.due_at)
       from gone g cross join (select max(due_at) due_at from gone) l
-    $q$, trunq._log(v_queue, 'ready'));
+    $q$, trunq._enter_due(v_queue), trunq._log(v_queue, 'ready'));
     v_has_age := exists (select from trunq.subscription s where s.queue_id = v_queue.queue_id and s.max_age is not null);
     perform trunq._pass_gate(v_queue.name);
     begin
@@ -98,7 +98,7 @@ comment on function trunq.promote is
   'Inserts messages that are due into the log, at most p_max (1,000), and fails those that are due and parked, as many.
 Returns: how many.
 Raises: TQ001.
-Locks: the rows it promotes; rows locked by another are left to it.';
+Locks: the rows it promotes; rows locked by another are left to it. Where a subscription hands out first what fell due, another promotion of the queue.';
 
 create or replace function trunq._note_due(p_options jsonb, p_due_at timestamptz) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$

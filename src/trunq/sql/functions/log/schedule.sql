@@ -216,6 +216,9 @@ declare
 begin
   if num_nonnulls(p_new.cron, p_new.every) <> 1 then
     perform trunq._fail('TQ017', format('%s has a cron text or an interval: one of them', v_what), 'give p_cron or p_every');
+  elsif p_new.cron is not null and p_new.at is not null then
+    perform trunq._fail('TQ017', format('%s has a cron text, which says itself at which time of the day: p_at goes with an interval', v_what),
+      'leave out p_at, and write the time into the cron text: ''30 9 * * *'' is 9:30 in p_zone');
   elsif p_new.every is null and p_new.start_at is not null then
     perform trunq._fail('TQ017', format('%s: a start goes with an interval', v_what));
   elsif p_new.start_at not between '0001-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then

@@ -260,6 +260,7 @@ begin
     perform trunq._add_unique_columns(p_after, 'text collate "C"');
   end if;
   if v_gets_lanes then
+    perform trunq._require_none_due_first(p_after);
     perform trunq._require_none_ahead(p_after);
     if p_after.lanes like 'priority%' then
       perform trunq._widen_priority(p_after, false);

@@ -211,6 +211,7 @@ begin
   delete from trunq.dead d where d.queue_id = p_queue.queue_id;
   delete from trunq.cancelled c where c.queue_id = p_queue.queue_id;
   delete from trunq.ahead a where a.queue_id = p_queue.queue_id;
+  delete from trunq.due d where d.queue_id = p_queue.queue_id;
   delete from trunq.progress p where p.queue_id = p_queue.queue_id;
   delete from trunq.reply r where r.queue_id = p_queue.queue_id;
   -- With all that is known elsewhere of messages that are here: trunq.forget asks the queue where a message is.

@@ -158,6 +158,7 @@ begin
   delete from trunq.unhandled u where u.queue_id = p_queue.queue_id;
   -- Their leases are found by their rows, as those of all that was read.
   delete from trunq.ahead a where a.queue_id = p_queue.queue_id;
+  delete from trunq.due d where d.queue_id = p_queue.queue_id;
   -- Above all that was there, below all that comes.
   update trunq.purged p set txid = '500' where p.queue_id = p_queue.queue_id;
   insert into trunq.rebased (queue_id, system_identifier) select p_queue.queue_id, s.system_identifier from pg_control_system() s

@@ -24,7 +24,8 @@ create or replace function trunq.subscribe(
   p_in_order boolean default null,
   p_tick_id bigint default null,
   p_at timestamptz default null,
-  p_max_age interval default null
+  p_max_age interval default null,
+  p_due_first boolean default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -35,8 +36,8 @@ declare
 begin
   perform trunq._require_read_committed('subscribe');
   if trunq._is_split(p_queue, p_subscription) then
-    if num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running, nullif(p_time_out, '0'), p_in_order, nullif(p_max_age, '0')) > 0 then
-      perform trunq._fail('TQ005', format('"%s" is a group: it has no rate, no time-out and no max_age, and its keys are in order', p_subscription),
+    if num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running, nullif(p_time_out, '0'), p_in_order, nullif(p_max_age, '0'), nullif(p_due_first, false)) > 0 then
+      perform trunq._fail('TQ005', format('"%s" is a group: it has no rate, no time-out, no max_age and no due_first, and its keys are in order', p_subscription),
         'more slots let more members work at the same time, fewer ticks at a time make smaller batches');
     end if;
     perform trunq._set_slots(p_queue, p_subscription, p_mode, row(p_max_attempts, p_backoff, p_backoff_base, p_backoff_cap, p_jitter)::trunq.policy,
@@ -89,14 +90,14 @@ begin
       'choose another name, or unsubscribe it first');
   end if;
   if p_mode = 'exclusive' and num_nonnulls(p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
-    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: it has no rate, and runs one batch at a time', p_subscription),
-      'limit a shared subscription, or read fewer ticks at a time');
+    perform trunq._fail('TQ005', format('subscription "%s" is exclusive: it has no rate, and runs one batch at a time', p_subscription), 'limit a shared subscription, or read fewer ticks at a time');
   end if;
+  perform trunq._check_due_first(p_due_first, v_queue_id, p_subscription, p_mode);
   if p_in_order is distinct from v_sub.in_order and p_in_order is not null then
     perform trunq._set_order(trunq._find_queue(v_queue_id), v_sub, p_in_order);
   end if;
   if num_nonnulls(p_max_attempts, p_lease_time, p_backoff, p_backoff_base, p_backoff_cap, p_jitter, p_keep_results, p_dead_retention, p_filter,
-      p_rate, p_rate_interval, p_burst, p_max_running, p_time_out, p_max_age) > 0 then
+      p_rate, p_rate_interval, p_burst, p_max_running, p_time_out, p_max_age, p_due_first) > 0 then
     update trunq.subscription s set
       max_attempts = case when p_max_attempts is null then s.max_attempts else nullif(p_max_attempts, 0) end,
       lease_time = coalesce(p_lease_time, s.lease_time),
@@ -112,7 +113,8 @@ begin
       burst = case when p_burst is null then s.burst else nullif(p_burst, 0) end,
       max_running = case when p_max_running is null then s.max_running else nullif(p_max_running, 0) end,
       time_out = case when p_time_out is null then s.time_out else nullif(p_time_out, '0') end,
-      max_age = case when p_max_age is null then s.max_age else nullif(p_max_age, '0') end
+      max_age = case when p_max_age is null then s.max_age else nullif(p_max_age, '0') end,
+      due_first = coalesce(p_due_first, s.due_first)
     where s.subscription_id = v_sub.subscription_id;
   end if;
   if num_nonnulls(p_filter, p_rate, p_rate_interval, p_burst, p_max_running) > 0 then
@@ -121,7 +123,7 @@ begin
   return v_created;
 end $$;
 comment on function trunq.subscribe is
-  'Makes a subscription, or changes the policies given of one that is there. p_mode: shared among workers (the default), or exclusive, which is read in batches. It sees every message whose transaction was not finished at this moment: p_start latest; at earliest also all that is kept; with p_tick_id those after that tick; with p_at those since that time and a few before, back to a tick. A message is tried p_max_attempts times (20; 0: for ever), each under a lease of p_lease_time (60 s). The delay before attempt n + 1 is p_backoff_base (1 s), times n with p_backoff linear, times 2^(n - 1) with exponential, at most p_backoff_cap (6 h), less a random part of it, up to the share p_jitter (0.1). What handlers return is kept with p_keep_results. Dead messages are kept for p_dead_retention (0, the default: until they are purged). p_filter: which messages it reads, {} for all: any of kinds, not_kinds, keys, not_keys (lists), headers and not_headers (objects), all of which must hold; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time (up to 1,000), in all workers together; p_time_out: how long a worker lets a handler run; 0: no limit. p_max_age: a message that is older when it would be handed out is passed over and counted (outdated), a retry too; its age counts since it was published, was due if it was published for later, or was requeued (0: whatever its age). p_in_order: of a queue with lanes by key, one message of each key at a time, and one that is retried holds its key until it is done or dead; to be said before it hands anything out.
+  'Makes a subscription, or changes the policies given of one that is there. p_mode: shared among workers (the default), or exclusive, which is read in batches. It sees every message whose transaction was not finished at this moment: p_start latest; at earliest also all that is kept; with p_tick_id those after that tick; with p_at those since that time and a few before, back to a tick. A message is tried p_max_attempts times (20; 0: for ever), each under a lease of p_lease_time (60 s). The delay before attempt n + 1 is p_backoff_base (1 s), times n with p_backoff linear, times 2^(n - 1) with exponential, at most p_backoff_cap (6 h), less a random part of it, up to the share p_jitter (0.1). What handlers return is kept with p_keep_results. Dead messages are kept for p_dead_retention (0, the default: until they are purged). p_filter: which messages it reads, {} for all: any of kinds, not_kinds, keys, not_keys (lists), headers and not_headers (objects), all of which must hold; a change counts for what is read from then on. p_rate: how many it hands out in p_rate_interval (a second), p_burst of them at once; p_max_running: how many run at the same time (up to 1,000), in all workers together; p_time_out: how long a worker lets a handler run; 0: no limit. p_max_age: a message that is older when it would be handed out is passed over and counted (outdated), a retry too; its age counts since it was published, was due if it was published for later, or was requeued (0: whatever its age). p_due_first: what fell due, after a delay or for a retry, comes before what waits; not in a queue with lanes. p_in_order: of a queue with lanes by key, one message of each key at a time, and one that is retried holds its key until it is done or dead; to be said before it hands anything out.
 Returns: true when it was made, false when it was there.
 Raises: TQ001, TQ004, TQ005, TQ007, TQ010; TQ008, with p_in_order; TQ011 when it is there in the other mode; TQ012 when messages after that tick or time are gone.
 Locks: the queue, shared; with p_in_order the subscription.';
@@ -191,7 +193,7 @@ create or replace function trunq.list_subscriptions(p_queue text default null)
 returns table (
   queue text, subscription text, subscription_id integer, mode text, max_attempts integer, lease_time interval,
   backoff text, backoff_base interval, backoff_cap interval, jitter real, time_out interval, keep_results boolean, dead_retention interval, filter jsonb,
-  rate double precision, rate_interval interval, burst integer, max_running integer, in_order boolean, max_age interval,
+  rate double precision, rate_interval interval, burst integer, max_running integer, in_order boolean, max_age interval, due_first boolean,
   paused boolean, paused_until timestamptz, created_at timestamptz
 )
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -202,13 +204,13 @@ begin
   return query
     select q.name, split_part(s.name, '#', 1), s.subscription_id, s.mode, s.max_attempts, s.lease_time, s.backoff, s.backoff_base, s.backoff_cap,
       s.jitter, s.time_out, s.keep_results, s.dead_retention, nullif(s.filter - '{slot,slots}'::text[], '{}'),
-      s.rate, s.rate_interval, s.burst, s.max_running, s.in_order, s.max_age, p.paused, p.paused_until, s.created_at
+      s.rate, s.rate_interval, s.burst, s.max_running, s.in_order, s.max_age, s.due_first, p.paused, p.paused_until, s.created_at
     from trunq.subscription s join trunq.queue q on q.queue_id = s.queue_id
     cross join lateral trunq._pause(s, trunq.clock()) p
     where (p_queue is null or q.name = p_queue) and coalesce(s.slot, 0) = 0 order by q.name, s.name;
 end $$;
 comment on function trunq.list_subscriptions is
-  'Subscriptions with their policies, of one queue or all; a group by key is one row. max_attempts null: for ever; time_out null: none; max_age null: whatever its age, a message is handed out; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
+  'Subscriptions with their policies, of one queue or all; a group by key is one row. max_attempts null: for ever; time_out null: none; max_age null: whatever its age, a message is handed out; due_first: what fell due comes before what waits; dead_retention null: dead messages are kept until purged; paused: by itself or with its queue; paused_until null: until it is resumed.
 Raises: TQ001.';
 
 create or replace function trunq._subscription(p_queue text, p_subscription text, p_mode text default null) returns trunq.subscription
@@ -294,6 +296,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.unhandled h where h.subscription_id = p_subscription_id;
   delete from trunq.cancelled c where c.subscription_id = p_subscription_id;
   delete from trunq.ahead a where a.subscription_id = p_subscription_id;
+  delete from trunq.due d where d.subscription_id = p_subscription_id;
   delete from trunq.progress p where p.subscription_id = p_subscription_id;
   delete from trunq.reply r where r.subscription_id = p_subscription_id;
   delete from trunq.forwarded f where f.origin_subscription_id = p_subscription_id;

@@ -64,7 +64,7 @@ begin
   perform trunq._forget_purged(v_queue);
   perform trunq._forget_unhandled(v_queue);
   return v_count + trunq._forget_cancelled(v_queue, v_now) + trunq._forget_progress(v_queue, v_now) + trunq._forget_keys(v_queue) + trunq._forget_replies(v_queue_id, v_now)
-    + trunq._forget_captures(v_queue_id) + trunq._forget_forwarded(v_queue, v_now) + trunq._forget_ahead(v_queue)
+    + trunq._forget_captures(v_queue_id) + trunq._forget_forwarded(v_queue, v_now) + trunq._forget_ahead(v_queue) + trunq._forget_due(v_queue)
     + trunq._forget_tokens(v_queue_id, v_now);
 end $$;
 comment on function trunq.forget is

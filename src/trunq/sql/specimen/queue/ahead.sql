@@ -170,8 +170,8 @@ begin
     return;
   end if;
   lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
-  insert into trunq.ahead (queue_id, subscription_id, id, txid, lease_id)
-  select 0 /*queue_id*/, c.subscription_id, u.id, u.txid, lease_id from unnest(ids, txids) u(id, txid);
+  insert into trunq.ahead (queue_id, subscription_id, id, txid, lease_id, due)
+  select 0 /*queue_id*/, c.subscription_id, u.id, u.txid, lease_id, c.due from unnest(ids, txids) u(id, txid);
   c.ahead := greatest(c.ahead, (select max(u.txid) from unnest(txids) u(txid)));
   c := trunq_queue._specimen_pass_ahead(c, cardinality(ids));
   insert into trunq_data._specimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid, last_id,
@@ -194,9 +194,9 @@ declare
   v_next record;
 begin
   c := trunq._find_range(c, null, null);
-  select count(*) n, min(u.at) filter (where u.is_next) next_at, array_agg(u.txid order by u.at) txids,
-    array_agg(u.id order by u.at) ids
-  into v_next
+  -- Up to the next that is to be handed out, which is most often the first. Before it, not behind the one before: that
+  -- may have the same place, for another reader (functions/ground/place.sql).
+  select u.at, u.txid, u.id - 1 id into v_next
   from (
     select row_number() over () at, u.txid, u.id, u.attempt > 0
       and (u.subscription_id = c.subscription_id or u.subscription_id is null and (c.reads_all or trunq._passes(
@@ -204,11 +204,17 @@ begin
       and not trunq._is_ahead(c.subscription_id, u.txid, u.id) is_next
     from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
       c.from_txid, c.from_id, c.hi) u
-    limit v_most) u;
-  if v_next.next_at > 1 or v_next.next_at is null and v_next.n = v_most then
-    c.last_txid := v_next.txids[coalesce(v_next.next_at - 1, v_next.n)];
-    c.last_id := v_next.ids[coalesce(v_next.next_at - 1, v_next.n)];
-  elsif v_next.next_at is null and not exists (
+    limit v_most) u
+  where u.is_next limit 1;
+  if not found then
+    select null::bigint at, u.txid, u.id - 1 id into v_next
+    from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
+      c.from_txid, c.from_id, c.hi) u
+    offset v_most - 1 limit 1;
+  end if;
+  if v_next.at > 1 or v_next.at is null and v_next.txid is not null then
+    c.last_txid := v_next.txid; c.last_id := v_next.id;
+  elsif v_next.at is null and not exists (
       select from trunq_log._specimen g
       where g.txid < pg_snapshot_xmax(c.hi) and (g.txid, g.id) > (c.from_txid, c.from_id)
       order by g.txid, g.id offset 50000 /*limit walk_rows*/ - 1 limit 1) then

@@ -21,7 +21,7 @@ as $$
 #variable_conflict use_column
 declare
   c trunq.leasing; v_mode text; v_start pg_snapshot; v_lease_time interval; v_is_limited boolean; v_filter jsonb;
-  v_goes_on boolean; v_is_lost boolean; v_txid xid8; v_expiries smallint; v_max_age interval;
+  v_goes_on boolean; v_is_lost boolean; v_txid xid8; v_expiries smallint; v_max_age interval; v_due_first boolean;
 begin
   -- One condition for all that is unusual.
   if current_setting('transaction_isolation') <> 'read committed'
@@ -31,10 +31,10 @@ begin
     perform trunq._check_lease(p_max_messages, p_lease_time);
   end if;
   -- A list of INTO costs less than assignments: Postgres prepares each of those anew in each transaction.
-  select s.subscription_id, s.max_attempts, s.has_cancelled, s.filter is null, p_max_messages, p_max_messages,
-    clock_timestamp(), s.mode, s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age
-  into c.subscription_id, c.max_attempts, c.has_cancelled, c.reads_all, c.max_messages, c.most,
-    c.began_at, v_mode, v_start, v_lease_time, v_is_limited, v_filter, v_max_age
+  select s.subscription_id, s.max_attempts, s.has_cancelled, s.filter is null, p_max_messages, p_max_messages, s.mode,
+    clock_timestamp(), s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age, s.due_first
+  into c.subscription_id, c.max_attempts, c.has_cancelled, c.reads_all, c.max_messages, c.most, v_mode,
+    c.began_at, v_start, v_lease_time, v_is_limited, v_filter, v_max_age, v_due_first
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
@@ -47,9 +47,7 @@ begin
     perform trunq._wait_for_subscription(c.subscription_id, '_specimen', p_subscription);
   end if;
   c.leased_at := trunq.clock();
-  if v_max_age is not null then
-    c.oldest := c.leased_at - v_max_age;
-  end if;
+  if v_max_age is not null then c.oldest := c.leased_at - v_max_age; end if;
   if not c.reads_all then
     select f.* into c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers
     from trunq._read_filter(v_filter) f;
@@ -58,9 +56,7 @@ begin
     select a.allowed, a.allowed, a.tokens, a.tokens_at, a.open_leases
     into c.max_messages, c.most, c.tokens, c.tokens_at, c.open_leases
     from trunq_queue._specimen_allowance(c.subscription_id, p_max_messages, c.leased_at) a;
-    if c.max_messages < 1 then
-      return;
-    end if;
+    if c.max_messages < 1 then return; end if;
   end if;
   select l.lo, l.hi, l.last_txid, l.last_id, pg_snapshot_xmax(l.hi), l.last_txid, l.last_id,
     c.leased_at + v_lease_time, case when l.ahead >= pg_snapshot_xmin(l.lo) then l.ahead end,
@@ -77,6 +73,10 @@ begin
       perform trunq._check_loss(c.subscription_id);
     end if;
     c := trunq._find_range(c, v_start, v_lease_time);
+  end if;
+  if v_due_first then
+    return query select * from trunq_queue._specimen_lease_due(c, p_worker, p_max_bytes);
+    if found then return; end if;
   end if;
   loop
     if c.most = 1 and c.late is null then
