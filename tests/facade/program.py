@@ -7,6 +7,9 @@ it was given goes into the table `seen`, where its kind does its work.
 import sys
 
 import pgq
+import pgq.cascade.admin
+import pgq.cascade.consumer
+import pgq.cascade.worker
 import psycopg2
 
 NOTE = "insert into seen (consumer, id, type, data, extra1, retry) values (%s, %s, %s, %s, %s, %s)"
@@ -55,6 +58,34 @@ class SerialConsumer(Elsewhere, pgq.SerialConsumer):
     pass
 
 
+class Cascaded(Noting):
+    """Notes each event in the transaction in which it counts as done; the cascade's own go to PgQ."""
+
+    def process_remote_event(self, src_curs, dst_curs, ev):
+        if ev.type.startswith("pgq."):
+            super().process_remote_event(src_curs, dst_curs, ev)
+        else:
+            self.note(dst_curs, ev)
+
+
+class CascadedWorker(Cascaded, pgq.cascade.worker.CascadedWorker):
+    def connection_hook(self, dbname, db):
+        if dbname == "node_db":  # as Londiste does: a branch takes events from its worker alone
+            db.cursor().execute("set session_replication_role = 'replica'")
+            db.commit()
+
+
+class CascadedConsumer(Cascaded, pgq.cascade.consumer.CascadedConsumer):
+    pass
+
+
+class Admin(pgq.cascade.admin.CascadeAdmin):
+    def init_optparse(self, parser=None):
+        parser = super().init_optparse(parser)
+        parser.add_option("--all", action="store_true")  # takeover asks for it; Londiste's admin adds it too
+        return parser
+
+
 def produce(dsn):
     """As a publisher does: events one by one, and many by COPY into the current table."""
     with psycopg2.connect(dsn) as db:
@@ -68,6 +99,10 @@ if __name__ == "__main__":
     kind, *arguments = sys.argv[1:]
     if kind == "produce":
         produce(*arguments)
+    elif kind == "Admin":
+        Admin("setadm", "node_db", arguments).start()
+    elif kind.startswith("Cascaded"):
+        globals()[kind]("program", "node_db", arguments).start()
     else:
         databases = ["src_db"] + (["dst_db"] if kind in ("RemoteConsumer", "SerialConsumer") else [])
         globals()[kind]("program", *databases, arguments).start()
