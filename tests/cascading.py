@@ -130,15 +130,18 @@ class Node:
         job = consumer or f"{QUEUE}_{self.name}"
         return [data for (data,) in self.rows("select data from seen where consumer = %s order by n", job)]
 
-    def log(self) -> list[tuple[Any, ...]]:
+    def log(self, queue: str = QUEUE) -> list[tuple[Any, ...]]:
         """The users' events in its own queue."""
-        number = self.fetch("select queue_id from pgq.queue where queue_name = %s", QUEUE)
+        number = self.fetch("select queue_id from pgq.queue where queue_name = %s", queue)
         return self.rows(
             f"select ev_id, ev_type, ev_data from pgq.event_{number} where ev_type = 'work' order by ev_id"
         )
 
-    def type(self) -> Any:
-        return self.fetch("select node_type from pgq_node.get_node_info(%s)", QUEUE)
+    def type(self, queue: str = QUEUE) -> Any:
+        return self.fetch("select node_type from pgq_node.get_node_info(%s)", queue)
+
+    def last_tick(self, queue: str = QUEUE) -> Any:
+        return self.fetch("select last_tick_id from pgq.get_queue_info(%s)", queue)
 
     def wait_for(self, data: str, consumer: str = "") -> None:
         wait_until(lambda: self.seen(consumer)[-1:] == [data], PATIENCE, f"{data} at {self.name}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from cascading import HAS_PGQ, Node, prepare
 from conftest import QUICK
 from copying import copied_server
 from trunq.embedded import Embedded
-from waiting import wait_until, wait_until_blocked
+from waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     not HAS_PGQ or not mirroring.NODE_SCRIPT.exists(),
@@ -140,3 +142,185 @@ def test_a_switchover_there_and_back_loses_and_doubles_nothing(new_node: NewNode
     assert len(seen) == sum(map(len, published)) + 1
     second.wait_for("last")
     assert first.log() == second.log()
+
+
+def test_a_switchover_waits_for_whoever_has_inserted_and_not_committed(new_node: NewNode) -> None:
+    root, branch = new_node("a3"), new_node("b3")
+    root.create("root")
+    branch.create("branch", provider=root)
+    for node in (root, branch):
+        node.start()
+    with psycopg.connect(root.dsn) as late, ThreadPoolExecutor(1) as pool:
+        late.execute("select pgq.insert_event('jobs', 'work', 'late')")
+        root.insert("early")
+        taking = pool.submit(branch.admin, "takeover", root.name, f"--node={branch.name}", "--all")
+        wait_until(
+            lambda: root.fetch(
+                "select count(*) from pg_stat_activity where datname = current_database()"
+                " and wait_event_type = 'Lock' and query like '%%demote_root%%'"
+            ),
+            what="the old root's last tick waits",
+        )
+        # One who comes now is refused, whether he waits or not, and can go to the new root.
+        with pytest.raises(psycopg.errors.InternalError_, match="Insert into queue disallowed"):
+            root.fetch("select pgq.insert_event('jobs', 'work', 'too late')")
+        late.commit()
+        taking.result()
+    branch.insert("after")
+    root.wait_for("after")
+    assert sorted(branch.seen()) == ["early", "late"]
+    assert root.seen() == ["after"]
+    assert root.log() == branch.log()
+
+
+def test_a_branch_takes_the_place_of_a_root_that_is_gone(new_node: NewNode) -> None:
+    with serving() as elsewhere:
+        root, branch, leaf = new_node("a4", elsewhere), new_node("b4"), new_node("c4")
+        root.create("root")
+        branch.create("branch", provider=root)
+        leaf.create("leaf", provider=root)
+        for node in (branch, leaf):
+            node.start()
+        root.insert(*numbered(1, 10))
+        leaf.wait_for("event 010")
+        leaf.kill()
+        root.insert(*numbered(11, 20))
+        branch.wait_for("event 020")
+        wait_until(lambda: branch.last_tick() == root.last_tick())
+        branch.kill()
+        # Nobody has these when it dies, in the midst of work.
+        root.insert("lost 1", "lost 2")
+        elsewhere.kill()
+        branch.start()
+        leaf.start()
+        branch.admin("takeover", root.name, f"--node={branch.name}", "--dead-root")
+        assert branch.type() == "root"
+        branch.insert(*numbered(21, 30))
+        leaf.wait_for("event 030")
+        assert leaf.seen() == numbered(1, 30)
+
+        # It comes back, and takes itself for the root: what only it has is written down, and its queue begins anew.
+        elsewhere.restart()
+        root.connection.close()
+        root.connect()
+        status, said = root.ask_admin("resurrect")
+        assert status != 0
+        assert "are neither changed nor deleted" in said
+        lost = json.loads((root.directory / "resurrect-lost-events.json").read_text())
+        assert [event["ev_data"] for event in lost if event["ev_type"] == "work"] == ["lost 1", "lost 2"]
+        root.fetch("select pgq_node.drop_node('jobs', %s)", root.name)
+        branch.fetch("select pgq_node.drop_node('jobs', %s)", root.name)
+        root.create("branch", provider=branch)
+        root.start()
+        branch.insert("again together")
+        root.wait_for("again together")
+        leaf.wait_for("again together")
+        root.admin("takeover", branch.name, f"--node={root.name}", "--all")
+        root.insert("home again")
+        leaf.wait_for("home again")
+        assert leaf.seen() == [*numbered(1, 30), "again together", "home again"]
+        root.close()
+
+
+def test_a_cascaded_consumer_follows_its_node_and_goes_on_at_another_provider(new_node: NewNode) -> None:
+    root, branch, leaf = new_node("a5"), new_node("b5"), new_node("c5")
+    root.create("root")
+    branch.create("branch", provider=root)
+    leaf.create("leaf", provider=root)
+    for node in (root, branch, leaf):
+        node.start()
+    leaf.start("CascadedConsumer", "--register", f"--provider={root.dsn}", job="applier")
+    leaf.start("CascadedConsumer", job="applier")
+    root.insert("one")
+    leaf.wait_for("one", "applier")
+    branch.wait_for("one")
+    # The steps of setadm's change-provider, whose own way (3.7.1) ends at an answer of pgq.register_consumer_at.
+    paused = "select * from pgq_node.set_consumer_paused('jobs', 'applier', %s)"
+    leaf.fetch(paused, True)
+    state = "select completed_tick, uptodate from pgq_node.get_consumer_state('jobs', 'applier')"
+    wait_until(lambda: leaf.rows(state)[0][1])
+    tick = leaf.fetch(state)
+    wait_until(lambda: branch.last_tick() >= tick)
+    branch.fetch("select pgq.register_consumer_at('jobs', 'applier', %s)", tick)
+    leaf.fetch("select * from pgq_node.change_consumer_provider('jobs', 'applier', %s)", branch.name)
+    leaf.fetch(paused, False)
+    root.fetch("select pgq.unregister_consumer('jobs', 'applier')")
+    root.insert("two")
+    leaf.wait_for("two", "applier")
+
+    # Somebody finishes a batch behind its back: it says so, and goes back when it is told to.
+    leaf.kill()
+    root.insert("three")
+    branch.wait_for("three")
+    while (batch := branch.fetch("select pgq.next_batch('jobs', 'applier')")) is not None:
+        branch.fetch("select pgq.finish_batch(%s)", batch)
+    leaf.start("CascadedConsumer", job="applier")
+    error = "select cur_error from pgq_node.get_consumer_info('jobs') where consumer_name = 'applier'"
+    root.insert("four")
+    wait_until(lambda: "Lost position" in (leaf.fetch(error) or ""))
+    leaf.kill()
+    leaf.start("CascadedConsumer", "--rewind", job="applier")
+    leaf.start("CascadedConsumer", job="applier")
+    leaf.wait_for("four", "applier")
+    assert leaf.seen("applier") == ["one", "two", "three", "four"]
+
+
+def test_queues_are_merged_into_one_and_its_place_is_taken_over(new_node: NewNode) -> None:
+    sources = {"east": new_node("e6"), "west": new_node("w6")}
+    center, standby = new_node("m6"), new_node("s6")
+    merged = "everywhere"
+    for queue, source in sources.items():
+        source.create("root", queue=queue)
+    center.create("root", queue=merged)
+    standby.create("branch", provider=center, queue=merged)
+    for node in (center, standby):
+        for queue, source in sources.items():
+            node.create("leaf", f"--merge={merged}", provider=source, queue=queue)
+            node.start(queue=queue)
+        node.start(queue=merged)
+
+    def publish(first: int, last: int, root: Node, follower: Node) -> None:
+        for queue, source in sources.items():
+            source.insert(*(f"{queue} {n}" for n in range(first, last + 1)), queue=queue)
+            root.wait_for(f"{queue} {last}", f"{queue}_{root.name}")
+        root.fetch("select pgq.ticker(%s)", merged)
+        wait_until(lambda: len(follower.log(merged)) == 2 * last)
+
+    publish(1, 10, center, standby)
+    standby.admin("takeover", center.name, f"--node={standby.name}", "--all", queue=merged)
+    assert (standby.type(merged), center.type(merged)) == ("root", "branch")
+    standby.connection.execute("update pgq.queue set queue_ticker_max_lag = '0', queue_ticker_idle_period = '0'")
+    publish(11, 20, standby, center)
+    assert center.log(merged) == standby.log(merged)
+    for queue in sources:
+        texts = [data for _, _, data in center.log(merged) if data.startswith(queue)]
+        assert texts == [f"{queue} {n}" for n in range(1, 21)]
+        assert center.seen(f"{queue}_{center.name}") == texts[:10]
+        assert standby.seen(f"{queue}_{standby.name}") == texts[10:]
+    assert sorted(standby.seen(f"{merged}_{standby.name}")) == sorted(
+        f"{queue} {n}" for queue in sources for n in range(1, 11)
+    )
+
+
+def test_a_branch_that_is_closed_takes_events_of_its_worker_alone(new_node: NewNode) -> None:
+    root, branch = new_node("a7"), new_node("b7")
+    root.create("root")
+    branch.create("branch", provider=root)
+    branch.start()
+    # PgQ's switch is for PgQ's calls; trunq's own publishers are kept out by trunq's.
+    branch.fetch("select trunq.close_queue('jobs')")
+    with pytest.raises(psycopg.Error, match="is closed") as refused:
+        branch.fetch("select trunq.publish('jobs', '1')")
+    assert refused.value.sqlstate == "TQ018"
+    # What was published natively is an event at the root, and a message at the branch.
+    root.fetch("""select trunq.publish('jobs', '{"order": 17}', 'work', p_key => 'k')""")
+    root.insert("second")
+    branch.wait_for("second")
+    assert branch.rows("select kind, key, payload from trunq_log.jobs where kind = 'work' order by id") == [
+        ("work", "k", '{"order": 17}'),
+        ("work", None, "second"),
+    ]
+    # Over there nobody ticks but the worker, whatever the duties do.
+    ticks = branch.fetch("select max(tick_id) from trunq.tick")
+    branch.fetch("select count(*) from trunq.perform_duties()")
+    assert branch.fetch("select max(tick_id) from trunq.tick") == ticks

@@ -96,7 +96,12 @@ begin
       insert into trunq_log.%2$I (id, created_at, subscription_id, attempt, kind, payload, key, headers)
       values (new.ev_id, coalesce(new.ev_time, now()), new.ev_owner, coalesce(new.ev_retry, 0) + 1, new.ev_type, to_jsonb(new.ev_data), new.ev_extra1,
         %3$s);
-      return case when tg_when = 'INSTEAD OF' then new end;
+      if tg_when = 'INSTEAD OF' then
+        return new;
+      end if;
+      -- Into the table of a replica's session (pgq._define_replica), which passes over the log's own trigger.
+      perform trunq._ring_bell(%1$s);
+      return null;
     end $f$;
     revoke execute on function pgq._instead_%1$s() from public
   $q$, p_queue_id, v_log, pgq._headers('new.'));
