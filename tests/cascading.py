@@ -10,12 +10,18 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import mirroring
+from docs.page import blocks
 from trunq.embedded import Embedded
 from waiting import wait_until
 
 PYTHON = "/usr/bin/python3"
 HAS_PGQ = Path("/usr/lib/python3/dist-packages/pgq/cascade").exists()
 PROGRAM = Path(__file__).parent / "facade" / "program.py"
+ROOT = Path(__file__).parents[1]
+PAGE = {
+    block.file: block.text for block in blocks(ROOT / "docs" / "operate" / "pgq.md") if block.file is not None
+}
+"""The programs that the page shows."""
 QUEUE = "jobs"
 PATIENCE = 30.0
 
@@ -60,8 +66,9 @@ class Node:
 
     def ask_admin(self, *arguments: str, queue: str = QUEUE) -> tuple[int, str]:
         """As `admin`, where it may fail: with its status."""
+        (self.directory / "setadm.py").write_text(PAGE["setadm.py"])
         config = self._write_config("setadm", f"{self.name}_admin", queue)
-        command = [PYTHON, str(PROGRAM), "Admin", str(config), *arguments]
+        command = [PYTHON, "setadm.py", str(config), *arguments]
         with (self.directory / "said").open("w+") as said:
             done = subprocess.run(
                 command, stdout=said, stderr=said, cwd=self.directory, timeout=PATIENCE, check=False
@@ -86,12 +93,15 @@ class Node:
         """A program for PgQ, of program.py; with options, to its end."""
         job = job or f"{queue}_{self.name}"
         command = [PYTHON, str(PROGRAM), kind, str(self._write_config("program", job, queue)), *options]
-        with (self.directory / f"{job}.said").open("w+") as said:
-            process = subprocess.Popen(command, stdout=said, stderr=said)
+        process = self.spawn(command)
         if options:
-            assert process.wait(PATIENCE) == 0, (self.directory / f"{job}.said").read_text()
-        else:
-            self.processes.append(process)
+            assert process.wait(PATIENCE) == 0, (self.directory / f"{self.name}.said").read_text()
+
+    def spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """A program of this node. What it says goes into a file: a pipe that nobody reads would stop it."""
+        with (self.directory / f"{self.name}.said").open("a") as said:
+            self.processes.append(subprocess.Popen(command, stdout=said, stderr=said, cwd=self.directory))
+        return self.processes[-1]
 
     def kill(self) -> None:
         """Kill its programs, in the midst of whatever they do."""

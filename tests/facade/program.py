@@ -7,11 +7,11 @@ it was given goes into the table `seen`, where its kind does its work.
 import sys
 
 import pgq
-import pgq.cascade.admin
 import pgq.cascade.consumer
 import pgq.cascade.worker
 import psycopg2
 
+REMOTE = (pgq.RemoteConsumer, pgq.SerialConsumer)
 NOTE = "insert into seen (consumer, id, type, data, extra1, retry) values (%s, %s, %s, %s, %s, %s)"
 
 
@@ -58,6 +58,28 @@ class SerialConsumer(Elsewhere, pgq.SerialConsumer):
     pass
 
 
+class Mover(pgq.SerialConsumer):
+    """Copies all events into a queue of the other database."""
+
+    def queue_of(self, event):
+        return "moved"
+
+    def process_remote_batch(self, _db, _tick_id, event_list, dst_db):
+        fields = ["time", "type", "data", "extra1", "extra2", "extra3", "extra4"]
+        rows = {}
+        for event in event_list:
+            rows.setdefault(self.queue_of(event), []).append([getattr(event, field) for field in fields])
+        for queue in rows:
+            pgq.bulk_insert_events(dst_db.cursor(), rows[queue], fields, queue)
+
+
+class Splitter(Mover):
+    """Copies each into the queue that it names."""
+
+    def queue_of(self, event):
+        return event.extra1
+
+
 class Cascaded(Noting):
     """Notes each event in the transaction in which it counts as done; the cascade's own go to PgQ."""
 
@@ -79,13 +101,6 @@ class CascadedConsumer(Cascaded, pgq.cascade.consumer.CascadedConsumer):
     pass
 
 
-class Admin(pgq.cascade.admin.CascadeAdmin):
-    def init_optparse(self, parser=None):
-        parser = super().init_optparse(parser)
-        parser.add_option("--all", action="store_true")  # takeover asks for it; Londiste's admin adds it too
-        return parser
-
-
 def produce(dsn):
     """As a publisher does: events one by one, and many by COPY into the current table."""
     with psycopg2.connect(dsn) as db:
@@ -99,10 +114,8 @@ if __name__ == "__main__":
     kind, *arguments = sys.argv[1:]
     if kind == "produce":
         produce(*arguments)
-    elif kind == "Admin":
-        Admin("setadm", "node_db", arguments).start()
     elif kind.startswith("Cascaded"):
         globals()[kind]("program", "node_db", arguments).start()
     else:
-        databases = ["src_db"] + (["dst_db"] if kind in ("RemoteConsumer", "SerialConsumer") else [])
+        databases = ["src_db"] + (["dst_db"] if issubclass(globals()[kind], REMOTE) else [])
         globals()[kind]("program", *databases, arguments).start()

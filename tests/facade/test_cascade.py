@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import cascading
 import mirroring
 from cascading import HAS_PGQ, Node, prepare
 from conftest import QUICK
@@ -289,7 +293,9 @@ def test_queues_are_merged_into_one_and_its_place_is_taken_over(new_node: NewNod
     publish(1, 10, center, standby)
     standby.admin("takeover", center.name, f"--node={standby.name}", "--all", queue=merged)
     assert (standby.type(merged), center.type(merged)) == ("root", "branch")
-    standby.connection.execute("update pgq.queue set queue_ticker_max_lag = '0', queue_ticker_idle_period = '0'")
+    standby.connection.execute(
+        "update pgq.queue set queue_ticker_max_lag = '0', queue_ticker_idle_period = '0'"
+    )
     publish(11, 20, standby, center)
     assert center.log(merged) == standby.log(merged)
     for queue in sources:
@@ -324,3 +330,59 @@ def test_a_branch_that_is_closed_takes_events_of_its_worker_alone(new_node: NewN
     ticks = branch.fetch("select max(tick_id) from trunq.tick")
     branch.fetch("select count(*) from trunq.perform_duties()")
     assert branch.fetch("select max(tick_id) from trunq.tick") == ticks
+    # As a root it takes events when it is open.
+    branch.fetch("select pgq_node.promote_branch('jobs')")
+    with pytest.raises(psycopg.Error, match="is closed"):
+        branch.insert("refused")
+    branch.fetch("select trunq.open_queue('jobs')")
+    branch.insert("taken")
+
+
+def test_the_page_s_nodes_are_made_and_change_their_places(new_node: NewNode, tmp_path: Path) -> None:
+    nodes = {"shop1": new_node("shop1"), "shop2": new_node("shop2")}
+    for number in (1, 2):
+        text = cascading.PAGE["shop2.ini"].replace("shop2", f"shop{number}").replace("db2", f"db{number}")
+        (tmp_path / f"shop{number}.ini").write_text(_at_home(text, nodes) + "use_skylog = 0\n")
+    for name in ("worker.py", "setadm.py"):
+        (tmp_path / name).write_text(cascading.PAGE[name])
+    for node in nodes.values():
+        node.connection.execute("drop table seen; create table seen (id bigint, data text)")
+
+    def follow(lines: list[str]) -> None:
+        for line in lines:
+            command = [cascading.PYTHON, *shlex.split(_at_home(line, nodes))[1:]]
+            if command[1] == "worker.py":
+                command.remove("-d")  # a daemon would outlive the test
+                nodes[command[-1].removesuffix(".ini")].spawn(command)
+            else:
+                subprocess.run(
+                    command, cwd=tmp_path, check=True, capture_output=True, timeout=cascading.PATIENCE
+                )
+
+    making, switching, _ = _commands()
+    follow(making)
+    insert = "select pgq.insert_event('orders', 'paid', %s)"
+    nodes["shop1"].fetch(insert, "before")
+    nodes["shop1"].fetch("select pgq.force_tick('orders')")
+    nodes["shop1"].fetch("select pgq.ticker('orders')")
+    seen = "select data from seen order by id"
+    wait_until(lambda: nodes["shop2"].rows(seen))
+    follow(switching)
+    nodes["shop2"].fetch(insert, "after")
+    nodes["shop2"].fetch("select pgq.force_tick('orders')")
+    nodes["shop2"].fetch("select pgq.ticker('orders')")
+    wait_until(lambda: nodes["shop1"].rows(seen))
+    assert (nodes["shop1"].rows(seen), nodes["shop2"].rows(seen)) == ([("after",)], [("before",)])
+
+
+def _commands() -> list[list[str]]:
+    """The lines of the page's blocks that call setadm."""
+    page = (cascading.ROOT / "docs" / "operate" / "pgq.md").read_text()
+    found = re.findall(r"^```sh elsewhere\n(python3 setadm.+?)^```$", page, re.DOTALL | re.MULTILINE)
+    return [text.splitlines() for text in found]
+
+
+def _at_home(text: str, nodes: dict[str, Node]) -> str:
+    for number, node in enumerate(nodes.values(), 1):
+        text = text.replace(f"host=db{number} dbname=shop", node.dsn)
+    return text

@@ -38,7 +38,9 @@ def test_a_replica_s_events_go_where_current_event_table_says_and_are_refused_wh
     number = fetch(pgq, "select queue_id from pgq.queue where queue_name = %s", name)
     pgq.execute("update pgq.queue set queue_disable_insert = true where queue_name = %s", (name,))
     pgq.execute("set session_replication_role = replica")
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match=f"event_{number}_0 takes no events") as refused:
+    with pytest.raises(
+        psycopg.errors.FeatureNotSupported, match=f"event_{number}_0 takes no events"
+    ) as refused:
         pgq.execute(f"insert into pgq.event_{number}_0 (ev_type) values ('x')".encode())
     with pytest.raises(psycopg.errors.FeatureNotSupported), pgq.cursor() as cursor:
         with cursor.copy(f"copy pgq.event_{number}_1 (ev_type) from stdin".encode()) as copy:
@@ -54,7 +56,11 @@ def test_a_replica_s_events_go_where_current_event_table_says_and_are_refused_wh
     rows = pgq.execute(
         f"select ev_id = 4242, ev_time < '2002-01-01', ev_type, ev_extra2 from pgq.event_{number} order by 3".encode()
     ).fetchall()
-    assert rows == [(False, False, "called", None), (True, True, "copied", None), (False, False, "inserted", "b")]
+    assert rows == [
+        (False, False, "called", None),
+        (True, True, "copied", None),
+        (False, False, "inserted", "b"),
+    ]
     assert fetch(pgq, f"select count(*) from {table}") == 0
     # A native worker who sleeps is woken: no trigger of the log does it in such a session.
     channel = fetch(pgq, "select trunq.queue_channel(name) from trunq.queue where queue_id = %s", number)
