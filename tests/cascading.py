@@ -23,7 +23,7 @@ PAGE = {
 }
 """The programs that the page shows."""
 QUEUE = "jobs"
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 SEEN = (
     "create table seen (n serial, consumer text, id bigint, type text, data text, extra1 text, retry integer)"

@@ -61,7 +61,7 @@ class SerialConsumer(Elsewhere, pgq.SerialConsumer):
 class Mover(pgq.SerialConsumer):
     """Copies all events into a queue of the other database."""
 
-    def queue_of(self, event):
+    def queue_of(self, _event):
         return "moved"
 
     def process_remote_batch(self, _db, _tick_id, event_list, dst_db):
@@ -69,8 +69,8 @@ class Mover(pgq.SerialConsumer):
         rows = {}
         for event in event_list:
             rows.setdefault(self.queue_of(event), []).append([getattr(event, field) for field in fields])
-        for queue in rows:
-            pgq.bulk_insert_events(dst_db.cursor(), rows[queue], fields, queue)
+        for queue, copied in rows.items():
+            pgq.bulk_insert_events(dst_db.cursor(), copied, fields, queue)
 
 
 class Splitter(Mover):

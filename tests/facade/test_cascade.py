@@ -1,4 +1,4 @@
-"""Cascaded queues of PgQ over the facade: its pgq_node, and the workers and the admin of Debian's python3-pgq."""
+"""Cascaded queues over the facade: PgQ's pgq_node, and workers and admin of Debian's python3-pgq."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -98,14 +98,13 @@ class Publisher(threading.Thread):
             while not self.is_to_stop.wait(0.005):
                 data = f"{self.name} {len(self.published)}"
                 for connection in connections:
-                    try:
+                    with suppress(psycopg.errors.InternalError_):  # Insert into queue disallowed
                         connection.execute("select pgq.insert_event('jobs', 'work', %s)", (data,))
+                        self.published.append(data)
+                        break
+                for connection in connections:
+                    with suppress(psycopg.errors.RaiseException):  # This queue has external tick source.
                         connection.execute("select pgq.ticker('jobs')")
-                    except psycopg.Error as refused:
-                        assert "disallowed" in str(refused) or "external tick source" in str(refused), refused
-                        continue
-                    self.published.append(data)
-                    break
 
     def stop(self) -> list[str]:
         self.is_to_stop.set()
@@ -134,7 +133,8 @@ def test_a_switchover_there_and_back_loses_and_doubles_nothing(new_node: NewNode
         node.start()
     with publishing(first, second) as publishers:
         for old, new in ((first, second), (second, first)):
-            wait_until(lambda count=len(leaf.seen()): len(leaf.seen()) > count + 20)  # type: ignore[misc]
+            count = len(leaf.seen())
+            wait_until(lambda: len(leaf.seen()) > count + 20)  # noqa: B023
             new.admin("takeover", old.name, f"--node={new.name}", "--all")
             assert (old.type(), new.type()) == ("branch", "root")
         published = [publisher.stop() for publisher in publishers]
@@ -203,7 +203,7 @@ def test_a_branch_takes_the_place_of_a_root_that_is_gone(new_node: NewNode) -> N
         leaf.wait_for("event 030")
         assert leaf.seen() == numbered(1, 30)
 
-        # It comes back, and takes itself for the root: what only it has is written down, and its queue begins anew.
+        # It comes back, and takes itself for the root: what only it has is written down, and it begins anew.
         elsewhere.restart()
         root.connection.close()
         root.connect()
@@ -238,7 +238,7 @@ def test_a_cascaded_consumer_follows_its_node_and_goes_on_at_another_provider(ne
     root.insert("one")
     leaf.wait_for("one", "applier")
     branch.wait_for("one")
-    # The steps of setadm's change-provider, whose own way (3.7.1) ends at an answer of pgq.register_consumer_at.
+    # The steps of setadm's change-provider, which (3.7.1) ends at an answer of pgq.register_consumer_at.
     paused = "select * from pgq_node.set_consumer_paused('jobs', 'applier', %s)"
     leaf.fetch(paused, True)
     state = "select completed_tick, uptodate from pgq_node.get_consumer_state('jobs', 'applier')"
@@ -342,7 +342,9 @@ def test_the_page_s_nodes_are_made_and_change_their_places(new_node: NewNode, tm
     nodes = {"shop1": new_node("shop1"), "shop2": new_node("shop2")}
     for number in (1, 2):
         text = cascading.PAGE["shop2.ini"].replace("shop2", f"shop{number}").replace("db2", f"db{number}")
-        (tmp_path / f"shop{number}.ini").write_text(_at_home(text, nodes) + "use_skylog = 0\n")
+        (tmp_path / f"shop{number}.ini").write_text(
+            _at_home(text, nodes) + "use_skylog = 0\nloop_delay = 0.05\n"
+        )
     for name in ("worker.py", "setadm.py"):
         (tmp_path / name).write_text(cascading.PAGE[name])
     for node in nodes.values():
