@@ -80,6 +80,13 @@ def test_a_branch_repeats_its_root_and_a_leaf_gets_each_event_once_though_worker
     leaf.wait_for("event 060")
     assert branch.seen() == leaf.seen() == numbered(1, 60)
     assert branch.log() == root.log()
+    tick = root.last_tick()
+    wait_until(lambda: branch.last_tick() == tick)
+    assert branch.fetch("select pgq.seq_getval(queue_tick_seq) from pgq.queue") == tick
+    # What all have is let go: the watermark of the whole cascade passes the last event, at the branch too.
+    watermark = "select global_watermark from pgq_node.get_node_info('jobs')"
+    for node in (root, branch):
+        wait_until(lambda: root.fetch("select pgq.ticker()") >= 0 and node.fetch(watermark) >= tick)  # noqa: B023
 
 
 class Publisher(threading.Thread):
