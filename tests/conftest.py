@@ -81,6 +81,7 @@ LONGEST_FIRST = (
     "spark",
     "pipeline/test_protocol.py",
     "race/keep/test_archive.py",
+    "facade/test_cascade.py",
     "race/operate/test_restore.py",
     "stress",
     "demo",

@@ -74,6 +74,8 @@ def test_it_is_put_there_once_and_goes_along_with_upgrades(new_database: NewData
         connection.execute(
             "create or replace function pgq.version() returns text language sql as 'select null'"
         )
+        # It had no table for the sessions of replicas.
+        connection.execute("drop table pgq.event_1_replica")
         # And its functions of queues took other arguments.
         on_queue = fetch(connection, "select '_on_' || name from trunq.queue")
         for function in ("_on__specimen_find", f"{on_queue}_find"):

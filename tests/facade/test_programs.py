@@ -231,6 +231,50 @@ def test_a_batch_takes_effect_once_in_another_database(new_site: Callable[[], Si
     assert site.seen("data") == []
 
 
+@needs_pgq
+@pytest.mark.parametrize(
+    ("kind", "queues"),
+    [("Mover", ("moved", "moved")), ("Splitter", ("east", "west"))],
+    ids=["mover", "splitter"],
+)
+def test_a_mover_and_a_splitter_copy_each_event_once_though_they_are_killed(
+    new_site: Callable[[], Site], kind: str, queues: tuple[str, str]
+) -> None:
+    site, target = new_site(), new_site()
+    for queue in sorted(set(queues)):
+        target.fetch("select pgq.create_queue(%s)", queue)
+    config = site.write_config("mover", target)
+    run(kind, config, "--register")
+    last = "select last_tick from pgq.get_consumer_info('jobs', 'reader')"
+    texts = [f"event {n:02}" for n in range(40)]
+    for start in range(0, 40, 10):
+        with started(kind, config) as process:  # and killed, wherever it is
+            before = site.fetch(last)
+            for n in range(start, start + 10):
+                site.connection.execute(
+                    "select pgq.insert_event('jobs', 'kind', %s, %s, 'b', null, 'd')",
+                    (texts[n], queues[n % 2]),
+                )
+                site.insert()
+            wait_until(lambda before=before: site.fetch(last) > before + 3, PATIENCE)  # type: ignore[misc]
+            assert process.poll() is None
+    with started(kind, config):
+        tick = site.fetch("select last_tick_id from pgq.get_queue_info('jobs')")
+        wait_until(lambda: site.fetch(last) == tick, PATIENCE)
+        wait_until(lambda: site.fetch("select sub_batch is null from pgq.subscription"), PATIENCE)
+    moved = "select key, payload #>> '{{}}', headers from trunq_log.{} order by id"
+    rows = [
+        row
+        for queue in sorted(set(queues))
+        for row in target.connection.execute(moved.format(queue).encode())
+    ]
+    headers = {"extra2": "b", "extra4": "d"}
+    assert sorted(rows, key=lambda row: row[1]) == [(queues[n % 2], texts[n], headers) for n in range(40)]
+    for queue in set(queues):
+        ours = [row for row in rows if row[0] == queue]
+        assert ours == sorted(ours, key=lambda row: row[1])
+
+
 @needs_pgqd
 def test_the_daemon_ticks_retries_and_rotates_several_databases(
     newest: tuple[Embedded, str], new_site: Callable[[], Site], tmp_path: Path

@@ -83,5 +83,6 @@ begin
   elsif v.queue_disable_insert and current_setting('session_replication_role') <> 'replica' then
     raise exception 'Writing to queue disabled';
   end if;
-  return v.queue_data_pfx || '_' || v.queue_cur_table;
+  -- No view takes a row of a replica's (pgq._define_replica).
+  return v.queue_data_pfx || '_' || case when current_setting('session_replication_role') = 'replica' then 'replica' else v.queue_cur_table::text end;
 end $$;

@@ -96,7 +96,12 @@ begin
       insert into trunq_log.%2$I (id, created_at, subscription_id, attempt, kind, payload, key, headers)
       values (new.ev_id, coalesce(new.ev_time, now()), new.ev_owner, coalesce(new.ev_retry, 0) + 1, new.ev_type, to_jsonb(new.ev_data), new.ev_extra1,
         %3$s);
-      return new;
+      if tg_when = 'INSTEAD OF' then
+        return new;
+      end if;
+      -- Into the table of a replica's session (pgq._define_replica), which passes over the log's own trigger.
+      perform trunq._ring_bell(%1$s);
+      return null;
     end $f$;
     revoke execute on function pgq._instead_%1$s() from public
   $q$, p_queue_id, v_log, pgq._headers('new.'));
@@ -126,12 +131,44 @@ begin
     v_view := format('pgq.event_%s_%s', p_queue_id, v_n);
     execute format('create or replace view %s as select e.* from pgq.event_%s e where (select f.queue_cur_table from pgq._queue f where f.queue_id = %2$s) = %s',
       v_view, p_queue_id, v_n);
-    execute format('alter view %s alter column ev_id set default nextval(''pgq.event_%s_id_seq''), alter column ev_txid set default pg_current_xact_id()::text::bigint',
-      v_view, p_queue_id);
+    execute format($q$
+      alter view %s alter column ev_id set default nextval('pgq.event_%s_id_seq'),
+        alter column ev_txid set default case when current_setting('session_replication_role') = 'replica' then pgq._refuse_replica(%1$L)
+          else pg_current_xact_id()::text::bigint end
+    $q$, v_view, p_queue_id);
     execute format('create or replace trigger instead instead of insert on %s for each row execute function pgq._instead_%s()', v_view, p_queue_id);
   end loop;
+  perform pgq._define_replica(p_queue_id);
 end $$;
 comment on function pgq._define_queue is 'Makes a queue''s functions, like the specimen''s, and the views of its log: event_N and its three parts, into which programs also insert and copy.';
+
+create or replace function pgq._define_replica(p_queue_id integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_table constant text := format('pgq.event_%s_replica', p_queue_id);
+begin
+  if to_regclass(v_table) is not null then
+    return;
+  end if;
+  execute format('create table %s (like pgq.event_template including defaults)', v_table);
+  execute format('alter table %s alter ev_id set default nextval(''pgq.event_%s_id_seq''), alter ev_time drop not null', v_table, p_queue_id);
+  execute format('create trigger instead before insert on %s for each row execute function pgq._instead_%s()', v_table, p_queue_id);
+  execute format('alter table %s enable always trigger instead', v_table);
+  execute format('comment on table %s is %L', v_table,
+    'Empty: what a session with session_replication_role = replica inserts or copies here goes into the log. Postgres passes over triggers of views there.');
+  perform pgq._grant_perms_from('pgq', 'event_template', 'pgq', format('event_%s_replica', p_queue_id));
+end $$;
+comment on function pgq._define_replica is
+  'The table into which the workers of cascaded queues copy (pgq.current_event_table tells them): their sessions are replicas, in which no view takes a row.';
+
+create or replace function pgq._refuse_replica(p_view text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise feature_not_supported using
+    message = format('%s takes no events while session_replication_role is replica: Postgres passes over the trigger of a view then, and they would be lost', p_view),
+    hint = 'insert or copy into the table that pgq.current_event_table names, or call pgq.insert_event';
+end $$;
+comment on function pgq._refuse_replica is 'The default of a column of a view of events, in a session whose rows the view would lose.';
 
 create or replace function pgq._restore_queues() returns void
 language sql volatile set search_path = pg_catalog, pg_temp as $$
@@ -193,7 +230,7 @@ begin
   for v_n in 0 .. 2 loop
     execute format('drop view pgq.event_%s_%s', p_queue_id, v_n);
   end loop;
-  execute format('drop view pgq.event_%1$s; drop function pgq._instead_%1$s(); drop sequence pgq.event_%1$s_tick_seq', p_queue_id);
+  execute format('drop view pgq.event_%1$s; drop table pgq.event_%1$s_replica; drop function pgq._instead_%1$s(); drop sequence pgq.event_%1$s_tick_seq', p_queue_id);
   for v_function in
     select distinct p.oid::regprocedure signature from pg_proc s join pg_proc p on p.pronamespace = s.pronamespace
       and p.proname = '_on_' || (trunq._find_queue(p_queue_id)).name || substr(s.proname, length('_on__specimen') + 1)

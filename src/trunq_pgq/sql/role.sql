@@ -13,8 +13,8 @@ begin
     execute format('revoke execute on function %s from public', v.signature);
     continue when v.name in ('adopt_queue') or v.is_trigger and v.name like '\_%';
     execute format('grant execute on function %s to %s', v.signature, case
-      -- _open and _stand: to look at pgq.subscription.
-      when v.name in ('seq_getval', 'get_queue_info', 'get_consumer_info', 'quote_fqname', 'version', '_open', '_stand') then 'public'
+      -- _open and _stand: to look at pgq.subscription. _refuse_replica: whoever inserts gets its error.
+      when v.name in ('seq_getval', 'get_queue_info', 'get_consumer_info', 'quote_fqname', 'version', '_open', '_stand', '_refuse_replica') then 'public'
       when v.name in ('batch_event_sql', 'batch_event_tables', 'find_tick_helper', 'register_consumer', 'register_consumer_at', 'unregister_consumer',
         'next_batch_info', 'next_batch', 'next_batch_custom', 'get_batch_events', 'get_batch_info', 'get_batch_cursor', 'event_retry', 'batch_retry',
         'force_tick', 'finish_batch', 'register_subconsumer', 'unregister_subconsumer', '_require_batch') then 'pgq_reader, pgq_admin'

@@ -22,6 +22,8 @@ begin
   insert into trunq.tick (queue_id, tick_id, snapshot, last_message_id, created_at)
   values (v_queue_id, i_tick_id, trunq.snapshot(), i_event_seq, i_orig_timestamp);
   perform pgq.seq_setval(format('pgq.event_%s_id_seq', v_queue_id), i_event_seq);
+  -- In the session of a cascaded worker, a replica, no trigger (_follow_tick) does it.
+  perform pgq.seq_setval(format('pgq.event_%s_tick_seq', v_queue_id), i_tick_id);
   return i_tick_id;
 end $$;
 

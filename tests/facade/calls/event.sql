@@ -80,7 +80,8 @@ set session_replication_role = replica
 
 select pgq.insert_event('q', 't', 'taken')
 
-select pgq.current_event_table('q')
+-- Its name says nothing here.
+select starts_with(pgq.current_event_table('q'), 'pgq.event_1_')
 
 reset session_replication_role
 
