@@ -14,7 +14,7 @@ declare
   v_id constant integer := (trunq._subscription('_specimen', p_subscription, 'shared')).subscription_id;
   v_asks constant jsonb := coalesce(p_asks, '{}');
   c trunq.leasing; v_ask trunq.ask; v_asking trunq.asking; v_looked bigint; v_step record; v_first bigint;
-  v_is_found boolean := false; v_buried integer := 0; v_began_at constant timestamptz := clock_timestamp();
+  v_is_found boolean := false; v_xmax xid8; v_buried integer := 0; v_began_at constant timestamptz := clock_timestamp();
 begin
   perform trunq._check_asks(v_asks);
   v_asking := trunq._read_asks(v_asks);
@@ -38,7 +38,7 @@ begin
     end if;
   end loop;
   if not v_is_found and c.max_messages > 0 then
-    c.began_at := v_began_at; c.first_xmax := pg_snapshot_xmax(c.hi);
+    c.began_at := v_began_at; c.first_xmax := pg_snapshot_xmax(c.hi); v_xmax := c.first_xmax;
     c := trunq._find_range(c, null, null);
     while c.is_over is not true loop
       v_step := trunq_queue._specimen_read_asked(c, p_worker, p_max_bytes, v_asking);
@@ -59,6 +59,10 @@ begin
       end if;
       exit when trunq._has_buried_long(0 /*queue_id*/, v_buried, v_began_at);
     end loop;
+    if not v_is_found and c.ahead >= v_xmax and c.hi is not null then
+      -- Behind what was taken ahead: or the log would be kept for it until something else comes.
+      perform trunq_queue._specimen_note_lease(c, p_worker, null, null, null, null, null);
+    end if;
     if v_first is not null then
       perform trunq._call_askers(0 /*queue_id*/, v_id, v_first);
     end if;
@@ -193,13 +197,11 @@ create or replace function trunq_queue._specimen_take_aside(
   out lease_id bigint, out taken integer, out looked bigint, out is_more boolean
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = kept
-set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
 #variable_conflict use_column
 declare
   c_look constant integer := 10000;
   v record; v_rows tid[] := '{}'; v_bytes bigint := 0; v_count integer := 0;
-  v_notify constant text := coalesce(current_setting('trunq.notify', true), '');
 begin
   looked := p_from; is_more := false; taken := 0;
   for v in
@@ -224,21 +226,7 @@ begin
   if v_rows = '{}' then
     return;
   end if;
-  perform trunq._pass_gate('_specimen');
-  -- They are leased at once: nobody need look for them.
-  perform set_config('trunq.notify', 'off', true);
-  execute format($q$
-    with gone as (
-      delete from trunq.delayed d using (
-        select d.ctid from trunq.delayed d where d.ctid = any ($1) and d.aside is not null for update skip locked) x
-      where d.ctid = x.ctid returning d.*, d.aside as at),
-    %s
-    select array_agg(g.id order by g.at) ids, array_agg(g.at) numbers, array_agg(g.id) filter (where g.options->>'awaited' is not null) awaited,
-      nullif(bool_or(coalesce(g.expiries, 0) > 1), false) is_suspect
-    from gone g
-  $q$, trunq._log(trunq._find_queue('_specimen'), 'gone')) into v using v_rows;
-  perform set_config('trunq.notify', v_notify, true);
-  perform trunq._pass_gate(null);
+  v := trunq_queue._specimen_put_back(v_rows);
   if cardinality(v.ids) is distinct from cardinality(v_rows) then
     -- Somebody has one just now, who may let it go.
     looked := p_from;
@@ -251,6 +239,35 @@ end $$;
 comment on function trunq_queue._specimen_take_aside is
   'The step of a lease that takes what is set aside from a number on, and is asked for: into the log, and leased there.
 Returns: the lease (null: it took none), how many, how far it looked, and whether there is more to look at.';
+
+create or replace function trunq_queue._specimen_put_back(
+  p_rows tid[], out ids bigint[], out awaited bigint[], out is_suspect boolean
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan = kept
+-- Columns of the user go through jsonb, as in trunq_queue._specimen_give_back.
+set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
+as $$
+declare
+  v_notify constant text := coalesce(current_setting('trunq.notify', true), '');
+begin
+  perform trunq._pass_gate('_specimen');
+  -- They are leased at once: nobody need look for them.
+  perform set_config('trunq.notify', 'off', true);
+  execute format($q$
+    with gone as (
+      delete from trunq.delayed d using (
+        select d.ctid from trunq.delayed d where d.ctid = any ($1) and d.aside is not null for update skip locked) x
+      where d.ctid = x.ctid returning d.*, d.aside as at),
+    %s
+    select array_agg(g.id order by g.at), array_agg(g.id) filter (where g.options->>'awaited' is not null),
+      nullif(bool_or(coalesce(g.expiries, 0) > 1), false)
+    from gone g
+  $q$, trunq._log(trunq._find_queue('_specimen'), 'gone')) into ids, awaited, is_suspect using p_rows;
+  perform set_config('trunq.notify', v_notify, true);
+  perform trunq._pass_gate(null);
+end $$;
+comment on function trunq_queue._specimen_put_back is
+  'Puts rows of trunq.delayed that are set aside into the log again, under the lock of their subscription. Returns: which; those that somebody else has just now are left out.';
 
 create or replace function trunq_queue._specimen_lease_taken(
   c trunq.leasing, p_worker text, p_ids bigint[], p_awaited bigint[], p_is_suspect boolean
