@@ -79,7 +79,6 @@ create or replace function trunq_queue._specimen_read_asked(
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  c_look constant integer := 1000;
   v record;
 begin
   with batch as materialized (
@@ -96,7 +95,8 @@ begin
         c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key, u.headers)))
         and (c.ahead is null or u.attempt = 0 or u.txid > c.ahead
           or not trunq._is_ahead(c.subscription_id, u.txid, u.id))
-      limit c_look) b),
+      -- A number, not a variable: Postgres would plan for a tenth of all that waits.
+      limit 1000) b),
   counted as materialized (
     select b.*, count(*) filter (where b.is_asked) over w n, sum(b.size) filter (where b.is_asked) over w bytes,
       bool_or(b.is_asked and b.is_suspect) over w is_with_suspect
@@ -121,7 +121,7 @@ begin
   if v.asked_ids is null and v.other_ids is null then
     return;
   end if;
-  if v.upto < v.seen or v.seen = c_look and not v.is_ended then
+  if v.upto < v.seen or v.seen = 1000 and not v.is_ended then
     last_txid := v.txids[1]; last_id := v.ids[1];
   elsif v.is_ended then
     last_txid := v.txids[1]; last_id := greatest(v.ids[1], case when v.txids[2] = v.txids[1] then v.ids[2] end);
@@ -200,7 +200,6 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan =
 as $$
 #variable_conflict use_column
 declare
-  c_look constant integer := 10000;
   v record; v_rows tid[] := '{}'; v_bytes bigint := 0; v_count integer := 0;
 begin
   looked := p_from; is_more := false; taken := 0;
@@ -209,7 +208,7 @@ begin
       trunq._is_asked(p_asking, d.kind, d.key, d.headers) is_asked,
       trunq._message_bytes(d.kind, d.key, d.payload, d.body, d.headers) size
     from trunq.delayed d
-    where d.subscription_id = c.subscription_id and d.aside > p_from order by d.subscription_id, d.aside limit c_look
+    where d.subscription_id = c.subscription_id and d.aside > p_from order by d.subscription_id, d.aside limit 10000
   loop
     v_count := v_count + 1;
     if v.is_asked then
@@ -222,7 +221,7 @@ begin
       looked := v.aside;
     end if;
   end loop;
-  is_more := v_count = c_look;
+  is_more := v_count = 10000;
   if v_rows = '{}' then
     return;
   end if;
