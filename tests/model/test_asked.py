@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from calling import Lease
 from conftest import Connect
 from model.machine import run_machine
 from model.test_ahead import AheadOfFilterMachine
@@ -27,7 +26,7 @@ def asked(asks: dict[str, Any], kind: str) -> bool:
 
 
 class AskMachine(AheadOfFilterMachine):
-    """With overlapping asks, and leases of everything between them; filters, limits, expiry and leases by id."""
+    """With overlapping asks, leases of everything between them, filters, limits, expiry and leases by id."""
 
     asks: dict[str, Any] | None = None
 
@@ -47,9 +46,6 @@ class AskMachine(AheadOfFilterMachine):
             self.took(held, worker)
         finally:
             self.asks = None
-
-    def took(self, held: Lease, worker: str) -> None:
-        super().took(held, worker)
 
 
 def test_whatever_leases_ask_for_each_message_is_handed_out_once(connect: Connect) -> None:

@@ -80,9 +80,9 @@ class Worker(Now, WorkerHabits):
     is rejected; `on_invalid` is "retry", or a function of the message and pydantic's error, which gives the
     answer. Handlers with `process=True` share `process_pool` processes, or as many as `concurrency` says.
     With `public_ids`, messages have a `public_id`, for which each lease asks once more. With `asks`, it gets
-    a part of its subscription, as in `{"kinds": ["mail"], "key_prefix": "eu-", "headers": {"country": "CZ"}}`:
-    a filter as for `subscribe`, or with a `key_prefix`; others get the rest, each message one of them. Times
-    are seconds, timedelta or text ("10 minutes").
+    a part of its subscription, as in `{"kinds": ["mail"], "key_prefix": "eu-"}`: a filter as for `subscribe`,
+    or with a `key_prefix`; others get the rest, and each message one of them. Times are seconds, timedelta
+    or text ("10 minutes").
     """
 
     _process_start: str | None = None

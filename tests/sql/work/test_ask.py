@@ -312,7 +312,7 @@ def test_it_is_leased_by_its_id_too(engine: Engine) -> None:
 
 def test_retries_are_forwarded_without_what_is_set_aside(engine: Engine) -> None:
     away = Engine(engine.connection, next(new_names("asked_away"))).create()
-    retried, waits = publish(engine, "mail", "fax")
+    _, waits = publish(engine, "mail", "fax")
     engine.answer("retry", engine.lease(asks=MAIL), delays=["1 hour"])
     assert not engine.lease(asks=TEXT)
     engine.ask("forward_retries", subscription="default", into=away.queue)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -15,6 +14,7 @@ from keying import is_free, take
 
 Connection = psycopg.Connection[Any]
 MAIL, FAX, TEXT = {"kinds": ["mail"]}, {"kinds": ["fax"]}, {"kinds": ["text"]}
+ASKS = "from trunq.ask join trunq.subscription using (subscription_id) where queue_id = {id}"
 
 
 @pytest.fixture
@@ -190,9 +190,7 @@ def test_a_subscription_of_which_nobody_asks_for_a_part_forgets_it_after_a_day(e
         assert engine.lease()
         engine.ask("forget")
         assert not asks_known(engine)
-        assert engine.fetch(
-            "select count(*) from trunq.ask join trunq.subscription using (subscription_id) where queue_id = {id}"
-        ) == 0
+        assert engine.fetch(f"select count(*) {ASKS}") == 0
 
 
 def test_there_are_a_hundred_different_asks_within_an_hour(engine: Engine) -> None:
@@ -214,8 +212,8 @@ def test_an_ask_looks_at_each_message_once(engine: Engine) -> None:
     assert not engine.lease(asks=TEXT)
     assert engine.lease(asks=MAIL).ids == late
     mark = (
-        "select looked - (select min(aside) from trunq.delayed where queue_id = {id}) from trunq.ask"
-        " join trunq.subscription using (subscription_id) where queue_id = {id} and asks->'kinds'->>0 = 'mail'"
+        "select looked - (select min(aside) from trunq.delayed where queue_id = {id})"
+        f" {ASKS} and asks->'kinds'->>0 = 'mail'"
     )
     assert engine.fetch(mark) == 1200
     assert engine.lease(1000, asks=FAX).ids == ids[:1000]
@@ -240,11 +238,11 @@ def heard(connection: Connection) -> list[str]:
 
 
 @pytest.fixture
-def listener(engine: Engine, open_session: Connect) -> Iterator[Connection]:
+def listener(engine: Engine, open_session: Connect) -> Connection:
     connection = open_session()
     channel = engine.ask("queue_channel")
     connection.execute(f"listen {channel}".encode())
-    yield connection
+    return connection
 
 
 def test_who_sets_something_aside_calls_whoever_waits_for_it(engine: Engine, listener: Connection) -> None:
