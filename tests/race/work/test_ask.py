@@ -109,9 +109,7 @@ def take_some(work: Engine, seed: int) -> list[int]:
     done: list[int] = []
     for _ in range(30):
         asks = luck.choice(ASKS)
-        held = work.lease(
-            luck.randint(1, 5), lease_time="1 hour", **({} if asks is None else {"asks": asks})
-        )
+        held = work.lease(luck.randint(1, 5), lease_time="1 hour", **({} if asks is None else {"asks": asks}))
         if luck.random() < 0.15:
             work.connection.rollback()
             continue
