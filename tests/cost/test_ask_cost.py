@@ -35,7 +35,8 @@ def mail(work: Engine, rows: int = 5) -> Cost:
 
 
 def same(few: Cost, many: Cost) -> None:
-    assert many.pages < 1.3 * few.pages + 40, (few, many)
+    # An index may have a level more.
+    assert many.pages < 1.6 * few.pages + 40, (few, many)
     assert many.rows_read <= few.rows_read + 30, (few, many)
     assert (many.rows_inserted, many.rows_changed) == (few.rows_inserted, few.rows_changed)
 

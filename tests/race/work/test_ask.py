@@ -1,4 +1,4 @@
-"""Leases that ask for different parts beside each other: each message has one taker, whoever is rolled back."""
+"""Leases that ask for different parts beside each other: each message has one taker."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def publish_some(work: Engine, seed: int, published: list[int]) -> None:
 
 
 def take_some(work: Engine, seed: int) -> list[int]:
-    """What it asks for differs each time; acked, given back, forgotten or rolled back. Returns what was done."""
+    """Asking for this and that; acked, given back, forgotten or rolled back. Returns what was done."""
     luck = random.Random(seed)
     done: list[int] = []
     for _ in range(30):

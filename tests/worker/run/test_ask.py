@@ -1,8 +1,9 @@
-"""Workers that ask for a part of their subscription. Polls are so rare that only a call can explain a wake."""
+"""Workers that ask for a part of their subscription. Polls are so rare that only a call explains a wake."""
 
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ async def test_each_message_has_one_taker_though_asks_overlap(queue: Queue) -> N
             for kind in ("mail", "fax"):
                 ids[kind] += queue.publish(kind, count=20)
         await async_wait_until(queue.is_done)
-    assert sorted(sum(seen.values(), [])) == sorted(ids["mail"] + ids["fax"])
+    assert sorted(chain(*seen.values())) == sorted(ids["mail"] + ids["fax"])
     assert set(seen.get("mail", [])) <= set(ids["mail"])
     assert set(seen.get("fax", [])) <= set(ids["fax"])
     assert queue.states() == {"done": 600}

@@ -196,8 +196,8 @@ def worker(
     code. With --processes it runs several and only watches over them; each prints its own --json.
 
     With --kind, --key-prefix or --header it leases these alone, and what else it comes upon is set aside for
-    the other workers of the subscription. With --until-empty or --until-idle it ends when nothing is left that
-    it asks for.
+    the other workers of the subscription. With --until-empty or --until-idle it ends when nothing that it
+    asks for is left.
 
     With --push there is no code of yours: each message is posted, signed with the secret in
     TRUNQ_PUSH_SECRET. 2xx is done, 202 waits for a callback, 410 is dead, 429 and 503 run again after the

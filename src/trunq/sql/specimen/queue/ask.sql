@@ -200,28 +200,32 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp set trunq.plan =
 as $$
 #variable_conflict use_column
 declare
-  v record; v_rows tid[] := '{}'; v_bytes bigint := 0; v_count integer := 0;
+  v record; v_rows tid[] := '{}'; v_bytes bigint := 0; v_is_full boolean := false;
 begin
   looked := p_from; is_more := false; taken := 0;
   for v in
-    select d.ctid place, d.aside, coalesce(d.expiries, 0) > 1 is_suspect,
-      trunq._is_asked(p_asking, d.kind, d.key, d.headers) is_asked,
+    select d.place, d.aside, coalesce(d.expiries, 0) > 1 is_suspect,
       trunq._message_bytes(d.kind, d.key, d.payload, d.body, d.headers) size
-    from trunq.delayed d
-    where d.subscription_id = c.subscription_id and d.aside > p_from order by d.subscription_id, d.aside limit 10000
+    from (
+      select d.ctid place, d.* from trunq.delayed d
+      where d.subscription_id = c.subscription_id and d.aside > p_from
+      order by d.subscription_id, d.aside limit 10000) d
+    where trunq._is_asked(p_asking, d.kind, d.key, d.headers)
   loop
-    v_count := v_count + 1;
-    if v.is_asked then
-      exit when v_rows <> '{}' and (v.is_suspect
-        or v_bytes + v.size > coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/));
-      v_rows := v_rows || v.place; v_bytes := v_bytes + v.size;
-      looked := v.aside;
-      exit when cardinality(v_rows) >= c.max_messages or v.is_suspect;
-    else
-      looked := v.aside;
-    end if;
+    v_is_full := v_rows <> '{}' and (v.is_suspect
+      or v_bytes + v.size > coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/));
+    exit when v_is_full;
+    v_rows := v_rows || v.place; v_bytes := v_bytes + v.size; looked := v.aside;
+    v_is_full := cardinality(v_rows) >= c.max_messages or v.is_suspect;
+    exit when v_is_full;
   end loop;
-  is_more := v_count = 10000;
+  if not v_is_full then
+    -- It looked at all of them. More come under the lock of the subscription alone.
+    select count(*) = 10000, coalesce(max(d.aside), p_from) into is_more, looked
+    from (
+      select d.aside from trunq.delayed d where d.subscription_id = c.subscription_id and d.aside > p_from
+      order by d.subscription_id, d.aside limit 10000) d;
+  end if;
   if v_rows = '{}' then
     return;
   end if;
