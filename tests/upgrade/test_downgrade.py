@@ -340,3 +340,18 @@ def test_what_fell_due_waits_like_the_rest_where_due_first_is_taken_back(
     assert row.due_first is False
     assert drain(session, "jobs") == waiting + due[1:]
     assert ask(session, "ack", **held.named, ids=held.ids) == 1
+
+
+def test_what_is_set_aside_comes_back_in_the_older_release(
+    database: str, connect: Connect, tmp_path: Path
+) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="plain")
+    ids = publish(session, "plain", 3, kinds=["fax"])
+    assert not lease(session, "plain", asks={"kinds": ["mail"]})
+    numbers = [each.number for each in migrations()]
+    own = next(each.number for each in migrations() if each.name.endswith("_ask"))
+    downgrade.downgrade(database, numbers[numbers.index(own) - 1], tmp_path / "dropped")
+    install.install(database)
+    assert ask(session, "promote", queue="plain") == 3
+    assert drain(session, "plain") == ids

@@ -48,9 +48,14 @@ begin
   elsif p_due_first and v_queue.lanes is not null then
     perform trunq._fail('TQ005', format('queue "%s" has lanes, which say what comes next: subscription "%s" cannot hand out first what fell due', v_queue.name, p_subscription),
       'publish what is to come first with another priority or key, or to a queue without lanes');
+  elsif p_due_first and exists (
+      select from trunq.subscription s where s.queue_id = p_queue_id and s.name = p_subscription and s.has_asks) then
+    perform trunq._fail('TQ005', format('leases of subscription "%s" of queue "%s" ask for parts of it: it cannot hand out first what fell due', p_subscription, v_queue.name),
+      'give each part a subscription with a filter (trunq.subscribe, p_filter), and due_first to those');
   end if;
 end $$;
-comment on function trunq._check_due_first is 'Refuses (TQ005) due_first for a stream, and in a queue with lanes.';
+comment on function trunq._check_due_first is
+  'Refuses (TQ005) due_first for a stream, in a queue with lanes, and where leases ask for parts.';
 
 create or replace function trunq._require_none_due_first(p_queue trunq.queue) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
