@@ -35,6 +35,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "accept_loss": (ADMIN, {"subscription": "default"}),
     "accept_pipeline": (OWNER, {"pipeline": "there"}),
     "ack": (WORKS, {**HELD, "ids": [1]}),
+    "add_column": (OWNER, {"column": "shop", "type": "text"}),
     "add_reference": (EVERYBODY, {"error": "e"}),
     "adopt": (OWNER, {}),
     "advance": (WORKS, {"subscription": "stream", "tick_id": 1}),

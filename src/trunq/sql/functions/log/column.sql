@@ -97,8 +97,8 @@ declare
   v_role text;
 begin
   perform trunq._require_read_committed('drop_column');
-  perform trunq._check_columns_are_there(trunq._find_queue(p_queue), array[p_column]);
   v_role := trunq._become_owner();
+  perform trunq._check_columns_are_there(trunq._find_queue(p_queue), array[p_column]);
   perform pg_advisory_xact_lock(trunq._lock_class('rights'), 0);
   perform trunq._try_for_locks(p_queue, format('select trunq._drop_column($1, %L)', p_column));
   perform trunq._restore_role(v_role);
@@ -108,7 +108,7 @@ comment on function trunq.drop_column is
 Raises: TQ001; TQ005 for a column that you did not add, or that the filter of a subscription names; TQ007; TQ009 while an open transaction uses the queue, a view of yours shows the column, or an upgrade has yet to bring the queue up to date.
 Locks: granting; the queue; for a moment its log, exclusively, waiting 200 ms at a time.';
 
-create or replace function trunq.list_columns(p_queue text) returns table ("column" text, type text, preset text)
+create or replace function trunq.list_columns(p_queue text) returns table (name text, type text, preset text)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   return query select o.name, o.type, o.preset from trunq._own_columns(trunq._find_queue(p_queue)) o order by o.place;

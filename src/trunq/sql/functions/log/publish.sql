@@ -277,7 +277,9 @@ begin
   select o.key into v_unknown from jsonb_object_keys(p_options) o(key)
   where o.key not in ('max_attempts', 'time_out', 'expires_at', 'awaited', 'backoff', 'backoff_base', 'backoff_cap', 'jitter', 'dead_into') limit 1;
   if found then
-    perform trunq._fail('TQ005', format('a message has no option "%s"', left(v_unknown, 100)), c_way_out || '; ' || c_policy);
+    perform trunq._fail('TQ005', format('a message has no option "%s"%s', left(v_unknown, 100), case when v_unknown = 'columns' then ' here' end),
+      case when v_unknown = 'columns' then 'trunq.publish takes columns of your own; for many, insert or copy into the log, where they are columns'
+        else c_way_out || '; ' || c_policy end);
   end if;
   begin
     perform p_options::trunq.options;
