@@ -170,6 +170,24 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._knows_own_columns is 'Whether the functions of a queue know the columns that the user added to its log; null: they have none that should.';
 
+create or replace function trunq._define_own_columns(p_queue trunq.queue) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off set check_function_bodies = off as $$
+declare
+  v_definition text;
+begin
+  -- These alone: what was changed by hand about the other functions of the queue stays.
+  for v_definition in
+    select trunq._for_queue(p_queue, pg_get_functiondef(p.oid)) from pg_proc p
+    where p.pronamespace = 'trunq_queue'::regnamespace and p.proname = any ('{_specimen_told_options,_specimen_sifted}')
+  loop
+    execute v_definition;
+  end loop;
+  perform trunq._define_messages(p_queue);
+  perform trunq._keep_roles(p_queue);
+end $$;
+comment on function trunq._define_own_columns is
+  'Has the functions of a queue, its view and its publishers know the columns that the user added to its log.';
+
 create or replace function trunq._check_new_column(p_queue text, p_column text, p_type text, p_default text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -229,7 +247,7 @@ begin
     execute format(E'alter table trunq_log.%I add column %I %s\n%s', p_queue.log_table, p_column, p_type, 'default ' || quote_literal(p_default));
   end if;
   if v_is_new or not trunq._knows_own_columns(p_queue) then
-    perform trunq._define_queue(p_queue);
+    perform trunq._define_own_columns(p_queue);
   end if;
   return v_is_new::integer;
 end $$;
@@ -256,7 +274,7 @@ begin
     perform trunq._fail('TQ009', format('column "%s" of queue "%s" cannot go while a view or rule of yours shows it, or the view of messages', p_column, p_queue.name),
       'drop that first; all is as it was');
   end;
-  perform trunq._define_queue(p_queue);
+  perform trunq._define_own_columns(p_queue);
   perform trunq._grant_messages(p_queue, v_readers);
   return 1;
 end $$;

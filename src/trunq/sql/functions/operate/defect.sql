@@ -60,7 +60,7 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   from col c where c.attnotnull and not c.has_not_null
   union all
   select format('trunq_log.%I', p_queue.log_table), 'column', format('the functions of queue "%s" do not know which columns you added to its log', p_queue.name),
-    format('select trunq._define_queue(q) from trunq.queue q where q.name = %L', p_queue.name)
+    format('select trunq._define_own_columns(q) from trunq.queue q where q.name = %L', p_queue.name)
   where not trunq._knows_own_columns(p_queue)
 $$;
 comment on function trunq._column_defects is 'Columns that the tables of a queue lack, and their defaults and NOT NULL.';

@@ -59,7 +59,7 @@ language sql stable as $$
   select w.* from (
     select g.txid, g.id, g.subscription_id, g.attempt, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea,
       g.headers::jsonb, g.priority::smallint, g.created_at, g.expiries,
-      trunq_queue._specimen_told_options(g), trunq_queue._specimen_key_hold(g)
+      trunq_queue._specimen_told_options(g) options, trunq_queue._specimen_key_hold(g) hold
     from trunq_log._specimen g
     where g.txid operator(pg_catalog.<) pg_catalog.pg_snapshot_xmax(p_hi)
       and (g.txid, g.id) operator(pg_catalog.>) (p_txid, p_id)
