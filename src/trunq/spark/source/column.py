@@ -75,11 +75,12 @@ _TEXT: Final = ("text", "string")
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _NUMERIC: Final = re.compile(r"numeric\((3[0-8]|[12]?\d),(\d+)\)")
 
-OURS: Final = tuple(
-    Column(name, postgres, _BATCHED.get(arrow, arrow))
+BY_NAME: Final = {
+    name: Column(name, postgres, _BATCHED.get(arrow, arrow))
     for name, (postgres, arrow) in BATCHED.items()
     if name != "txid"
-)
+}
+"""The columns of every message."""
 
 
 def own(name: str, type: str) -> Column:
@@ -98,7 +99,7 @@ def choose(schema: StructType, others: Callable[[], Sequence[Column]]) -> tuple[
     """The columns in a schema given with `.schema()`; the source reads only those. `others`, those of the
     user's own, are asked for when a name is none of ours.
     """
-    known = {column.name: column for column in OURS}
+    known = dict(BY_NAME)
     if any(field.name not in known for field in schema.fields):
         known |= {column.name: column for column in others()}
     for field in schema.fields:

@@ -38,7 +38,7 @@ from pyspark.sql.datasource import DataSource
 
 from trunq.errors import QueueNotFound
 from trunq.spark.connection import Database
-from trunq.spark.source.column import OURS, Column, choose, ddl
+from trunq.spark.source.column import BY_NAME, Column, choose, ddl
 from trunq.spark.source.log import QueueLog
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import BatchReader, FilteringReader
@@ -58,9 +58,9 @@ class TrunqSource(DataSource):
     def schema(self) -> str:
         options = Options.parse(self.options)
         try:
-            return ddl((*OURS, *self._own(options)))
+            return ddl((*BY_NAME.values(), *self._own(options)))
         except QueueNotFound:
-            return ddl(OURS)  # whoever reads it says so
+            return ddl(BY_NAME.values())  # whoever reads it says so
 
     def reader(self, schema: StructType) -> BatchReader:
         options = Options.parse(self.options)

@@ -122,12 +122,15 @@ returns table (place integer, name text, type text, preset text, is_given boolea
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select a.attnum::integer, a.attname::text, format_type(a.atttypid, a.atttypmod), case when a.attgenerated = '' then pg_get_expr(f.adbin, f.adrelid) end,
     a.attgenerated = '' and a.attidentity <> 'a'
-  from pg_attribute a
+  -- By the catalog: not everybody may look a name up in that schema.
+  from pg_class c join pg_attribute a on a.attrelid = c.oid
   left join pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum
-  where a.attrelid = to_regclass(format('trunq_log.%I', p_queue.log_table)) and a.attnum > 0 and not a.attisdropped
+  where c.relnamespace = 'trunq_log'::regnamespace and c.relname = p_queue.log_table and a.attnum > 0 and not a.attisdropped
     -- One that is virtual has no value in a row that is passed on.
     and a.attgenerated <> 'v' and a.attname <> all ('{unique_key,unique_turn,unique_until}')
-    and not exists (select from pg_attribute s where s.attrelid = 'trunq_log._specimen'::regclass and s.attname = a.attname)
+    and not exists (
+      select from pg_class l join pg_attribute s on s.attrelid = l.oid
+      where l.relnamespace = 'trunq_log'::regnamespace and l.relname = '_specimen' and s.attname = a.attname)
 $$;
 comment on function trunq._own_columns is 'The columns that the user added to the log of a queue. is_given: publishers may give it a value.';
 
