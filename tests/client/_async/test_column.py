@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from datetime import timedelta
 
 import pytest
 
@@ -62,6 +61,7 @@ async def test_a_retry_keeps_them(database: str) -> None:
         await client.add_column("orders", "customer", "text")
         await client.publish("orders", 1, columns={"customer": "acme"})
         (message,) = await client.lease("orders", "default", "w")
-        await client.retry([message], delays=[timedelta(0)])
+        await client.retry([message], after=0)
+        await client.promote("orders")
         (again,) = await client.lease("orders", "default", "w")
         assert (again.attempt, again.columns) == (2, {"customer": "acme"})

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import pickle
-from datetime import timedelta
 
 import pytest
 
@@ -64,6 +63,7 @@ def test_a_retry_keeps_them(database: str) -> None:
         client.add_column("orders", "customer", "text")
         client.publish("orders", 1, columns={"customer": "acme"})
         (message,) = client.lease("orders", "default", "w")
-        client.retry([message], delays=[timedelta(0)])
+        client.retry([message], after=0)
+        client.promote("orders")
         (again,) = client.lease("orders", "default", "w")
         assert (again.attempt, again.columns) == (2, {"customer": "acme"})
