@@ -26,7 +26,7 @@ async def test_columns_are_published_and_come_with_the_message(database: str) ->
             {"customer": "acme", "total": 0},
             {"customer": None, "total": 0},
         ]
-        assert pickle.loads(pickle.dumps(messages[0])).columns == {"customer": "acme", "total": 1.5}
+        assert pickle.loads(pickle.dumps(messages[0])).columns == {"customer": "acme", "total": 1.5}  # noqa: S301
         assert messages[1].deadline is not None
         await client.tick("orders", force=True)
         batch = await client.next_batch("orders", "lake", "w", max_ticks=9)

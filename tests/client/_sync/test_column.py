@@ -28,7 +28,7 @@ def test_columns_are_published_and_come_with_the_message(database: str) -> None:
             {"customer": "acme", "total": 0},
             {"customer": None, "total": 0},
         ]
-        assert pickle.loads(pickle.dumps(messages[0])).columns == {"customer": "acme", "total": 1.5}
+        assert pickle.loads(pickle.dumps(messages[0])).columns == {"customer": "acme", "total": 1.5}  # noqa: S301
         assert messages[1].deadline is not None
         client.tick("orders", force=True)
         batch = client.next_batch("orders", "lake", "w", max_ticks=9)

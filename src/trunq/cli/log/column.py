@@ -43,8 +43,8 @@ def add(
 ) -> None:
     """Give a queue a column of your own, while publishers and workers go on.
 
-    Publishers may give it a value, handlers find it in message.columns, filters may ask of it, and Spark reads
-    it. It stays with a message through retries, delays and death.
+    Publishers may give it a value, handlers find it in message.columns, filters may ask of it, and Spark
+    reads it. It stays with a message through retries, delays and death.
     """
     with client(database) as trunq:
         is_new = trunq.add_column(queue, column, type, default)

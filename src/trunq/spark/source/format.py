@@ -18,8 +18,9 @@
 | `failOnDataLoss` | `true` | whether a query fails when messages that it should read are gone |
 
 Columns: id, kind, key, payload (JSON text), body, headers (JSON text), priority, attempt, created_at, and
-those of your own that the queue has, in their types; what Spark has no type for is text. Spark does not tell a Python source which columns a query uses. Name them in a schema, such as
-`.schema("kind string, payload string")`: reading two columns instead of nine takes half the time.
+those of your own that the queue has, in their types; what Spark has no type for is text. Spark does not tell
+a Python source which columns a query uses. Name them in a schema, such as `.schema("kind string, payload
+string")`: reading two columns instead of nine takes half the time.
 
 The source reads the messages that all subscriptions see, not the retries of shared ones. A stream reads up to
 the newest tick, which the leader cuts; `trigger(availableNow=True)` and batches cut a tick if there are newer
