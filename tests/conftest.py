@@ -82,6 +82,7 @@ LONGEST_FIRST = (
     "pipeline/test_protocol.py",
     "race/keep/test_archive.py",
     "race/operate/test_restore.py",
+    "sql/log/test_column.py",
     "stress",
     "demo",
     "race/operate/test_creating.py",

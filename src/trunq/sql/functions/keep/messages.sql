@@ -9,17 +9,12 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_by_position constant text :=
     '(pg_visible_in_snapshot(g.txid, %1$s.lo) or pg_visible_in_snapshot(g.txid, %1$s.hi) and (g.txid, g.id) <= (%1$s.last_txid, %1$s.last_id))';
-  v_own record;
+  v_own record := trunq._columns_of_view(p_queue);
   v_view text;
   v_readers oid[];
   v_is_keyed boolean := p_queue.unique_policy is not null;
   v_is_new boolean := to_regclass(format('trunq_queue.%I', p_queue.name || '_messages')) is null;
 begin
-  -- As o1, o2 ... inside, so that no name meets one of ours.
-  select string_agg(o.name, ',') names, string_agg(format(', g.%I o%s', o.name, o.place), '' order by o.place) logged,
-    string_agg(format(', x.%I o%s', o.name, o.place), '' order by o.place) elsewhere,
-    string_agg(format(', case when e.place is not null then e.o%1$s else l.o%1$s end as %2$I', o.place, o.name), '' order by o.place) told
-  into v_own from trunq._own_columns(p_queue) o where o.name <> all (trunq._names_of_ours());
   v_view := format($q$
     create or replace view trunq_queue.%5$I as
     with reader as materialized (
@@ -110,9 +105,7 @@ begin
       'left join lane t on t.subscription_id = r.subscription_id and t.priority = g.priority and t.lane = coalesce(g.key, '''') /*lane*/ collate "C"') end,
     case when v_is_keyed then ', g.unique_key::text' end, case when v_is_keyed then ', d.extra->>''unique_key'' unique_key' end,
     case when v_is_keyed then ', coalesce(e.unique_key, l.unique_key) unique_key' end,
-    case when v_own.names is null then 'g.headers' else format('trunq._sifted(g.headers, %s)', trunq._own_values(p_queue, 'g')) end,
-    v_own.logged, v_own.elsewhere,
-    case when v_own.names is not null then format(' left join lateral jsonb_populate_record(null::trunq_log.%I, d.extra) x on true', p_queue.log_table) end, v_own.told);
+    v_own.headers, v_own.logged, v_own.elsewhere, v_own.aside, v_own.told);
   begin
     execute v_view;
   exception when invalid_table_definition then
@@ -131,6 +124,21 @@ begin
 end $$;
 comment on function trunq._define_messages is
   'Makes the view of a queue''s messages. A new one may be read by whoever may read the log.';
+
+create or replace function trunq._columns_of_view(
+  p_queue trunq.queue, out headers text, out logged text, out elsewhere text, out aside text, out told text
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+begin
+  -- As o1, o2 ... inside, so that no name meets one of ours.
+  select string_agg(format(', g.%I o%s', o.name, o.place), '' order by o.place), string_agg(format(', x.%I o%s', o.name, o.place), '' order by o.place),
+    string_agg(format(', case when e.place is not null then e.o%1$s else l.o%1$s end as %2$I', o.place, o.name), '' order by o.place)
+  into logged, elsewhere, told from trunq._own_columns(p_queue) o where o.name <> all (trunq._names_of_ours());
+  headers := case when exists (select from trunq._own_columns(p_queue)) then format('trunq._sifted(g.headers, %s)', trunq._own_values(p_queue, 'g')) else 'g.headers' end;
+  aside := case when told is not null then format(' left join lateral jsonb_populate_record(null::trunq_log.%I, d.extra) x on true', p_queue.log_table) end;
+end $$;
+comment on function trunq._columns_of_view is
+  'What the view of messages says of the columns that the user added to the log: of its rows, of what lies elsewhere, and in the end; headers: what filters are asked of.';
 
 create or replace function trunq._drop_messages_view(p_queue trunq.queue) returns oid[]
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -155,12 +155,12 @@ comment on function trunq._own_values is 'An expression: the columns that the us
 
 create or replace function trunq._with_own_columns(p_queue trunq.queue, p_text text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select case when strpos(p_text, ' /*with own columns*/') = 0 then p_text
-    when not exists (select from trunq._own_columns(p_queue)) then replace(p_text, ' /*with own columns*/', '')
+  select case when strpos(p_text, ' /*own_columns*/') = 0 then p_text
+    when not exists (select from trunq._own_columns(p_queue)) then replace(p_text, ' /*own_columns*/', '')
     else replace(replace(p_text,
-      'p_row.options::jsonb /*with own columns*/',
+      'p_row.options::jsonb /*own_columns*/',
       format('coalesce(p_row.options::jsonb, ''{}'') operator(pg_catalog.||) pg_catalog.jsonb_build_object(''columns'', %s)', trunq._own_values(p_queue, 'p_row'))),
-      'p_headers /*with own columns*/', 'trunq._sifted(p_headers, p_options operator(pg_catalog.->) ''columns'')') end
+      'p_headers /*own_columns*/', 'trunq._sifted(p_headers, p_options operator(pg_catalog.->) ''columns'')') end
 $$;
 comment on function trunq._with_own_columns is
   'The text of a function of the specimen, for a queue: with the columns that the user added to its log, where the text says so.';
@@ -207,7 +207,8 @@ begin
   exception when others then
     null;  -- before Postgres 16, what is no type is an error
   end;
-  if v_type is null or (select t.typtype = 'p' from pg_type t where t.oid = v_type) then
+  -- A number would be read as that of a type.
+  if v_type is null or p_type ~ '^[0-9]' or (select t.typtype = 'p' from pg_type t where t.oid = v_type) then
     perform trunq._fail('TQ005', format('there is no type "%s" for column "%s" of queue "%s"', left(p_type, 100), p_column, p_queue),
       'give a type of Postgres such as text, bigint or numeric(12,2), or one of yours with its schema: public.mood');
   end if;

@@ -148,7 +148,8 @@ begin
       (select m.* from unnest(array(
          select x from pg_snapshot_xip(c.hi) x where pg_visible_in_snapshot(x, p_current))) late(txid)
        cross join lateral (
-         select g.*, trunq_queue._specimen_told_options(g) told, trunq_queue._specimen_key_hold(g) hold from trunq_log._specimen g
+         select g.*, trunq_queue._specimen_told_options(g) told, trunq_queue._specimen_key_hold(g) hold
+         from trunq_log._specimen g
          where g.txid = late.txid order by g.id limit p_max_messages + 1) m
        limit p_max_messages + 1)
       union all

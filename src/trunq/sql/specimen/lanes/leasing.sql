@@ -163,7 +163,8 @@ language sql stable as $$
     m.expiries, m.told, m.hold, m.is_next, m.is_again
   from (
     -- The message for which the lane was held.
-    (select g.*, trunq_queue._specimen_told_options(g) told, trunq_queue._specimen_key_hold(g) hold, false is_next, true is_again
+    (select g.*, trunq_queue._specimen_told_options(g) told, trunq_queue._specimen_key_hold(g) hold,
+       false is_next, true is_again
      from trunq_log._specimen g
      where p_again_ids operator(pg_catalog.<>) '{}' and g.segment operator(pg_catalog.=) any (p_segments)
        and trunq._is_row(g.txid, g.id, g.subscription_id, p_again_txids[1], p_again_ids[1], p_subscription_id)
@@ -181,7 +182,8 @@ language sql stable as $$
             and w.last_txid operator(pg_catalog.<) pg_catalog.pg_snapshot_xmax(w.lo)
             and pg_catalog.pg_visible_in_snapshot(x, w.hi))) late(txid)
         cross join lateral (
-          select g.*, trunq_queue._specimen_told_options(g), trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
+          select g.*, trunq_queue._specimen_told_options(g), trunq_queue._specimen_key_hold(g)
+          from trunq_log._specimen g
           where g.priority operator(pg_catalog.=) p_priority
             and coalesce(g.key, '') /*lane*/ collate "C" operator(pg_catalog.=) p_lane
             and g.segment operator(pg_catalog.=) any (p_segments) and g.txid operator(pg_catalog.=) late.txid

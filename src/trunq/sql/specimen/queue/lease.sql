@@ -16,8 +16,7 @@ create or replace function trunq_queue._specimen_lease(
 language plpgsql security definer volatile rows 100 set search_path = pg_catalog, pg_temp
 -- Without statistics, only a walk of the index (txid, id) that stops early costs the same whatever the backlog; one
 -- plan serves all calls. These hold in the functions that it calls, too.
-set trunq.plan = kept
-as $$
+set trunq.plan = kept as $$
 #variable_conflict use_column
 declare
   c trunq.leasing; v_mode text; v_start pg_snapshot; v_lease_time interval; v_is_limited boolean; v_filter jsonb;
@@ -88,8 +87,8 @@ begin
       from trunq_queue._specimen_walk(c.from_txid, c.from_id, c.hi) w
       where (w.subscription_id = c.subscription_id or w.subscription_id is null and (c.reads_all or trunq._passes(
         c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, w.kind, w.key,
-        trunq_queue._specimen_sifted(w.headers, w.options))))
-        and (c.ahead is null or w.txid > c.ahead or not trunq._is_ahead(c.subscription_id, w.txid, w.id))
+        trunq_queue._specimen_sifted(w.headers, w.options)))) and (c.ahead is null or w.txid > c.ahead
+          or not trunq._is_ahead(c.subscription_id, w.txid, w.id))
       limit 1;
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();

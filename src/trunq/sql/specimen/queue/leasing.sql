@@ -10,12 +10,12 @@ language sql stable as $$ select null::trunq.key_hold $$;
 comment on function trunq_queue._specimen_key_hold is 'How a message, a row of the log, holds its unique key.';
 
 create or replace function trunq_queue._specimen_told_options(p_row trunq_log._specimen) returns jsonb
-language sql stable as $$ select p_row.options::jsonb /*with own columns*/ $$;
+language sql stable as $$ select p_row.options::jsonb /*own_columns*/ $$;
 comment on function trunq_queue._specimen_told_options is
   'The options of a message, a row of the log, as its reader is told them: with columns, an object of the columns that the user added to the log (functions/log/column.sql), where there are any.';
 
 create or replace function trunq_queue._specimen_sifted(p_headers jsonb, p_options jsonb) returns jsonb
-language sql stable as $$ select p_headers /*with own columns*/ $$;
+language sql stable as $$ select p_headers /*own_columns*/ $$;
 comment on function trunq_queue._specimen_sifted is
   'What a filter is asked of as the headers of a message (functions/ground/filter.sql): with trunq_columns, the columns in p_options (trunq_queue.<queue>_told_options), where the user added any.';
 
