@@ -91,14 +91,14 @@ def _ours(session: SparkSession, dsn: str) -> DataFrame:
 
 def _jdbc(session: SparkSession, dsn: str) -> DataFrame:
     address = conninfo_to_dict(dsn)
-    chosen = ", ".join(f"{column.sql} as {column.name}" for column in BY_NAME.values())
+    chosen = ", ".join(column.sql for column in BY_NAME.values())
     columns = f"{chosen}, txid, subscription_id"
     return session.read.jdbc(
         f"jdbc:postgresql://{address['host']}:{address['port']}/{address['dbname']}",
-        f"(select {columns} from trunq_log.{QUEUE}) messages",
+        f"(select {columns} from trunq_log.{QUEUE} g) messages",
         predicates=_predicates(dsn),
         properties={"user": str(address["user"]), "driver": "org.postgresql.Driver", "fetchsize": "10000"},
-    ).select(*(column.name for column in BY_NAME.values()))
+    ).select(*BY_NAME)
 
 
 def _predicates(dsn: str) -> list[str]:

@@ -83,6 +83,7 @@ LONGEST_FIRST = (
     "race/keep/test_archive.py",
     "facade/test_cascade.py",
     "race/operate/test_restore.py",
+    "sql/log/test_column.py",
     "stress",
     "demo",
     "race/operate/test_creating.py",

@@ -22,7 +22,7 @@ def named(batch: Any) -> dict[str, Any]:
 
 
 def read(work: Engine, batch: Any, **more: Any) -> list[Any]:
-    return work.call("read_batch", **LAKE, batch_id=batch.batch_id, **more)
+    return work.call("read_batch", **{**LAKE, "batch_id": batch.batch_id, **more})
 
 
 def ids(rows: Collection[Any]) -> list[int]:

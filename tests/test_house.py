@@ -71,13 +71,13 @@ SHORT = {
     "time_out": ("error",),
     "retry": {"after", "error"},
     "release": {"after", "error"},
-    "publish": {"awaited"},
+    "publish": {"awaited", "columns"},
     "publish_unique": {"awaited"},
     "publish_many": {"kind", "key", "awaited"},
     "publish_many_unique": {"kind", "key", "awaited"},
 }
 """Parameters that are one for all messages, where the function has them as lists, by other names; and
-`awaited`, one of the options.
+`awaited` and `columns`, of the options.
 """
 
 PUBLIC = """

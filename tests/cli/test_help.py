@@ -41,6 +41,7 @@ COMMANDS = [
     *(["message", verb] for verb in ("show", "list", "progress", "find", "resume", "cancel", "delete")),
     *(["dead", verb] for verb in ("list", "requeue", "purge", "set")),
     *(["capture", verb] for verb in ("create", "list", "drop")),
+    *(["column", verb] for verb in ("add", "drop", "list")),
     *(["archive", verb] for verb in ("create", "list", "drop")),
     *(["taker", verb] for verb in ("create", "list", "drop")),
     *(["memo", verb] for verb in ("set", "get", "list", "delete")),

@@ -328,3 +328,34 @@ def test_killed_at_a_step_it_has_lost_and_doubled_nothing(pair: Pair, gate: str)
     assert (done.messages, done.skipped) == ((0, 1) if is_done else (400, 0))
     assert pair.ids_there() == ids
     assert pair.here.list_streams(pair.queue)[0].pending == 0
+
+
+def test_columns_of_the_user_s_go_where_they_are_too(pair: Pair) -> None:
+    for name, type in (("customer", "text"), ("tags", "text[]"), ("total", "numeric"), ("At", "timestamptz")):
+        pair.here.add_column(pair.queue, name, type)
+    for name, type in (("At", "timestamptz"), ("customer", "text"), ("total", "text"), ("tags", "text[]")):
+        pair.there.add_column(pair.queue, name, type)
+    at = "2030-01-31T10:00:00+00:00"
+    given = {"customer": "a\tb\\N", "tags": ["x", "y,z"], "total": 1.5, "At": at}
+    pair.here.publish(pair.queue, 1, columns=given)
+    pair.here.publish(pair.queue, 2)
+    pair.move()
+    first, second = pair.there.lease(pair.queue, "default", "w", 10)
+    assert first.columns == {"customer": "a\tb\\N", "tags": ["x", "y,z"], "total": None, "At": at}
+    assert set(second.columns.values()) == {None}
+
+
+def test_a_queue_that_a_mover_makes_has_the_columns(pair: Pair) -> None:
+    pair.here.add_column(pair.queue, "customer", "text")
+    pair.here.publish(pair.queue, 1, columns={"customer": "acme"})
+    pair.move(f"{pair.queue}_made", create=True)
+    (message,) = pair.there.lease(f"{pair.queue}_made", "default", "w")
+    assert message.columns == {"customer": "acme"}
+
+
+def test_columns_that_no_target_has_stay_behind(pair: Pair) -> None:
+    pair.here.add_column(pair.queue, "customer", "text")
+    pair.here.publish(pair.queue, 1, columns={"customer": "acme"})
+    pair.move()
+    (message,) = pair.there.lease(pair.queue, "default", "w")
+    assert (message.payload, message.columns) == (1, {})

@@ -42,6 +42,14 @@ FEATURES: dict[str, tuple[dict[str, Any], Callable[[Engine], object]]] = {
         {"lanes": "key"},
         lambda work: work.ask("subscribe", subscription="default", filter={"keys": KEYS[:5]}),
     ),
+    "columns": ({}, lambda work: work.ask("add_column", column="customer", type="text", default="acme")),
+    "filtered by columns": (
+        {},
+        lambda work: (
+            work.ask("add_column", column="customer", type="text", default="acme"),
+            work.ask("subscribe", subscription="default", filter={"columns": {"customer": "acme"}}),
+        ),
+    ),
     "aged": ({}, lambda work: work.ask("subscribe", subscription="default", max_age="1 day")),
     "grouped": ({}, lambda work: work.ask("create_group", group="crew", slots=4)),
     "unique": ({"unique": "refuse"}, nothing),

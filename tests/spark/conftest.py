@@ -9,12 +9,18 @@ from typing import Any
 import psycopg
 import pytest
 
+from trunq.spark.source.column import BY_NAME, Column
 from trunq.spark.source.option import Options
 
 OTHERS = (
     "from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
     " and pid <> pg_backend_pid()"
 )
+
+
+def columns(*names: str) -> tuple[Column, ...]:
+    """Columns that every message has."""
+    return tuple(BY_NAME[name] for name in names)
 
 
 @dataclass

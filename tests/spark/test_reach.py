@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark.conftest import Queue
+from spark.conftest import Queue, columns
 from trunq.errors import TickNotFound
 from trunq.spark.errors import DataLoss
 from trunq.spark.source.reader import BatchReader
@@ -34,7 +34,7 @@ def stream(old: Queue) -> Iterator[StreamReader]:
 
 def new_stream(queue: Queue, **given: str) -> StreamReader:
     options = {"subscription": "lake", "startingOffsets": "earliest", **given}
-    return StreamReader(queue.options(**options), ("id",))
+    return StreamReader(queue.options(**options), columns("id"))
 
 
 def rotate(queue: Queue) -> None:
@@ -53,11 +53,11 @@ def rows(reader: BatchReader | StreamReader, parts: Any) -> list[int]:
 
 
 def test_earliest_reads_all_after_the_first_reachable_tick(old: Queue) -> None:
-    reader = BatchReader(old.options(), ("id",))
+    reader = BatchReader(old.options(), columns("id"))
     assert len(rows(reader, reader.partitions())) == 30
     rotate(old)
     assert rows(reader, reader.partitions()) == old.ids()
-    careless = BatchReader(old.options(failOnDataLoss="false"), ("id",))
+    careless = BatchReader(old.options(failOnDataLoss="false"), columns("id"))
     assert rows(careless, careless.partitions()) == old.ids()
 
 
@@ -65,25 +65,25 @@ def test_earliest_reads_all_after_the_first_reachable_tick(old: Queue) -> None:
 def test_a_batch_from_or_to_a_tick_that_is_out_of_reach_is_refused(
     old: Queue, options: dict[str, str]
 ) -> None:
-    reader = BatchReader(old.options(**options), ("id",))
+    reader = BatchReader(old.options(**options), columns("id"))
     assert len(rows(reader, reader.partitions())) == 20
     rotate(old)
     with pytest.raises(DataLoss, match=r'messages after tick [23] of queue "q" are gone'):
         reader.partitions()
-    careless = BatchReader(old.options(failOnDataLoss="false", **options), ("id",))
+    careless = BatchReader(old.options(failOnDataLoss="false", **options), columns("id"))
     assert rows(careless, careless.partitions()) == (old.ids() if "startingTick" in options else [])
 
 
 def test_a_tick_that_is_not_there_is_told_with_those_in_reach(old: Queue) -> None:
     rotate(old)
     with pytest.raises(TickNotFound, match="it keeps ticks 4 to 6"):
-        BatchReader(old.options(startingTick="99"), ("id",)).partitions()
+        BatchReader(old.options(startingTick="99"), columns("id")).partitions()
 
 
 @pytest.mark.parametrize("engine", ["psycopg", "adbc"])
 def test_a_task_notices_that_its_messages_were_emptied_before_it_read(old: Queue, engine: str) -> None:
-    reader = BatchReader(old.options(engine=engine), ("id",))
-    careless = BatchReader(old.options(engine=engine, failOnDataLoss="false"), ("id",))
+    reader = BatchReader(old.options(engine=engine), columns("id"))
+    careless = BatchReader(old.options(engine=engine, failOnDataLoss="false"), columns("id"))
     parts, left = reader.partitions(), careless.partitions()
     rotate(old)
     with pytest.raises(DataLoss, match="messages after tick 1"):
@@ -93,7 +93,7 @@ def test_a_task_notices_that_its_messages_were_emptied_before_it_read(old: Queue
 
 @pytest.mark.parametrize("engine", ["psycopg", "adbc"])
 def test_a_tick_that_is_forgotten_while_its_messages_are_read_is_no_loss(old: Queue, engine: str) -> None:
-    reader = BatchReader(old.options(engine=engine), ("id",))
+    reader = BatchReader(old.options(engine=engine), columns("id"))
     parts = reader.partitions()
     old.connection.execute("delete from trunq.tick where tick_id < 4")
     assert len(rows(reader, parts)) == 30
@@ -136,15 +136,15 @@ def test_messages_emptied_under_a_running_query_are_data_loss(old: Queue, stream
 
 def test_a_new_subscription_at_a_tick_that_is_out_of_reach_is_not_created(old: Queue) -> None:
     rotate(old)
-    reader = StreamReader(old.options(subscription="lake", startingTick="2"), ("id",))
+    reader = StreamReader(old.options(subscription="lake", startingTick="2"), columns("id"))
     with pytest.raises(DataLoss, match="messages after tick 2"):
         reader.initialOffset()
     reader.stop()
-    unknown = StreamReader(old.options(subscription="lake", startingTick="99"), ("id",))
+    unknown = StreamReader(old.options(subscription="lake", startingTick="99"), columns("id"))
     with pytest.raises(TickNotFound):
         unknown.initialOffset()
     unknown.stop()
     assert old.value("select count(*) from trunq.subscription") == 0
-    reachable = StreamReader(old.options(subscription="lake", startingTick="4"), ("id",))
+    reachable = StreamReader(old.options(subscription="lake", startingTick="4"), columns("id"))
     assert reachable.initialOffset()["tick"] == 4
     reachable.stop()

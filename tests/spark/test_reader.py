@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,22 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql.datasource import EqualTo, In, IsNotNull, StringStartsWith
 from pyspark.sql.types import StringType, StructType
 
-from spark.conftest import Queue
+from spark.conftest import Queue, columns
 from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMissing, TickNotFound
 from trunq.record import BatchMessage
 from trunq.spark.connection import Connection, Database, away
 from trunq.spark.errors import DatabaseAway
 from trunq.spark.source import scan
 from trunq.spark.source.column import BY_NAME, arrow_schema, choose
+from trunq.spark.source.column import own as own_column
+from trunq.spark.source.format import TrunqSource
+from trunq.spark.source.log import QueueLog
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import BatchReader, FilteringReader
 from waiting import wait_until
 
 ENGINES = ("psycopg", "adbc")
-ALL = tuple(BY_NAME)
+ALL = tuple(BY_NAME.values())
 
 
 def read(reader: BatchReader) -> pa.Table:
@@ -64,7 +69,7 @@ def test_every_column_arrives_as_spark_wants_it(queue: Queue, engine: str) -> No
 def test_several_partitions_are_together_the_whole(queue: Queue, engine: str) -> None:
     for _ in range(30):
         queue.publish(40)
-    reader = BatchReader(queue.options(engine=engine, minPartitions="3"), ("id",))
+    reader = BatchReader(queue.options(engine=engine, minPartitions="3"), columns("id"))
     assert len(reader.partitions()) == 3
     assert sorted(read(reader)["id"].to_pylist()) == queue.ids()
 
@@ -73,7 +78,7 @@ def test_partitions_are_even_when_older_messages_are_gone(queue: Queue) -> None:
     queue.connection.execute("select setval('trunq_data.q_message_id', 1000000)")
     for _ in range(300):
         queue.publish(10)
-    reader = BatchReader(queue.options(minPartitions="3"), ("id",))
+    reader = BatchReader(queue.options(minPartitions="3"), columns("id"))
     sizes = [sum(batch.num_rows for batch in reader.read(each)) for each in reader.partitions()]
     assert sum(sizes) == 3000
     assert min(sizes) > 500
@@ -85,7 +90,7 @@ def test_batches_are_bounded_in_bytes(queue: Queue, engine: str) -> None:
         "insert into trunq_log.q (body)"
         " select decode(repeat('00', 3000000), 'hex') from generate_series(1, 12)"
     )
-    reader = BatchReader(queue.options(engine=engine), ("id", "body"))
+    reader = BatchReader(queue.options(engine=engine), columns("id", "body"))
     sizes = [batch.nbytes for each in reader.partitions() for batch in reader.read(each)]
     assert sum(sizes) > 36_000_000
     assert max(sizes) < 16_000_000
@@ -93,7 +98,7 @@ def test_batches_are_bounded_in_bytes(queue: Queue, engine: str) -> None:
 
 def test_the_connection_that_adbc_keeps_is_replaced_when_it_is_lost(queue: Queue) -> None:
     queue.publish(3)
-    reader = BatchReader(queue.options(engine="adbc"), ("id",))
+    reader = BatchReader(queue.options(engine="adbc"), columns("id"))
     assert read(reader).num_rows == 3
     wait_until(lambda: queue.others() == 1, what="only the connection that adbc keeps is left")
     assert queue.disconnect_others() == 1
@@ -105,7 +110,7 @@ def test_retries_of_a_subscription_are_not_read(queue: Queue) -> None:
     queue.connection.execute(
         "insert into trunq_log.q (id, subscription_id, attempt) select id, 1, 2 from trunq_log.q limit 1"
     )
-    assert read(BatchReader(queue.options(), ("attempt",)))["attempt"].to_pylist() == [1, 1]
+    assert read(BatchReader(queue.options(), columns("attempt")))["attempt"].to_pylist() == [1, 1]
 
 
 def test_a_batch_reads_from_tick_to_tick(queue: Queue) -> None:
@@ -115,25 +120,27 @@ def test_a_batch_reads_from_tick_to_tick(queue: Queue) -> None:
         ticks.append(queue.tick())
     queue.publish(10)
     between = queue.options(startingTick=str(ticks[0]), endingTick=str(ticks[1]))
-    assert sorted(read(BatchReader(between, ("id",)))["id"].to_pylist()) == queue.ids()[10:20]
-    assert read(BatchReader(queue.options(startingTick=str(ticks[1])), ("id",))).num_rows == 20
-    assert read(BatchReader(queue.options(), ("id",))).num_rows == 40
+    assert sorted(read(BatchReader(between, columns("id")))["id"].to_pylist()) == queue.ids()[10:20]
+    assert read(BatchReader(queue.options(startingTick=str(ticks[1])), columns("id"))).num_rows == 20
+    assert read(BatchReader(queue.options(), columns("id"))).num_rows == 40
     with pytest.raises(TickNotFound, match=f"it keeps ticks 1 to {ticks[2] + 1}"):
-        BatchReader(queue.options(startingTick="99"), ("id",)).partitions()
+        BatchReader(queue.options(startingTick="99"), columns("id")).partitions()
 
 
 def test_a_batch_of_everything_cuts_a_tick_only_when_there_is_something_newer(queue: Queue) -> None:
     queue.publish(1)
     for _ in range(2):
-        assert read(BatchReader(queue.options(), ("id",))).num_rows == 1
+        assert read(BatchReader(queue.options(), columns("id"))).num_rows == 1
         assert queue.value("select count(*) from trunq.tick") == 2
 
 
 def test_kind_and_key_are_selected_in_the_database(queue: Queue) -> None:
     for kind in ("a", "b", "it's \\ odd"):
         queue.publish(3, kind)
-    assert read(BatchReader(queue.options(kind="a, b"), ("kind",))).num_rows == 6
-    assert read(BatchReader(queue.options(kind="it's \\ odd", key="1,2"), ("key",)))["key"].to_pylist() == [
+    assert read(BatchReader(queue.options(kind="a, b"), columns("kind"))).num_rows == 6
+    assert read(BatchReader(queue.options(kind="it's \\ odd", key="1,2"), columns("key")))[
+        "key"
+    ].to_pylist() == [
         "1",
         "2",
     ]
@@ -143,7 +150,7 @@ def test_kind_and_key_are_selected_in_the_database(queue: Queue) -> None:
 def test_conditions_on_kind_and_key_are_pushed_down_and_others_left(queue: Queue, engine: str) -> None:
     for kind in ("a", "b", "it's \\ odd"):
         queue.publish(3, kind)
-    reader = FilteringReader(queue.options(pushdown="true", engine=engine), ("kind", "key"))
+    reader = FilteringReader(queue.options(pushdown="true", engine=engine), columns("kind", "key"))
     left = StringStartsWith(("kind",), "i")
     given = [IsNotNull(("kind",)), EqualTo(("kind",), "it's \\ odd"), In(("key",), ("2", "3")), left]
     assert list(reader.pushFilters(given)) == [left]
@@ -259,19 +266,79 @@ def test_a_password_that_a_library_repeats_is_not_shown(dsn: str, said: str) -> 
 
 def test_an_unknown_queue_and_a_database_without_trunq_are_said_so(queue: Queue, new_database: Any) -> None:
     with pytest.raises(QueueNotFound, match='no queue "nope"'):
-        BatchReader(Options.parse({"queue": "nope", "dsn": queue.dsn}), ("id",)).partitions()
+        BatchReader(Options.parse({"queue": "nope", "dsn": queue.dsn}), columns("id")).partitions()
     with pytest.raises(SchemaMissing):
-        BatchReader(Options.parse({"queue": "q", "dsn": new_database("template1")}), ("id",)).partitions()
+        BatchReader(
+            Options.parse({"queue": "q", "dsn": new_database("template1")}), columns("id")
+        ).partitions()
 
 
 def test_a_schema_may_name_only_the_columns_there_are() -> None:
-    assert choose(StructType().add("kind", StringType()).add("key", StringType())) == ("kind", "key")
+    found = choose(StructType().add("kind", StringType()).add("key", StringType()), list)
+    assert found == columns("kind", "key")
     with pytest.raises(InvalidArgument, match='no column "kinds"'):
-        choose(StructType().add("kinds", StringType()))
+        choose(StructType().add("kinds", StringType()), list)
     with pytest.raises(InvalidArgument, match='"id" is bigint, not string'):
-        choose(StructType().add("id", StringType()))
-    assert [column.name for column in BY_NAME.values()] == list(ALL)
+        choose(StructType().add("id", StringType()), list)
+    own = choose(StructType().add("customer", StringType()), lambda: [own_column("customer", "citext")])
+    assert own == (own_column("customer", "text"),)
 
 
 def test_the_columns_are_those_of_a_message_in_a_batch() -> None:
-    assert (*(column.name for column in BY_NAME.values()), "txid") == BatchMessage._fields
+    assert (*BY_NAME, "txid", "columns") == BatchMessage._fields
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_columns_of_the_user_s_come_in_their_types(queue: Queue, engine: str) -> None:
+    types = {
+        "a_text": ("text", "'x'"), "An int": ("integer", "7"), "large": ("bigint", "8000000000"),
+        "small": ("smallint", "3"), "flag": ("boolean", "true"), "ratio": ("double precision", "0.1"),
+        "short": ("real", "0.5"), "price": ("numeric(12,2)", "1.5"), "any": ("numeric", "1.25"),
+        "day": ("date", "'2030-01-31'"), "at": ("timestamptz", "'2030-01-31T10:00:00Z'"),
+        "local": ("timestamp", "'2030-01-31 10:00:00'"), "bytes": ("bytea", "'\\x00ff'"),
+        "document": ("jsonb", """'{"a": [1]}'"""), "tags": ("text[]", "'{a,b}'"),
+        "id_of": ("uuid", "'00000000-0000-0000-0000-000000000001'"),
+    }  # fmt: skip
+    session = queue.connection
+    for name, (type, _) in types.items():
+        session.execute("select trunq.add_column('q', %s, %s)", (name, type))
+    listed = ", ".join(f'"{name}"' for name in types)
+    values = ", ".join(value for _, value in types.values())
+    session.execute(f"insert into trunq_log.q ({listed}) values ({values})".encode())
+    session.execute("insert into trunq_log.q (kind) values ('nothing')")
+    with closing(Database(lambda: queue.dsn)) as database:
+        own = QueueLog(database, "q").own_columns()
+    assert [column.kind for column in own] == [
+        *("string", "int", "bigint", "smallint", "boolean", "double", "float", "decimal(12,2)", "string"),
+        *("date", "timestamp", "timestamp_ntz", "binary", "string", "string", "string"),
+    ]
+    table = read(BatchReader(queue.options(engine=engine), own))
+    assert table.schema == arrow_schema(own)
+    first, second = table.sort_by([("a_text", "ascending")]).to_pylist()
+    at = datetime(2030, 1, 31, 10)
+    assert list(first.values()) == [
+        *(
+            "x",
+            7,
+            8_000_000_000,
+            3,
+            True,
+            0.1,
+            0.5,
+            Decimal("1.50"),
+            "1.25",
+            at.date(),
+            at.replace(tzinfo=UTC),
+            at,
+        ),
+        *(b"\x00\xff", '{"a": [1]}', "{a,b}", "00000000-0000-0000-0000-000000000001"),
+    ]
+    assert set(second.values()) == {None}
+
+
+def test_the_schema_that_spark_asks_for_has_them(queue: Queue) -> None:
+    queue.connection.execute("select trunq.add_column('q', 'customer', 'text')")
+    queue.connection.execute("select trunq.add_column('q', 'ship to', 'numeric(9,2)')")
+    source = TrunqSource({"dsn": queue.dsn, "queue": "q"})
+    assert source.schema().endswith("created_at timestamp, customer string, `ship to` decimal(9,2)")
+    assert TrunqSource({"dsn": queue.dsn, "queue": "nope"}).schema().endswith("created_at timestamp")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark.conftest import columns
 from standby import Pair, one, primary_and_standby
 from trunq import embedded
 from trunq.spark.errors import DataLoss, NeedsPrimary
@@ -29,7 +30,7 @@ def publish(dsn: str, count: int) -> int:
 
 def stream(dsn: str) -> StreamReader:
     options = {"dsn": dsn, "queue": "q", "subscription": "lake", "startingOffsets": "earliest"}
-    return StreamReader(Options.parse(options), ("id",))
+    return StreamReader(Options.parse(options), columns("id"))
 
 
 def test_a_stream_needs_the_primary_and_a_batch_does_not(pair: Pair) -> None:
@@ -48,7 +49,7 @@ def test_a_stream_needs_the_primary_and_a_batch_does_not(pair: Pair) -> None:
             call(reader)
         reader.stop()
     options = Options.parse({"dsn": pair.standby.dsn, "queue": "q", "endingTick": str(end)})
-    batch = BatchReader(options, ("id",))
+    batch = BatchReader(options, columns("id"))
     assert sum(rows.num_rows for part in batch.partitions() for rows in batch.read(part)) == 3
 
 

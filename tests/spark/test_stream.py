@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from spark.conftest import Queue
+from spark.conftest import Queue, columns
 from trunq.errors import InvalidArgument, WrongMode
 from trunq.spark.errors import CheckpointMismatch, DataLoss
 from trunq.spark.source.stream import Offset, StreamReader
@@ -26,7 +26,7 @@ def make(queue: Queue) -> Iterator[Make]:
 
     def reader(**given: str) -> StreamReader:
         options = queue.options(**{"subscription": "lake", "startingOffsets": "earliest", **given})
-        made.append(StreamReader(options, ("id",)))
+        made.append(StreamReader(options, columns("id")))
         return made[-1]
 
     yield reader
@@ -60,7 +60,7 @@ def test_a_new_subscription_starts_where_it_is_told(queue: Queue, make: Make) ->
     queue.publish(3)
     newest = queue.tick()
     assert make(subscription="a", startingOffsets="latest").initialOffset()["tick"] > newest
-    reader = StreamReader(queue.options(subscription="b", startingTick="2"), ("id",))
+    reader = StreamReader(queue.options(subscription="b", startingTick="2"), columns("id"))
     assert reader.initialOffset()["tick"] == 2
     reader.stop()
 
@@ -134,7 +134,7 @@ def test_the_position_follows_commits_and_never_goes_back(queue: Queue, make: Ma
 
 def test_a_stream_needs_a_subscription_of_its_own(queue: Queue, make: Make) -> None:
     with pytest.raises(InvalidArgument, match="needs the option subscription"):
-        StreamReader(queue.options(), ("id",))
+        StreamReader(queue.options(), columns("id"))
     with pytest.raises(InvalidArgument, match="endingTick"):
         make(endingTick="3")
     with pytest.raises(WrongMode, match="is shared, not exclusive"):
@@ -223,7 +223,7 @@ def test_a_new_subscription_that_starts_at_the_latest_says_so_once(
     make(subscription="all").initialOffset()
     assert caplog.messages == []
     for _ in range(2):
-        reader = StreamReader(queue.options(subscription="new"), ("id",))
+        reader = StreamReader(queue.options(subscription="new"), columns("id"))
         tick = reader.initialOffset()["tick"]
         reader.stop()
     assert caplog.messages == [

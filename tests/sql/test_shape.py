@@ -21,7 +21,8 @@ ENGINE = [path for name in ("functions", "specimen") for path in sorted((SQL / n
 """What the engine does: the functions that all queues share, and the sources of each queue's own."""
 
 MARKS = (
-    r"lane|last_segment|priorities|queue_id|segment|unique_policy|unique_on|has_tenants|(?:limit|lock) \w+"
+    r"lane|last_segment|priorities|queue_id|segment|unique_policy|unique_on|has_tenants|own_columns"
+    r"|(?:limit|lock) \w+"
 )
 """What a comment beside a value may say: what the generator writes there, or which number it is."""
 

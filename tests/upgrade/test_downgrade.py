@@ -68,6 +68,7 @@ def make_queues(session: Connection) -> None:
     """Queues of each form; one with an archive, captures, a group by key and roles."""
     for queue, options in QUEUES.items():
         ask(session, "create_queue", queue=queue, **options)
+    ask(session, "add_column", queue="laned", column="customer", type="text", default="acme")
     ask(session, "create_archive", queue="plain")
     ask(session, "create_taker", queue="plain", taker="lake")
     ask(session, "create_group", queue="plain", group="readers")
@@ -355,3 +356,25 @@ def test_what_is_set_aside_comes_back_in_the_older_release(
     install.install(database)
     assert ask(session, "promote", queue="plain") == 3
     assert drain(session, "plain") == ids
+
+
+def test_a_filter_of_columns_holds_a_downgrade_up_and_the_hint_helps(
+    database: str, connect: Connect, tmp_path: Path
+) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="orders")
+    ask(session, "add_column", queue="orders", column="customer", type="text")
+    filter = {"columns": {"customer": "acme"}}
+    ask(session, "subscribe", queue="orders", subscription="some", filter=filter)
+    before = install.newest()
+    with pytest.raises(SchemaError, match='filter of subscription "some" of queue "orders"') as caught:
+        downgrade.downgrade(database, 43, tmp_path / "dropped")
+    assert "kinds, keys or headers" in str(caught.value.hint)
+    assert install.version(database) == before
+    ask(session, "subscribe", queue="orders", subscription="some", filter={})
+    session.execute("insert into trunq_log.orders (kind, customer) values ('k', 'acme')")
+    downgrade.downgrade(database, 43, tmp_path / "dropped")
+    install.install(database)
+    assert fetch(session, "select customer from trunq_queue.orders_messages limit 1") == "acme"
+    (message,) = lease(session, "orders").messages
+    assert message.options == {"columns": {"customer": "acme"}}

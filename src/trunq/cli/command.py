@@ -17,7 +17,7 @@ import typer.rich_utils
 from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
-from trunq.cli.log import capture, publish, schedule, webhook
+from trunq.cli.log import capture, column, publish, schedule, webhook
 from trunq.cli.operate import conversion, db, leader, role, status, subscription
 from trunq.cli.pipeline import pipeline
 from trunq.cli.stream import group, mover
@@ -91,6 +91,7 @@ for name, noun in (
     ("message", message.app),
     ("dead", dead.app),
     ("capture", capture.app),
+    ("column", column.app),
     ("archive", archive.app),
     ("taker", taker.app),
     ("memo", memo.app),

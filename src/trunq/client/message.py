@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Protocol
@@ -190,6 +190,13 @@ class Message(Generic[Payload]):
         if type(self._options) is bytes:
             self._options = decode_jsonb(self._options)
         return self._options.get(name) if self._options else None
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """The columns of your own that its queue has (`client.add_column`), by name, as JSON has them: a time
+        is a text, a number a number. Empty where the queue has none.
+        """
+        return self.option("columns") or {}
 
     @property
     def time_out(self) -> float | None:

@@ -113,3 +113,10 @@ def with_awaited(options: Mapping[str, Any] | None, awaited: bool | Interval) ->
         return options
     kept = True if awaited is True else interval("awaited", awaited)
     return {**(options or {}), "awaited": kept.total_seconds() if isinstance(kept, timedelta) else kept}
+
+
+def with_columns(
+    options: Mapping[str, Any] | None, columns: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The options of a message that has columns of the user's: the database takes them from there."""
+    return options if columns is None else {**(options or {}), "columns": columns}

@@ -135,6 +135,14 @@ class Memo(NamedTuple):
     expires_at: datetime | None
 
 
+class Column(NamedTuple):
+    """A row of `list_columns`. `preset` is the expression that is its default; None: null."""
+
+    name: str
+    type: str
+    preset: str | None
+
+
 class Preparation(NamedTuple):
     """A row of `list_preparations`: a statement to be run outside of a transaction, and how much it reads."""
 

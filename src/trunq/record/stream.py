@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -61,7 +62,10 @@ class Batch(NamedTuple):
 
 
 class BatchMessage(NamedTuple):
-    """A row of `read_batch`. `txid` and `id` are its place: where to read on, how far a batch is finished."""
+    """A row of `read_batch`. `txid` and `id` are its place: where to read on, how far a batch is finished.
+
+    `columns` are those of your own that its queue has, by name, as JSON has them.
+    """
 
     id: int
     kind: str | None
@@ -73,6 +77,7 @@ class BatchMessage(NamedTuple):
     attempt: int
     created_at: datetime
     txid: int
+    columns: Mapping[str, Any]
 
 
 BATCHED: Final = {
@@ -87,7 +92,7 @@ BATCHED: Final = {
     "created_at": ("timestamptz", "timestamp"),
     "txid": ("int8", "int64"),
 }
-"""The columns of `read_batch` as they are copied: their types in Postgres and in Arrow."""
+"""What of `read_batch` is copied: the types in Postgres and in Arrow."""
 
 
 class BatchState(NamedTuple):

@@ -122,6 +122,10 @@ def test_what_the_user_adds_or_names_otherwise_is_no_defect(session: psycopg.Con
         'alter index trunq_log.plain_txid_id_idx rename to "an index, ON ONLY a USING b";'
         "alter table trunq_data.plain_log_0 set (autovacuum_enabled = on)"
     )
+    # Handlers are to get the column.
+    (unknown,) = call(session, "list_defects")
+    assert (unknown.object, unknown.kind) == ("trunq_log.plain", "column")
+    session.execute(unknown.repair.encode())
     assert call(session, "list_defects") == []
 
 

@@ -242,7 +242,7 @@ PANELS = {
         "statistics",
     ),
     "Who reads, and in which order": ("subscription", "stream", "group", "lane"),
-    "Where messages come from and go": ("schedule", "pipeline", "webhook", "capture"),
+    "Where messages come from and go": ("schedule", "pipeline", "webhook", "capture", "column"),
     "Messages, one by one or all": ("message", "dead", "archive", "taker", "memo"),
     "Rights": ("role",),
 }

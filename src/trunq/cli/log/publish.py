@@ -42,6 +42,8 @@ EXAMPLES = (
     "trunq publish work --file job.json --priority 1",
     "# Left out while another message holds the key",
     """trunq publish invoices '{"customer": 7}' --unique-key "customer 7\"""",
+    "# With values of columns of your own",
+    """trunq publish orders '{"total": 7}' --columns '{"customer": "acme"}'""",
     "# The same content not twice within an hour",
     """trunq publish invoices '{"customer": 7}' --unique --unique-for 1h""",
 )
@@ -130,6 +132,12 @@ def publish(
             "--headers", parser=option.json_object, metavar="JSON", help="An object beside the payload."
         ),
     ] = None,
+    columns: Annotated[
+        dict[str, Any] | None,
+        typer.Option(
+            "--columns", parser=option.json_object, metavar="JSON", help="Values of columns of your own."
+        ),
+    ] = None,
     delay: Annotated[
         timedelta | None,
         typer.Option(
@@ -175,6 +183,8 @@ def publish(
     if delay is not None and max_age is not None and delay >= max_age:
         raise Mistake("This message would expire before it is due: give a longer --max-age than --delay.")
     is_unique = keys.is_given()
+    if columns is not None and is_unique:
+        raise Mistake("Columns go without a unique key here: insert such a message into the log.")
     payloads = _payloads(payload, file, lines)
     rest: dict[str, Any] = {
         "kind": kind,
@@ -191,6 +201,10 @@ def publish(
         while group := list(islice(payloads, GROUP)):
             if is_unique:
                 published += keys.publish(trunq, queue, group, **rest, connection=connection)
+            elif columns is not None:
+                each = {name: value for name, value in rest.items() if name != "priorities"}
+                each |= {"priority": priority, "columns": columns, "connection": connection}
+                published += [Published(trunq.publish(queue, payload, **each), True) for payload in group]
             else:
                 ids = trunq.publish_many(queue, group, **rest, connection=connection)
                 published += [Published(id, True) for id in ids]

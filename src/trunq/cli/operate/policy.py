@@ -162,6 +162,20 @@ class Filter:
             help="None with this header; again for another one.",
         ),
     ] = None  # fmt: skip
+    columns: Annotated[
+        list[Header] | None,
+        typer.Option(
+            "--column", parser=header, metavar="NAME=VALUE", rich_help_panel=FILTER,
+            help="Messages with this in a column of your own; again: with all of them.",
+        ),
+    ] = None  # fmt: skip
+    not_columns: Annotated[
+        list[Header] | None,
+        typer.Option(
+            "--not-column", parser=header, metavar="NAME=VALUE", rich_help_panel=FILTER,
+            help="None with this in a column of your own; again for another one.",
+        ),
+    ] = None  # fmt: skip
     no_filter: Annotated[
         bool,
         typer.Option("--no-filter", metavar=option.FLAG, rich_help_panel=FILTER, help="Every message."),
@@ -171,29 +185,30 @@ class Filter:
         """The filter, as `subscribe` takes it; nothing when there is nothing of it."""
         lists = {name: getattr(self, name) for name in ("kinds", "not_kinds", "keys", "not_keys")}
         made: dict[str, Any] = {name: sorted(set(texts)) for name, texts in lists.items() if texts}
-        if self.headers:
-            made["headers"] = headers_of("--header", self.headers)
-        if self.not_headers:
-            made["not_headers"] = headers_of("--not-header", self.not_headers)
+        objects = {name: getattr(self, name) for name in ("headers", "not_headers", "columns", "not_columns")}
+        for name, given in objects.items():
+            if given:
+                made[name] = object_of(f"--{name[:-1].replace('_', '-')}", given)
         if made and self.no_filter:
             raise Mistake("Give --no-filter, or what a filter lets pass, not both.")
         for name, flag in (("kinds", "kind"), ("keys", "key")):
             _refuse_both(
                 flag, (value for value in made.get(name, ()) if value in made.get(f"not_{name}", ()))
             )
-        unwanted = made.get("not_headers", {}).items()
-        _refuse_both(
-            "header", (name for name, value in made.get("headers", {}).items() if (name, value) in unwanted)
-        )
+        for name in ("header", "column"):
+            unwanted = made.get(f"not_{name}s", {}).items()
+            wanted = made.get(f"{name}s", {}).items()
+            _refuse_both(name, (each for each, value in wanted if (each, value) in unwanted))
         return {"filter": made} if made or self.no_filter else {}
 
 
-def headers_of(flag: str, headers: Iterable[Header]) -> dict[str, Any]:
-    """Headers as an object; one that is given with two values is a mistake."""
+def object_of(flag: str, given: Iterable[Header]) -> dict[str, Any]:
+    """Headers or columns as an object; one that is given with two values is a mistake."""
     found: dict[str, Any] = {}
-    for name, value in headers:
+    for name, value in given:
         if found.setdefault(name, value) != value:
-            raise Mistake(f"{flag} {name} is given with two values, and a filter has one for each header.")
+            what = flag.rpartition("-")[2]
+            raise Mistake(f"{flag} {name} is given with two values, and a filter has one for each {what}.")
     return found
 
 

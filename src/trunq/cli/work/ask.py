@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from trunq.cli.operate.policy import Header, header, headers_of
+from trunq.cli.operate.policy import Header, header, object_of
 
 PANEL: Final = "A part of the subscription: what it leases; others get the rest"
 
@@ -48,5 +48,5 @@ class Ask:
         if self.key_prefix:
             made["key_prefix"] = self.key_prefix
         if self.headers:
-            made["headers"] = headers_of("--header", self.headers)
+            made["headers"] = object_of("--header", self.headers)
         return made or None

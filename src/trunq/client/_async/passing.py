@@ -15,6 +15,7 @@ from trunq.record import (
     Archive,
     BatchState,
     Capture,
+    Column,
     DeadMessage,
     DeadPolicy,
     Defect,
@@ -1298,6 +1299,51 @@ class AsyncPassing(AsyncAccess):
         """
         returned: bool = await self._value(connection, "adopt")
         return returned
+
+    async def add_column(
+        self,
+        queue: str,
+        column: str,
+        type: str,
+        default: str | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> bool:
+        """Gives the log of a queue a column of your own, of any type of Postgres (one that is not of Postgres
+        itself with its schema), and what publishers leave out: `default`, a value, or None.
+
+        It stays with each message to its end: retries, delays, death, archive. Readers find it in the
+        message, in the view of messages, in filters and in Spark. A column that you added by alter table is
+        made known to them. For the owner of trunq, or a member of that role.
+
+        Returns True when it is new, False when the log has it already. Raises QueueNotFound; InvalidArgument
+        for the name of a column of ours, a type that there is not, a default that is none of that type, and a
+        column that has another type; WrongIsolation; QueueInUse while an open transaction uses the queue, or
+        an upgrade has yet to bring it up to date.
+        """
+        returned: bool = await self._value(
+            connection, "add_column", queue=queue, column=column, type=type, default=default
+        )
+        return returned
+
+    async def drop_column(self, queue: str, column: str, *, connection: AsyncGiven | None = None) -> None:
+        """Drops a column of your own from the log of a queue, with what messages have there.
+
+        What is delayed, dead or archived keeps it aside. For the owner of trunq, or a member of that role.
+
+        Raises QueueNotFound; InvalidArgument for a column that you did not add, or that the filter of a
+        subscription names; WrongIsolation; QueueInUse while an open transaction uses the queue, a view of
+        yours shows the column, or an upgrade has yet to bring the queue up to date.
+        """
+        await self._value(connection, "drop_column", queue=queue, column=column)
+
+    async def list_columns(self, queue: str, *, connection: AsyncGiven | None = None) -> list[Column]:
+        """The columns of your own of a queue, in the order in which they were added: name, type, and the
+        expression that is their default.
+
+        Raises QueueNotFound.
+        """
+        return await self._records(connection, Column, "list_columns", queue=queue)
 
     async def list_preparations(
         self, queue: str, lanes: Lanes, *, connection: AsyncGiven | None = None

@@ -67,10 +67,11 @@ class Mover:
         Mover("changes", "orders_{slot}", split="key", into=3, target="postgresql://...").run()
 
     It reads the exclusive subscription `name` (made when it is not there, at `start`; by default `to_` and
-    the target), and publishes kind, key, payload, body, headers and priority as they are, with the id in the
-    header `trunq_source_id`. `to`, `split`, `into`, `patterns` and `on` say which queue a message goes to
-    (`trunq.mover.split_by`). `filter`, written as in `subscribe`, says which are moved. `target` is the
-    address of the other database; None: the same. With `create`, queues that are not there are made.
+    the target), and publishes kind, key, payload, body, headers, priority and those columns of your own that
+    the target has too as they are, with the id in the header `trunq_source_id`. `to`, `split`, `into`,
+    `patterns` and `on` say which queue a message goes to (`trunq.mover.split_by`). `filter`, written as in
+    `subscribe`, says which are moved. `target` is the address of the other database; None: the same. With
+    `create`, queues that are not there are made.
 
     The position is committed in the target, with the messages; so batches are moved once whoever is killed
     when. With `once` it ends when nothing is left. `accept`: go on from where the stream stands,
@@ -192,6 +193,8 @@ class Mover:
             )
         (like,) = [row for row in await source.list_queues() if row.queue == self._queue]
         await target.create_queue(queue, retention=like.retention, lanes=like.lanes)  # type: ignore[arg-type]
+        for column in await source.list_columns(self._queue):
+            await target.add_column(queue, column.name, column.type)
         log.info("made queue %s in the target", queue)
         self._known.add(queue)
 

@@ -12,6 +12,7 @@ from trunq.connection._sync.execute import execute
 from trunq.errors import QueueNotFound
 from trunq.spark.connection import Connection, Database
 from trunq.spark.errors import DataLoss, NeedsPrimary
+from trunq.spark.source.column import Column, own
 from trunq.spark.source.range import Snapshot, Transaction, Window
 from trunq.wire.call import Call
 
@@ -58,6 +59,10 @@ class QueueLog:
                 f'there is no queue "{self._queue}"', "`trunq queue list` shows those there are"
             )
         return int(found[0])
+
+    def own_columns(self) -> list[Column]:
+        """The columns that the user added to the queue. Raises `QueueNotFound`."""
+        return [own(*row) for row in self._call("list_columns", ("name", "type"), queue=self._queue)]
 
     def tick(self, tick_id: int) -> Tick | None:
         """A tick by its number; None if it is gone."""

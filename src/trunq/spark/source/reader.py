@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 
 from trunq.errors import TickNotFound
 from trunq.spark.connection import Database
+from trunq.spark.source.column import Column
 from trunq.spark.source.log import QueueLog, Tick, out_of_reach
 from trunq.spark.source.option import Options
 from trunq.spark.source.range import BEGINNING, Part, Snapshot, Split, split
@@ -41,7 +42,7 @@ class BatchReader(DataSourceReader):
     read then fails; without, it begins at the oldest message, and reads what is left.
     """
 
-    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
         self._options = options
         self._database = Database(options.address)
         self._log = QueueLog(self._database, options.queue)

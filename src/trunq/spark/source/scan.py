@@ -27,7 +27,7 @@ from trunq.arrow import reader as shared
 from trunq.connection.backoff import is_retryable, retrying
 from trunq.spark.connection import APPLICATION, LATER, away, connect
 from trunq.spark.errors import DatabaseAway, SparkError
-from trunq.spark.source.column import BY_NAME, arrow_schema
+from trunq.spark.source.column import Column, arrow_schema
 from trunq.spark.source.log import out_of_reach, still_reachable
 from trunq.spark.source.range import ROWS_WORTH_A_TASK, Part
 
@@ -37,12 +37,12 @@ class Query:
     """What to read of a queue: columns, and conditions in addition to those of the part."""
 
     queue: str
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
     conditions: tuple[str, ...] = ()
 
     def statement(self, part: Part) -> str:
         """One SELECT, or a union of several where the part needs several index scans."""
-        chosen = ", ".join(f"{BY_NAME[name].sql} as {name}" for name in self.columns) or "1 as one"
+        chosen = ", ".join(column.sql for column in self.columns) or "1 as one"
         more = "".join(f" and {condition}" for condition in ("subscription_id is null", *self.conditions))
         table = sql.Identifier("trunq_log", self.queue).as_string()
         selects = [f"select {chosen} from {table} g where {each}{more}" for each in part.conditions()]
@@ -64,7 +64,7 @@ class Query:
 
 
 Check = Callable[[Any], None]
-Engine = Callable[[str, str, Sequence[str], Check], Iterator[pa.RecordBatch]]
+Engine = Callable[[str, str, Sequence[Column], Check], Iterator[pa.RecordBatch]]
 
 
 def fetch(
@@ -110,14 +110,16 @@ def choose(engine: str, rows: int) -> Engine:
     raise SparkError("the engine adbc is not installed", "pip install 'trunq[spark]'")
 
 
-def read_psycopg(dsn: str, statement: str, columns: Sequence[str], check: Check) -> Iterator[pa.RecordBatch]:
+def read_psycopg(
+    dsn: str, statement: str, columns: Sequence[Column], check: Check
+) -> Iterator[pa.RecordBatch]:
     """Reads by a binary COPY, row by row: a cursor could bound a batch in rows only."""
     schema = arrow_schema(columns)
     with connect(dsn) as connection, connection.transaction(), connection.cursor() as cursor:
         for setting in _PLAN:
             cursor.execute(setting)
         with cursor.copy(f"copy ({statement}) to stdout (format binary)".encode()) as copy:
-            copy.set_types([BY_NAME[name].postgres for name in columns])
+            copy.set_types([column.postgres for column in columns])
             gathering = shared.Gathering(schema)
             for row in copy.rows():
                 if (batch := gathering.add(row)) is not None:
@@ -127,7 +129,7 @@ def read_psycopg(dsn: str, statement: str, columns: Sequence[str], check: Check)
         check(cursor)
 
 
-def read_adbc(dsn: str, statement: str, columns: Sequence[str], check: Check) -> Iterator[pa.RecordBatch]:
+def read_adbc(dsn: str, statement: str, columns: Sequence[Column], check: Check) -> Iterator[pa.RecordBatch]:
     """Reads by ADBC, over the connection that this process keeps for the address."""
     schema = arrow_schema(columns)
     try:

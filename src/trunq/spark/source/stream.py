@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from trunq.errors import InvalidArgument
 from trunq.spark.connection import Database
 from trunq.spark.errors import CheckpointMismatch, DataLoss
+from trunq.spark.source.column import Column
 from trunq.spark.source.log import QueueLog, Tick, out_of_reach
 from trunq.spark.source.option import Options
 from trunq.spark.source.reader import LogPart, conditions, plan, read_part
@@ -40,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     partitions with copies of another instance, which Spark created when it planned the query.
     """
 
-    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
         if options.subscription is None:
             raise InvalidArgument(
                 "a stream needs the option subscription",

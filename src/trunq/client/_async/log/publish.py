@@ -14,7 +14,7 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from trunq.client._async.access import AsyncAccess
-from trunq.client.outgoing import Injector, Outgoing, with_awaited
+from trunq.client.outgoing import Injector, Outgoing, with_awaited, with_columns
 from trunq.connection._async.execute import check_encoding, is_idle
 from trunq.connection._async.pool import AsyncPool
 from trunq.connection.bridge import AsyncBridge
@@ -58,6 +58,7 @@ class AsyncPublishing(AsyncAccess):
         options: Mapping[str, Any] | None = None,
         max_age: Interval | None = None,
         awaited: bool | Interval = False,
+        columns: Mapping[str, Any] | None = None,
         connection: AsyncGiven | None = None,
         **habits: Never,
     ) -> int:
@@ -70,7 +71,8 @@ class AsyncPublishing(AsyncAccess):
         to when it dies), which stand in for the subscription's, and `expires_at`: after that time, or
         `max_age` after now, no lease hands it out, and it is dead instead. Raises MessageTooLarge above
         16 MB, InvalidArgument for a message with nothing in it. Of a message that is `awaited`, `result`
-        waits for the final answer, which is kept for an hour, or for as long as `awaited` says.
+        waits for the final answer, which is kept for an hour, or for as long as `awaited` says. `columns` are
+        those of your own that the queue has (`add_column`), by name; those left out have their defaults.
         """
         if habits:
             refuse_arguments("publish", habits)
@@ -92,7 +94,7 @@ class AsyncPublishing(AsyncAccess):
             priority=priority,
             delay=interval("delay", delay),
             due_at=moment("due_at", due_at),
-            options=json_text("options", with_awaited(options, awaited)),
+            options=json_text("options", with_columns(with_awaited(options, awaited), columns)),
             max_age=interval("max_age", max_age),
         )
         return message_id

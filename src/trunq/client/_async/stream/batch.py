@@ -110,6 +110,7 @@ class AsyncBatches(AsyncPassing):
                 attempt,
                 decode_timestamp(created_at),
                 txid,
+                {} if columns is None else decode_jsonb(columns),
             )
-            for id, kind, key, payload, body, headers, priority, attempt, created_at, txid in rows
+            for id, kind, key, payload, body, headers, priority, attempt, created_at, txid, columns in rows
         ]

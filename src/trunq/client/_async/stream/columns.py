@@ -186,11 +186,12 @@ class AsyncColumns:
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """A row of read_batch as it was sent, in the types of Arrow."""
     message = BatchMessage._make(row)
-    return message._replace(
+    told = message._replace(
         payload=_text(message.payload),
         headers=_text(message.headers),
         created_at=int(message.created_at) + _EPOCH,  # type: ignore[call-overload]  # it is still a number
     )
+    return told[: len(BATCHED)]
 
 
 def _text(sent: bytes | None) -> str | None:

@@ -3,15 +3,20 @@
 --   not_kinds, not_keys  none of these; a message without one matches
 --   headers              contained in the message's headers
 --   not_headers          none of its members contained there; a message without headers matches
+--   columns              contained in the columns that the user added to the log, as JSON (functions/log/column.sql)
+--   not_columns          none of its members contained there
 -- It counts for what is read from then on: what the subscription has had (a retry, what is requeued) comes again whatever the filter says,
 -- and what it passed over does not come back. Positions go on over what does not match.
+--
+-- A condition on columns is one on headers: the columns of a message stand beside its headers as trunq_columns, where a queue has any
+-- (trunq_queue.<queue>_sifted, trunq._sifted). So every reader of a filter asks of both at once, and a queue without such columns of neither.
 --
 -- That of a slot (functions/stream/slot.sql) also says which part of the keys: slot, slots. Nobody gives these.
 
 create or replace function trunq._check_filter(p_filter jsonb) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
-  c_known constant text[] := '{kinds,not_kinds,keys,not_keys,headers,not_headers}';
+  c_known constant text[] := '{kinds,not_kinds,keys,not_keys,headers,not_headers,columns,not_columns}';
   c_way_out constant text := 'a filter is like {"kinds": ["mail"], "not_keys": ["test"], "headers": {"country": "CZ"}}; {} reads every message';
   v record;
 begin
@@ -25,9 +30,9 @@ begin
   for v in select * from jsonb_each(p_filter) loop
     if v.key <> all (c_known) then
       perform trunq._fail('TQ005', format('a filter has no "%s"; it has %s', left(v.key, 100), array_to_string(c_known, ', ')), c_way_out);
-    elsif v.key like '%headers' then
+    elsif v.key like '%headers' or v.key like '%columns' then
       if jsonb_typeof(v.value) <> 'object' then
-        perform trunq._fail('TQ005', format('"%s" of a filter is an object of headers, not %s', v.key, jsonb_typeof(v.value)), c_way_out);
+        perform trunq._fail('TQ005', format('"%s" of a filter is an object of %s, not %s', v.key, substring(v.key from '[a-z]+$'), jsonb_typeof(v.value)), c_way_out);
       end if;
     elsif jsonb_typeof(v.value) <> 'array' or jsonb_path_exists(v.value, 'strict $[*] ? (@.type() != "string")') then
       perform trunq._fail('TQ005', format('"%s" of a filter is an array of texts, not %s', v.key, left(v.value::text, 100)), c_way_out);
@@ -41,8 +46,11 @@ create or replace function trunq._read_filter(
 )
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select trunq._texts(p_filter->'kinds'), trunq._texts(p_filter->'not_kinds'), trunq._texts(p_filter->'keys'), trunq._texts(p_filter->'not_keys'),
-    p_filter->'headers',
-    case when p_filter ? 'not_headers' then array(select jsonb_build_object(h.key, h.value) from jsonb_each(p_filter->'not_headers') h) end
+    case when p_filter ? 'columns' then coalesce(p_filter->'headers', '{}') || jsonb_build_object('trunq_columns', p_filter->'columns') else p_filter->'headers' end,
+    case when p_filter ?| '{not_headers,not_columns}' then array(
+      select jsonb_build_object(h.key, h.value) from jsonb_each(p_filter->'not_headers') h
+      union all
+      select jsonb_build_object('trunq_columns', jsonb_build_object(c.key, c.value)) from jsonb_each(p_filter->'not_columns') c) end
 $$;
 comment on function trunq._read_filter is 'What a filter says, as trunq._passes takes it; null: nothing.';
 
@@ -95,8 +103,9 @@ begin
     return coalesce(v_slot, 'true');
   end if;
   v := trunq._read_filter(p_filter);
-  return concat(v_slot || ' and ', format('trunq._passes(%L::text[], %L::text[], %L::text[], %L::text[], %L::jsonb, %L::jsonb[], %7$s.kind, %7$s.key, %7$s.headers)',
-    v.kinds, v.not_kinds, v.keys, v.not_keys, v.headers, v.not_headers, p_row));
+  return concat(v_slot || ' and ', format('trunq._passes(%L::text[], %L::text[], %L::text[], %L::text[], %L::jsonb, %L::jsonb[], %7$s.kind, %7$s.key, %8$s)',
+    v.kinds, v.not_kinds, v.keys, v.not_keys, v.headers, v.not_headers, p_row,
+    format(case when p_filter ?| '{columns,not_columns}' then 'trunq._sifted(%1$s.headers, trunq._extra(to_jsonb(%1$s)))' else '%s.headers' end, p_row)));
 end $$;
 comment on function trunq._filter_condition is 'The condition that a row of the log passes a filter; its values are literals.';
 
@@ -105,3 +114,12 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select s.filter from trunq.subscription s where s.subscription_id = p_subscription_id
 $$;
 comment on function trunq._filter_of is 'The filter of a subscription; null: it reads every message.';
+
+create or replace function trunq._sifted(p_headers jsonb, p_columns jsonb) returns jsonb
+language sql immutable parallel safe as $$
+  select case when p_columns is null then p_headers
+    else case when pg_catalog.jsonb_typeof(p_headers) operator(pg_catalog.=) 'object' then p_headers else '{}' end
+      operator(pg_catalog.||) pg_catalog.jsonb_build_object('trunq_columns', p_columns) end
+$$;
+comment on function trunq._sifted is
+  'What a filter is asked of as the headers of a message: with the columns that the user added to the log, as trunq_columns.';

@@ -9,11 +9,13 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   c_by_position constant text :=
     '(pg_visible_in_snapshot(g.txid, %1$s.lo) or pg_visible_in_snapshot(g.txid, %1$s.hi) and (g.txid, g.id) <= (%1$s.last_txid, %1$s.last_id))';
-  v_role record;
+  v_own record := trunq._columns_of_view(p_queue);
+  v_view text;
+  v_readers oid[];
   v_is_keyed boolean := p_queue.unique_policy is not null;
   v_is_new boolean := to_regclass(format('trunq_queue.%I', p_queue.name || '_messages')) is null;
 begin
-  execute format($q$
+  v_view := format($q$
     create or replace view trunq_queue.%5$I as
     with reader as materialized (
       select s.subscription_id, s.name, s.start, coalesce(l.lo, s.start) lo, coalesce(l.hi, s.start) hi,
@@ -23,8 +25,11 @@ begin
         case when s.filter ? 'not_kinds' then array(select jsonb_array_elements_text(s.filter->'not_kinds')) end not_kinds,
         case when s.filter ? 'keys' then array(select jsonb_array_elements_text(s.filter->'keys')) end keys,
         case when s.filter ? 'not_keys' then array(select jsonb_array_elements_text(s.filter->'not_keys')) end not_keys,
-        s.filter->'headers' headers,
-        case when s.filter ? 'not_headers' then array(select jsonb_build_object(h.key, h.value) from jsonb_each(s.filter->'not_headers') h) end not_headers%8$s
+        case when s.filter ? 'columns' then coalesce(s.filter->'headers', '{}') || jsonb_build_object('trunq_columns', s.filter->'columns') else s.filter->'headers' end headers,
+        case when s.filter ?| '{not_headers,not_columns}' then array(
+          select jsonb_build_object(h.key, h.value) from jsonb_each(s.filter->'not_headers') h
+          union all
+          select jsonb_build_object('trunq_columns', jsonb_build_object(h.key, h.value)) from jsonb_each(s.filter->'not_columns') h) end not_headers%8$s
       from trunq.subscription s
       left join lateral (
         select l.* from trunq_data.%2$I l where l.subscription_id = s.subscription_id
@@ -34,26 +39,26 @@ begin
     -- The newest row of each message.
     logged as materialized (
       select distinct on (r.subscription_id, g.id) r.subscription_id, g.id, g.txid, g.attempt, g.created_at, g.kind::text, g.key::text,
-        g.payload::jsonb, g.headers::jsonb, g.errors, r.is_read%10$s
+        g.payload::jsonb, g.headers::jsonb, g.errors, r.is_read%10$s%14$s
       from trunq_log.%1$I g
       cross join lateral (
         select r.subscription_id, %6$s is_read
         from reader r %9$s
         where g.subscription_id = r.subscription_id
           or g.subscription_id is null and (g.txid < '500' or not pg_visible_in_snapshot(g.txid, r.start))
-            and (r.filter is null or trunq._passes(r.kinds, r.not_kinds, r.keys, r.not_keys, r.headers, r.not_headers, g.kind, g.key, g.headers))
+            and (r.filter is null or trunq._passes(r.kinds, r.not_kinds, r.keys, r.not_keys, r.headers, r.not_headers, g.kind, g.key, %13$s))
         offset 0) r
       order by r.subscription_id, g.id, g.txid desc),
     elsewhere as materialized (
       select r.subscription_id, d.id, d.attempt, d.created_at, case when d.aside is null then d.due_at end due_at, d.kind, d.key, d.payload, d.headers, d.errors,
         case when d.subscription_id is null then 'scheduled' when d.parked_at is not null then 'parked'
-          when d.aside is not null then 'ready' else 'retrying' end place%11$s
-      from trunq.delayed d cross join lateral (
+          when d.aside is not null then 'ready' else 'retrying' end place%11$s%15$s
+      from trunq.delayed d%16$s cross join lateral (
         select r.subscription_id from reader r where d.subscription_id is null or d.subscription_id = r.subscription_id offset 0) r
       where d.queue_id = %4$s
       union all
-      select d.subscription_id, d.id, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead'%11$s
-      from trunq.dead d
+      select d.subscription_id, d.id, d.attempt, d.created_at, null, d.kind, d.key, d.payload, d.headers, d.errors, 'dead'%11$s%15$s
+      from trunq.dead d%16$s
       where d.queue_id = %4$s and d.subscription_id in (select r.subscription_id from reader r)),
     -- The newest lease of each message, and what became of it there.
     held as materialized (
@@ -84,7 +89,7 @@ begin
         when h.txid = l.txid then h.finished_at end as finished_at,
       case when h.outcome is distinct from 'a' and (h.txid = l.txid or not coalesce(l.is_read, false) or e.place is not null)
         then coalesce(h.error, coalesce(e.errors, l.errors) -> -1 ->> 'error') end as error,
-      h.result, h.took%12$s
+      h.result, h.took%12$s%17$s
     from logged l full join elsewhere e using (subscription_id, id)
     join reader r using (subscription_id)
     left join held h using (subscription_id, id)
@@ -100,18 +105,63 @@ begin
     case when p_queue.lanes is not null then trunq._for_queue(p_queue,
       'left join lane t on t.subscription_id = r.subscription_id and t.priority = g.priority and t.lane = coalesce(g.key, '''') /*lane*/ collate "C"') end,
     case when v_is_keyed then ', g.unique_key::text' end, case when v_is_keyed then ', d.extra->>''unique_key'' unique_key' end,
-    case when v_is_keyed then ', coalesce(e.unique_key, l.unique_key) unique_key' end);
+    case when v_is_keyed then ', coalesce(e.unique_key, l.unique_key) unique_key' end,
+    v_own.headers, v_own.logged, v_own.elsewhere, v_own.aside, v_own.told);
+  begin
+    execute v_view;
+  exception when invalid_table_definition then
+    -- Its columns are others than before, as one of the user's was dropped or renamed.
+    v_readers := trunq._drop_messages_view(p_queue);
+    execute v_view;
+    perform trunq._grant_messages(p_queue, v_readers);
+  end;
   execute format('comment on view trunq_queue.%I is %L', p_queue.name || '_messages',
     'Each message of the queue with its state, for each shared subscription: scheduled, ready, leased, retrying, parked, done, outdated, dead, replaced or purged. It reads the tables of the queue once, whatever is asked.');
   if v_is_new then
-    for v_role in
+    perform trunq._grant_messages(p_queue, array(
       select distinct a.grantee from pg_class c cross join lateral aclexplode(c.relacl) a
-      where c.oid = format('trunq_log.%I', p_queue.log_table)::regclass and a.privilege_type = 'SELECT' and a.grantee <> c.relowner
-    loop
-      execute format('grant select on trunq_queue.%I to %s', p_queue.name || '_messages',
-        case when v_role.grantee = 0 then 'public' else v_role.grantee::regrole::text end);
-    end loop;
+      where c.oid = format('trunq_log.%I', p_queue.log_table)::regclass and a.privilege_type = 'SELECT' and a.grantee <> c.relowner));
   end if;
 end $$;
 comment on function trunq._define_messages is
   'Makes the view of a queue''s messages. A new one may be read by whoever may read the log.';
+
+create or replace function trunq._columns_of_view(
+  p_queue trunq.queue, out headers text, out logged text, out elsewhere text, out aside text, out told text
+)
+language plpgsql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
+begin
+  -- As o1, o2 ... inside, so that no name meets one of ours.
+  select string_agg(format(', g.%I o%s', o.name, o.place), '' order by o.place), string_agg(format(', x.%I o%s', o.name, o.place), '' order by o.place),
+    string_agg(format(', case when e.place is not null then e.o%1$s else l.o%1$s end as %2$I', o.place, o.name), '' order by o.place)
+  into logged, elsewhere, told from trunq._own_columns(p_queue) o where o.name <> all (trunq._names_of_ours());
+  headers := case when exists (select from trunq._own_columns(p_queue)) then format('trunq._sifted(g.headers, %s)', trunq._own_values(p_queue, 'g')) else 'g.headers' end;
+  aside := case when told is not null then format(' left join lateral jsonb_populate_record(null::trunq_log.%I, d.extra) x on true', p_queue.log_table) end;
+end $$;
+comment on function trunq._columns_of_view is
+  'What the view of messages says of the columns that the user added to the log: of its rows, of what lies elsewhere, and in the end; headers: what filters are asked of.';
+
+create or replace function trunq._drop_messages_view(p_queue trunq.queue) returns oid[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_readers oid[] := array(
+    select a.grantee from pg_class c cross join lateral aclexplode(c.relacl) a
+    where c.oid = to_regclass(format('trunq_queue.%I', p_queue.name || '_messages')) and a.privilege_type = 'SELECT' and a.grantee <> c.relowner);
+begin
+  if to_regclass(format('trunq_queue.%I', p_queue.name || '_messages')) is not null then
+    execute format('drop view trunq_queue.%I', p_queue.name || '_messages');
+  end if;
+  return v_readers;
+end $$;
+comment on function trunq._drop_messages_view is 'Drops the view of a queue''s messages. Returns: who might read all of it.';
+
+create or replace function trunq._grant_messages(p_queue trunq.queue, p_readers oid[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_reader oid;
+begin
+  foreach v_reader in array p_readers loop
+    execute format('grant select on trunq_queue.%I to %s', p_queue.name || '_messages', case when v_reader = 0 then 'public' else v_reader::regrole::text end);
+  end loop;
+end $$;
+comment on function trunq._grant_messages is 'Lets roles read the view of a queue''s messages.';

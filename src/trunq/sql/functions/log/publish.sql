@@ -27,9 +27,9 @@ begin
   return v_id;
 end $$;
 comment on function trunq.publish is
-  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out; its own policy of retries: backoff, backoff_base and backoff_cap (seconds) and jitter, as in trunq.subscribe; dead_into: the queue that it is published into when it dies, as by trunq.set_dead (empty: none). In a WITH list, Postgres runs it only if something reads its result.
+  'Publishes one message in the caller''s transaction: now, after p_delay, or at p_due_at. p_options: max_attempts, time_out (seconds that a handler may take), and expires_at (UTC, as 2030-01-31T10:00:00Z) or p_max_age, after which no lease hands it out; its own policy of retries: backoff, backoff_base and backoff_cap (seconds) and jitter, as in trunq.subscribe; dead_into: the queue that it is published into when it dies, as by trunq.set_dead (empty: none); columns: an object of those that you added to the log (trunq.add_column). In a WITH list, Postgres runs it only if something reads its result.
 Returns: its id.
-Raises: TQ001, also for the queue that dead_into names, 42501 where its publishers may not publish into that; TQ005 for both a delay and a time, one beyond the year 9999, a priority, or options that cannot be read; TQ006 over 16 MB, or 1,000 bytes of kind or key; TQ015 in a queue that is unique on content, where another message has it.
+Raises: TQ001, also for the queue that dead_into names, 42501 where its publishers may not publish into that; TQ005 for both a delay and a time, one beyond the year 9999, a priority, options that cannot be read, or columns that the log has not; TQ006 over 16 MB, or 1,000 bytes of kind or key; TQ015 in a queue that is unique on content, where another message has it.
 Locks: none; in a queue that is unique on content, others who publish the same, to the end of the transaction.';
 
 create or replace function trunq.publish_many(
@@ -96,6 +96,8 @@ declare
   v_queue trunq.queue := trunq._find_queue(p_queue);
   v_id bigint;
   v_due_at timestamptz;
+  v_columns jsonb;
+  v_names text;
 begin
   perform trunq._check_size(p_queue, greatest(pg_column_size(p_payload), pg_column_size(p_body), pg_column_size(p_headers)));
   perform trunq._check_label(p_queue, greatest(octet_length(p_kind), octet_length(p_key)));
@@ -103,7 +105,20 @@ begin
     perform trunq._check_priorities(v_queue, array[p_priority]);
   end if;
   v_due_at := case when p_delay is not null or p_due_at is not null then trunq._due_at(p_delay, p_due_at) end;
+  if p_options ? 'columns' and jsonb_typeof(p_options) = 'object' then
+    v_columns := nullif(p_options->'columns', 'null');
+    p_options := p_options - 'columns';
+  end if;
   p_options := trunq._options_for(p_queue, p_options, p_max_age, v_due_at);
+  if v_columns is not null then
+    perform trunq._check_given_columns(v_queue, v_columns);
+    select string_agg(format(', %I', k.name), '' order by k.name) into v_names from jsonb_object_keys(v_columns) k(name);
+    -- Those that are not given have their defaults.
+    execute format('insert into trunq_log.%1$I (priority, kind, key, payload, body, headers, options, due_at%2$s) select $1, $2, $3, $4, $5, $6, $7, $8%3$s from jsonb_populate_record(null::trunq_log.%1$I, $9) e returning id',
+      v_queue.log_table, v_names, (select string_agg(format(', e.%I', k.name), '' order by k.name) from jsonb_object_keys(v_columns) k(name)))
+      into v_id using p_priority, p_kind, p_key, p_payload, p_body, p_headers, p_options, v_due_at, v_columns;
+    return v_id;
+  end if;
   if v_due_at is null or trunq._has_gate(v_queue) or not has_table_privilege('trunq.delayed', 'insert') then
     -- The log has the gate, and its trigger puts off for one of trunq.grant_role.
     execute format('insert into trunq_log.%I (priority, kind, key, payload, body, headers, options, due_at) values ($1, $2, $3, $4, $5, $6, $7, $8) returning id', v_queue.log_table)
@@ -262,7 +277,9 @@ begin
   select o.key into v_unknown from jsonb_object_keys(p_options) o(key)
   where o.key not in ('max_attempts', 'time_out', 'expires_at', 'awaited', 'backoff', 'backoff_base', 'backoff_cap', 'jitter', 'dead_into') limit 1;
   if found then
-    perform trunq._fail('TQ005', format('a message has no option "%s"', left(v_unknown, 100)), c_way_out || '; ' || c_policy);
+    perform trunq._fail('TQ005', format('a message has no option "%s"%s', left(v_unknown, 100), case when v_unknown = 'columns' then ' here' end),
+      case when v_unknown = 'columns' then 'trunq.publish takes columns of your own; for many, insert or copy into the log, where they are columns'
+        else c_way_out || '; ' || c_policy end);
   end if;
   begin
     perform p_options::trunq.options;

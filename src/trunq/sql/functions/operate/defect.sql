@@ -1,6 +1,7 @@
 -- What the tables of a queue lack of what create_queue made: an index that somebody dropped, a trigger that is disabled, a default that is gone.
 -- They are compared with the specimens in the catalog, as these are made by migrations; what differs by queue (segments, the sequence of ids,
--- lanes, the gate) follows from its row. What is there besides, of the user's, is none of our business.
+-- lanes, the gate) follows from its row. What is there besides, of the user's, is none of our
+-- business; but a column of the log's that its functions do not know, or one they know that is gone (log/column.sql).
 --
 -- An index is told by what it is of, not by its name: whoever made it again under another name has repaired it. One that is not valid (of a
 -- partitioned table: not on each segment) is none.
@@ -57,6 +58,10 @@ language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifi
   union all
   select c.name, 'null', format('column %s of %s may be null', c.attname, c.name), format('alter table %s alter %s set not null', c.name, c.attname)
   from col c where c.attnotnull and not c.has_not_null
+  union all
+  select format('trunq_log.%I', p_queue.log_table), 'column', format('the functions of queue "%s" do not know which columns you added to its log', p_queue.name),
+    format('select trunq._define_own_columns(q) from trunq.queue q where q.name = %L', p_queue.name)
+  where not trunq._knows_own_columns(p_queue)
 $$;
 comment on function trunq._column_defects is 'Columns that the tables of a queue lack, and their defaults and NOT NULL.';
 

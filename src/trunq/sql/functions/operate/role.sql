@@ -123,8 +123,9 @@ begin
       execute format('grant select on trunq.webhook %s', v_to);
     end if;
     -- Payload columns only: a forged txid would never be delivered.
-    execute format('%s insert (priority, kind, key, payload, body, headers, options, due_at%s), select (id) on trunq_log.%I %s',
-      v_verb, case when p_queue.unique_policy is not null then ', unique_key' end, p_queue.log_table, v_to);
+    execute format('%s insert (priority, kind, key, payload, body, headers, options, due_at%s%s), select (id) on trunq_log.%I %s',
+      v_verb, case when p_queue.unique_policy is not null then ', unique_key' end, (
+        select string_agg(format(', %I', o.name), '' order by o.place) from trunq._own_columns(p_queue) o where o.is_given), p_queue.log_table, v_to);
     execute format('%s usage on sequence %s %s', v_verb, p_queue.id_sequence::regclass, v_to);
   elsif p_role = 'reader' and p_payload then
     execute format('%s select on trunq_queue.%I %s', v_verb, v_view, v_to);
@@ -139,7 +140,8 @@ begin
   elsif p_role = 'reader' then
     execute format('%s select (%s) on trunq_queue.%I %s', v_verb, (
       select string_agg(quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a
-      where a.attrelid = format('trunq_queue.%I', v_view)::regclass and a.attnum > 0 and a.attname <> all (trunq._secret_columns())), v_view, v_to);
+      where a.attrelid = format('trunq_queue.%I', v_view)::regclass and a.attnum > 0 and a.attname <> all (trunq._secret_columns())
+        and a.attname not in (select o.name from trunq._own_columns(p_queue) o)), v_view, v_to);
   end if;
 end $$;
 comment on function trunq._change_role is

@@ -112,7 +112,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   -- A queue's name is letters, digits and underscores (name_is_short_and_plain), so it is an identifier as it stands, keywords too
   -- behind the name of a schema, and a literal between quotes.
   select replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
-    regexp_replace(p_text, 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
+    regexp_replace(trunq._with_own_columns(p_queue, p_text), 'trunq_data\._(unique)?specimen_message_id', p_queue.id_sequence, 'g'),
     '_uniquespecimen', p_queue.name),
     '''refuse'' /*unique_policy*/', coalesce(quote_literal(p_queue.unique_policy), 'null')),
     '''none'' /*unique_on*/', quote_literal(coalesce(p_queue.unique_on, 'none'))),

@@ -54,7 +54,8 @@ create or replace function trunq.read_batch(
   p_queue text, p_subscription text, p_batch_id bigint,
   p_after_txid bigint default null, p_after_id bigint default null, p_limit integer default null, p_filter jsonb default null
 ) returns table (
-  id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz, txid bigint
+  id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz, txid bigint,
+  columns jsonb
 )
 -- One process, by the index: in order without a sort.
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -82,6 +83,7 @@ begin
     perform trunq._check_place('the place to read on from', p_after_txid, p_after_id);
     perform trunq._check_limit(coalesce(p_limit, 1));
     perform trunq._check_filter(p_filter);
+    perform trunq._check_filter_columns(p_queue, p_filter);
   end if;
   return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5, $6)', p_queue || '_read_page')
     using v_sub, p_batch_id, p_after_txid::text::xid8, p_after_id, v_first, p_filter;
@@ -99,9 +101,9 @@ begin
     -- The rows of a batch are the same, and in the same order, whenever they are read.
     return query execute format($q$
       select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
-        g.txid::text::bigint
+        g.txid::text::bigint, %s
       from (%s) g offset %s limit %s
-    $q$, trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
+    $q$, trunq._own_values(v_queue, 'g'), trunq._part_query(v_queue, v_sub.filter, p_filter), v_count, coalesce((p_limit - v_count)::text, 'all'))
     using v.lo, v.hi, v_after_txid, v_after_id, v.last_txid, v.last_id, v_sub.subscription_id;
     -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.
     perform trunq._check_reachable(v_queue.queue_id, v.from_tick_id);
@@ -112,7 +114,7 @@ begin
   end;
 end $$;
 comment on function trunq.read_batch is
-  'The messages of a batch that pass the subscription''s filter, ordered by (txid, id): the same every time, as long as the filter does not change. To read in pages: p_after_txid and p_after_id: only messages behind this one; p_limit: at most so many (up to 100,000). p_filter: only messages that pass this filter too, written as in subscribe.
+  'The messages of a batch that pass the subscription''s filter, ordered by (txid, id): the same every time, as long as the filter does not change. columns: those that you added to the log (trunq.add_column), as an object; null: it has none. To read in pages: p_after_txid and p_after_id: only messages behind this one; p_limit: at most so many (up to 100,000). p_filter: only messages that pass this filter too, written as in subscribe.
 Raises: TQ001, TQ002, TQ005, TQ010, TQ011; TQ012 for a batch this subscription never had, or whose messages are gone; TQ026 when it lost messages and nobody accepted that.
 Locks: nothing beyond the call itself, as the transaction of a reader may be long; but, against rotation, the segments of the batch where messages have more than 2 kB, and all segments at REPEATABLE READ.';
 
@@ -148,6 +150,7 @@ begin
   end if;
   if p_filter is not null then
     perform trunq._check_filter(p_filter);
+    perform trunq._check_filter_columns(p_queue, p_filter);
   end if;
   begin
     v := trunq._batch_of(v_queue, v_sub, p_batch_id);

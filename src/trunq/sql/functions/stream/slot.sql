@@ -55,6 +55,7 @@ begin
   perform trunq._check_policy(format('group "%s"', p_group), p_policy);
   perform trunq._check_interval('the time of a lease', p_lease_time);
   perform trunq._check_filter(p_filter);
+  perform trunq._check_filter_columns(p_queue, p_filter);
   update trunq.subscription s set
     max_attempts = case when p_policy.max_attempts is null then s.max_attempts else nullif(p_policy.max_attempts, 0) end,
     lease_time = coalesce(p_lease_time, s.lease_time),

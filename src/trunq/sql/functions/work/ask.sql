@@ -122,7 +122,7 @@ begin
   from (select o.ask_key, trunq._read_asks(o.asks) asking from trunq.ask o where o.subscription_id = p_subscription_id and o.is_waiting offset 0) o
   where a.subscription_id = p_subscription_id and a.ask_key = o.ask_key and exists (
     select from trunq.delayed d where d.subscription_id = p_subscription_id and d.aside >= p_from
-      and trunq._is_asked(o.asking, d.kind, d.key, d.headers));
+      and trunq._is_asked(o.asking, d.kind, d.key, trunq._sifted(d.headers, d.extra)));
   if found then
     perform trunq._call_workers(p_queue_id);
   end if;
@@ -184,7 +184,7 @@ begin
   v_count := (select count(*) from trunq._unread(v_queue, v_sub.subscription_id, 1000) u)
     + (select count(*) from (
         select from trunq.delayed d
-        where d.subscription_id = v_sub.subscription_id and trunq._is_asked(v_asking, d.kind, d.key, d.headers)
+        where d.subscription_id = v_sub.subscription_id and trunq._is_asked(v_asking, d.kind, d.key, trunq._sifted(d.headers, d.extra))
           and d.aside > coalesce((select a.looked from trunq.ask a where a.subscription_id = v_sub.subscription_id and a.ask_key = md5(p_asks::text)), 0)
         order by d.subscription_id, d.aside limit 1000) d);
   if v_count > 0 then
@@ -196,7 +196,7 @@ begin
       select l.ids, l.txids, l.segment from trunq_data.%1$I l where l.subscription_id = $2 and l.lease_id = h.lease_id offset 0) l
     cross join lateral unnest(l.ids, l.txids) u(id, txid)
     cross join lateral (
-      select g.kind, g.key, g.headers from trunq_log.%2$I g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, $2) offset 0) g
+      select g.kind, g.key, trunq._sifted(g.headers, trunq._extra(to_jsonb(g))) headers from trunq_log.%2$I g where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, $2) offset 0) g
     where trunq._is_asked($3, g.kind, g.key, g.headers) and not exists (
       select from trunq_data.%3$I r where r.lease_id = h.lease_id and r.segment = l.segment and r.subscription_id = $2 and u.id = any (r.ids))
   $q$, v_queue.lease_table, v_queue.log_table, v_queue.receipt_table) into v_count using v_queue, v_sub.subscription_id, v_asking;
@@ -224,7 +224,7 @@ begin
     -- The oldest: what somebody asks for does not stay among them.
     select count(*) number, (array_agg(d.kind order by d.aside))[1] kind, (array_agg(d.key order by d.aside))[1] as key, min(d.aside_at) since into v_found
     from (
-      select d.kind, d.key, d.headers, d.aside, d.aside_at from trunq.delayed d
+      select d.kind, d.key, trunq._sifted(d.headers, d.extra) headers, d.aside, d.aside_at from trunq.delayed d
       where d.subscription_id = v.subscription_id and d.aside is not null order by d.subscription_id, d.aside limit c_look) d
     where d.aside_at < v_now - interval '1 minute'
       and not exists (select from unnest(v_asks) a where trunq._is_asked(a, d.kind, d.key, d.headers));

@@ -133,7 +133,7 @@ language sql volatile set search_path = pg_catalog, pg_temp set trunq.plan = ind
     select g.queue_id, s.subscription_id, g.id, 'cancelled', g.created_at, p_now, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers,
       g.errors, g.extra, g.options
     from gone g cross join trunq._cancelling(p_queue_id, null) s cross join trunq._read_filter(s.filter) f
-    where s.filter is null or trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)
+    where s.filter is null or trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq._sifted(g.headers, g.extra))
     returning subscription_id, id)
   select s.name, g.id, 'scheduled' from gone g
   left join died d on d.id = g.id left join trunq.subscription s on s.subscription_id = d.subscription_id

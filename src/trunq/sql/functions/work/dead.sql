@@ -319,7 +319,13 @@ declare
   v_inside text := current_setting('trunq.inside', true);
   v_timeout constant text := current_setting('lock_timeout');
   v_by_content constant boolean := exists (select from trunq.queue q where q.name = p_into and q.unique_on = 'content');
+  v_own record;
 begin
+  -- Columns of the user's that both queues have.
+  select string_agg(format(', %I', o.name), '' order by o.place) columns, string_agg(format(', e.%I', o.name), '' order by o.place) "values" into v_own
+  from trunq.queue a cross join trunq.queue b cross join trunq._own_columns(b) o
+  where p_dead.extra is not null and a.name = p_queue and b.name = p_into and o.is_given and p_dead.extra ? o.name
+    and exists (select from trunq._own_columns(a) s where s.name = o.name and s.type = o.type);
   if not exists (select from trunq.queue q where q.name = p_into) then
     raise warning 'trunq: message % died and is not published into queue "%", which is gone', p_dead.id, p_into;
   elsif v_lineage @> jsonb_build_array(jsonb_build_object('queue', p_into)) then
@@ -333,7 +339,12 @@ begin
       execute format('lock table trunq_log.%I in row exclusive mode', p_into);
       perform set_config('lock_timeout', '20ms', true);
     end if;
-    execute format('insert into trunq_log.%I (kind, key, payload, body, headers) select d.kind, d.key, d.payload, d.body, d.headers from (select $1.*) d', p_into)
+    execute format($q$
+      insert into trunq_log.%1$I (kind, key, payload, body, headers
+        %2$s)
+      select d.kind, d.key, d.payload, d.body, d.headers
+        %3$s from (select $1.*) d%4$s
+    $q$, p_into, v_own.columns, v_own.values, case when v_own.columns is not null then format(' cross join jsonb_populate_record(null::trunq_log.%I, d.extra) e', p_into) end)
       using p_dead;
     perform trunq._pass_gate(nullif(v_inside, ''));
     if v_by_content then

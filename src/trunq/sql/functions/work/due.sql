@@ -28,7 +28,7 @@ begin
           and (s.subscription_id = g.subscription_id or g.subscription_id is null)
         cross join lateral trunq._read_filter(s.filter) f
         where (g.subscription_id is not null or s.filter is null or trunq._passes(
-            f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers))
+            f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq._sifted(g.headers, g.extra)))
           and ((g.options->>'expires_at')::timestamptz <= $3) is not true
         order by g.at, g.id),
   $q$;

@@ -36,13 +36,13 @@ begin
   elsif c.jump_lane is null then
     with walked as materialized (
       (select m.* from unnest(v_late) late(txid) cross join lateral (
-         select g.txid, g.id, g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, g.subscription_id, v_all or trunq._passes(v_filter.kinds, v_filter.not_kinds, v_filter.keys, v_filter.not_keys, v_filter.headers, v_filter.not_headers, g.kind, g.key, g.headers) passes,
+         select g.txid, g.id, g.priority::smallint priority, coalesce(g.key, '') /*lane*/ collate "C" lane, g.subscription_id, v_all or trunq._passes(v_filter.kinds, v_filter.not_kinds, v_filter.keys, v_filter.not_keys, v_filter.headers, v_filter.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g))) passes,
            p_sub.in_order and g.subscription_id is not null and g.expiries is not null came_back from trunq_log._specimen g
          where g.txid = late.txid and g.id > case when late.txid = c.last_txid then c.last_id else 0 end
          order by g.id limit c_look) m
        limit c_look)
       union all
-      (select g.txid, g.id, g.priority::smallint, coalesce(g.key, '') /*lane*/ collate "C", g.subscription_id, v_all or trunq._passes(v_filter.kinds, v_filter.not_kinds, v_filter.keys, v_filter.not_keys, v_filter.headers, v_filter.not_headers, g.kind, g.key, g.headers),
+      (select g.txid, g.id, g.priority::smallint, coalesce(g.key, '') /*lane*/ collate "C", g.subscription_id, v_all or trunq._passes(v_filter.kinds, v_filter.not_kinds, v_filter.keys, v_filter.not_keys, v_filter.headers, v_filter.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g))),
          p_sub.in_order and g.subscription_id is not null and g.expiries is not null from trunq_log._specimen g
        where (g.txid, g.id) > (v_from_txid, v_from_id) and g.txid < pg_snapshot_xmax(c.hi)
        order by g.txid, g.id limit c_look)

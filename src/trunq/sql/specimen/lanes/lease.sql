@@ -149,11 +149,12 @@ begin
       (select m.* from unnest(array(
          select x from pg_snapshot_xip(c.hi) x where pg_visible_in_snapshot(x, p_current))) late(txid)
        cross join lateral (
-         select g.*, trunq_queue._specimen_key_hold(g) hold from trunq_log._specimen g
+         select g.*, trunq_queue._specimen_told_options(g) told, trunq_queue._specimen_key_hold(g) hold
+         from trunq_log._specimen g
          where g.txid = late.txid order by g.id limit p_max_messages + 1) m
        limit p_max_messages + 1)
       union all
-      (select g.*, trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
+      (select g.*, trunq_queue._specimen_told_options(g), trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
        where (g.txid, g.id) > (pg_snapshot_xmax(c.hi), 0) and g.txid < pg_snapshot_xmax(p_current)
          and pg_visible_in_snapshot(g.txid, p_current)
        order by g.txid, g.id limit p_max_messages + 1)
@@ -167,7 +168,8 @@ begin
         and t.expiries <= 1
         and (b.subscription_id = c.subscription_id or b.subscription_id is null and (v_all
           or trunq._passes(
-            v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, b.kind, b.key, b.headers)))
+            v_kinds, v_not_kinds, v_keys, v_not_keys, v_headers, v_not_headers, b.kind, b.key,
+            trunq_queue._specimen_sifted(b.headers, b.told))))
       order by case when p_policy = 'priority' then b.priority else 0 end, b.txid, b.id),
     made as (
       insert into trunq_data._lanespecimen_lease (lease_id, subscription_id, token, worker, lo, hi, last_txid,
@@ -188,7 +190,7 @@ begin
       where a.n > 0)
     select c.lease_id, c.token, o.id, o.attempt, coalesce((o.options->>'max_attempts')::integer, p_max_attempts),
       o.kind::text, o.key::text, o.payload::jsonb, o.body::bytea, o.headers::jsonb, o.priority::smallint,
-      o.created_at, c.expires_at, o.options::jsonb
+      o.created_at, c.expires_at, o.told
     from own o
     -- Where one is over, none is handed out here, and it is sorted out below.
     where not exists (
@@ -308,7 +310,7 @@ begin
         from batch b) a)
     select c.lease_id, c.token, b.id, b.attempt, coalesce((b.options->>'max_attempts')::integer, p_max_attempts),
       b.kind::text, b.key::text, b.payload::jsonb, b.body::bytea, b.headers::jsonb, b.priority, b.created_at,
-      c.expires_at, b.options::jsonb
+      c.expires_at, b.options
     from batch b where not exists (
       select from batch x
       where trunq._fate_of(

@@ -153,17 +153,18 @@ create or replace function trunq_queue._lanespecimen_coming_of_lane(
   p_kinds text[], p_not_kinds text[], p_keys text[], p_not_keys text[], p_headers jsonb, p_not_headers jsonb[]
 ) returns table (
   txid xid8, id bigint, attempt smallint, kind text, key text, payload jsonb, body bytea,
-  headers jsonb, priority smallint, created_at timestamptz, expiries smallint, options trunq.options,
+  headers jsonb, priority smallint, created_at timestamptz, expiries smallint, options jsonb,
   hold trunq.key_hold, is_next boolean, is_again boolean
 )
 -- No settings here: Postgres then puts the query in the place of its call.
 language sql stable as $$
   select m.txid, m.id, m.attempt, m.kind::text, m.key::text, m.payload::jsonb, m.body::bytea,
     m.headers::jsonb, m.priority::smallint, m.created_at,
-    m.expiries, m.options, m.hold, m.is_next, m.is_again
+    m.expiries, m.told, m.hold, m.is_next, m.is_again
   from (
     -- The message for which the lane was held.
-    (select g.*, trunq_queue._specimen_key_hold(g) hold, false is_next, true is_again
+    (select g.*, trunq_queue._specimen_told_options(g) told, trunq_queue._specimen_key_hold(g) hold,
+       false is_next, true is_again
      from trunq_log._specimen g
      where p_again_ids operator(pg_catalog.<>) '{}' and g.segment operator(pg_catalog.=) any (p_segments)
        and trunq._is_row(g.txid, g.id, g.subscription_id, p_again_txids[1], p_again_ids[1], p_subscription_id)
@@ -181,7 +182,8 @@ language sql stable as $$
             and w.last_txid operator(pg_catalog.<) pg_catalog.pg_snapshot_xmax(w.lo)
             and pg_catalog.pg_visible_in_snapshot(x, w.hi))) late(txid)
         cross join lateral (
-          select g.*, trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
+          select g.*, trunq_queue._specimen_told_options(g), trunq_queue._specimen_key_hold(g)
+          from trunq_log._specimen g
           where g.priority operator(pg_catalog.=) p_priority
             and coalesce(g.key, '') /*lane*/ collate "C" operator(pg_catalog.=) p_lane
             and g.segment operator(pg_catalog.=) any (p_segments) and g.txid operator(pg_catalog.=) late.txid
@@ -189,11 +191,12 @@ language sql stable as $$
               case when late.txid operator(pg_catalog.=) w.last_txid then w.last_id else 0 end
             and (g.subscription_id is null and p_all or g.subscription_id operator(pg_catalog.=) p_own
               or trunq._lane_gets(p_subscription_id, g.subscription_id, g.expiries, p_kinds, p_not_kinds, p_keys,
-                p_not_keys, p_headers, p_not_headers, g.kind, g.key, g.headers))
+                p_not_keys, p_headers, p_not_headers, g.kind, g.key,
+                trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g))))
           order by g.id limit p_share) l
         limit p_share)
        union all
-       (select g.*, trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
+       (select g.*, trunq_queue._specimen_told_options(g), trunq_queue._specimen_key_hold(g) from trunq_log._specimen g
         where g.priority operator(pg_catalog.=) p_priority
           and coalesce(g.key, '') /*lane*/ collate "C" operator(pg_catalog.=) p_lane
           and g.segment operator(pg_catalog.=) any (p_segments)
@@ -203,7 +206,8 @@ language sql stable as $$
           and pg_catalog.pg_visible_in_snapshot(g.txid, w.hi)
           and (g.subscription_id is null and p_all or g.subscription_id operator(pg_catalog.=) p_own
             or trunq._lane_gets(p_subscription_id, g.subscription_id, g.expiries, p_kinds, p_not_kinds, p_keys,
-              p_not_keys, p_headers, p_not_headers, g.kind, g.key, g.headers))
+              p_not_keys, p_headers, p_not_headers, g.kind, g.key,
+                trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g))))
         order by g.txid, g.id limit p_share)) m
      where not w.is_next or p_epoch operator(pg_catalog.<) p_new_epoch)) m
   limit p_share

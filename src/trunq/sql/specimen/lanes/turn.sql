@@ -86,14 +86,14 @@ set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
         where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane
           and (g.txid, g.id) > (greatest(t.last_txid, pg_snapshot_xmax(t.lo)), case when t.last_txid < pg_snapshot_xmax(t.lo) then 0 else t.last_id end)
           and (g.subscription_id = s.subscription_id or g.subscription_id is null
-            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)))
+            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g)))))
       or exists (
         select from pg_snapshot_xip(t.lo) late(txid), lateral (
           select from trunq_log._specimen g
           where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane
             and g.txid = late.txid and (g.txid, g.id) > (t.last_txid, t.last_id)
             and (g.subscription_id = s.subscription_id or g.subscription_id is null
-            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) limit 1) g
+            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g)))) limit 1) g
         where t.last_txid < pg_snapshot_xmax(t.lo))
       or exists (
         select from unnest(t.again_txids, t.again_ids) a(txid, id), lateral (
@@ -103,7 +103,7 @@ set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
           select from trunq_log._specimen g
           where g.segment = p_segment and g.priority = t.priority and coalesce(g.key, '') /*lane*/ collate "C" = t.lane and g.txid = late.txid
             and (g.subscription_id = s.subscription_id or g.subscription_id is null
-            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) limit 1) g))
+            and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g)))) limit 1) g))
 $$;
 comment on function trunq_queue._lanespecimen_needing is
   'The subscriptions with a lane that has not handed out every message of this segment of the log.';
@@ -126,7 +126,7 @@ begin
        select g.* from trunq_log._specimen g
        where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid and (g.txid, g.id) > (p_turn.last_txid, p_turn.last_id)
          and (g.subscription_id = p_turn.subscription_id and (not v_sub.in_order or g.expiries is null) or g.subscription_id is null
-           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) order by g.id limit p_limit) g
+           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g)))) order by g.id limit p_limit) g
      where p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) and pg_visible_in_snapshot(late.txid, p_turn.hi))
     union all
     (select g.txid, g.id, g.created_at from trunq_log._specimen g
@@ -134,14 +134,14 @@ begin
        and (g.txid, g.id) > (greatest(p_turn.last_txid, pg_snapshot_xmax(p_turn.lo)), case when p_turn.last_txid < pg_snapshot_xmax(p_turn.lo) then 0 else p_turn.last_id end)
        and (g.txid >= pg_snapshot_xmax(p_turn.hi) or pg_visible_in_snapshot(g.txid, p_turn.hi))
        and (g.subscription_id = p_turn.subscription_id and (not v_sub.in_order or g.expiries is null) or g.subscription_id is null
-           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers))
+           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g))))
      order by g.txid, g.id limit p_limit)
     union all
     (select g.txid, g.id, g.created_at from pg_snapshot_xip(p_turn.hi) late(txid) cross join lateral (
        select g.* from trunq_log._specimen g
        where g.priority = p_turn.priority and coalesce(g.key, '') /*lane*/ collate "C" = p_turn.lane and g.txid = late.txid
          and (g.subscription_id = p_turn.subscription_id and (not v_sub.in_order or g.expiries is null) or g.subscription_id is null
-           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers)) order by g.id limit p_limit) g)) m
+           and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g)))) order by g.id limit p_limit) g)) m
   limit p_limit;
 end $$;
 comment on function trunq_queue._lanespecimen_behind is 'What lies behind the position of a lane.';
@@ -170,7 +170,7 @@ begin
       (select g.* from pg_snapshot_xip(c.hi) late(txid) cross join lateral (
          select g.* from trunq_log._specimen g where g.txid = late.txid order by g.id limit p_limit) g)) g
     where (g.subscription_id = p_subscription_id or g.subscription_id is null
-      and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers))
+      and trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g))))
       and not trunq_queue._lanespecimen_is_read(p_subscription_id, g.txid, g.id)
     limit p_limit;
 end $$;

@@ -61,9 +61,9 @@ begin
     left join unnest(v_rows.waiting, v_rows.reasons) w(id, reason) on w.id = u.id
     left join lateral (
       select g.id, g.attempt, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb,
-        g.priority::smallint, g.created_at, g.options::jsonb
+        g.priority::smallint, g.created_at, g.told as options
       from unnest(v_rows.ids, v_rows.txids) x(id, txid) cross join lateral (
-        select g.* from trunq_log._specimen g
+        select g.*, trunq_queue._specimen_told_options(g) told from trunq_log._specimen g
         where trunq._is_row(g.txid, g.id, g.subscription_id, x.txid, x.id, v_sub.subscription_id) offset 0) g
       where x.id = u.id) g on true
     left join jsonb_to_recordset(v_told) t(
@@ -207,7 +207,8 @@ begin
   from (
     select row_number() over () at, u.txid, u.id, u.attempt > 0
       and (u.subscription_id = c.subscription_id or u.subscription_id is null and (c.reads_all or trunq._passes(
-        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key, u.headers)))
+        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key,
+        trunq_queue._specimen_sifted(u.headers, u.options))))
       and not trunq._is_ahead(c.subscription_id, u.txid, u.id) is_next
     from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
       c.from_txid, c.from_id, c.hi) u

@@ -88,13 +88,15 @@ begin
       select u.txid, u.id, u.attempt, coalesce(u.expiries, 0) > 1 is_suspect, u.hold,
         u.options->>'awaited' is not null is_awaited,
         -- What is for nobody any more is taken too: it is sorted out.
-        u.attempt > 0 and (trunq._is_asked(p_asking, u.kind, u.key, u.headers) or trunq._fate_of(
+        u.attempt > 0 and (trunq._is_asked(p_asking, u.kind, u.key,
+          trunq_queue._specimen_sifted(u.headers, u.options)) or trunq._fate_of(
           u.options, u.created_at, c.leased_at, c.oldest, c.has_cancelled, c.subscription_id, u.id) is not null) is_asked,
         trunq._message_bytes(u.kind, u.key, u.payload, u.body, u.headers) size
       from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
         c.from_txid, c.from_id, c.hi) u
       where (u.subscription_id = c.subscription_id or u.subscription_id is null and (c.reads_all or trunq._passes(
-        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key, u.headers)))
+        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key,
+        trunq_queue._specimen_sifted(u.headers, u.options))))
         and (c.ahead is null or u.attempt = 0 or u.txid > c.ahead
           or not trunq._is_ahead(c.subscription_id, u.txid, u.id))
       -- A number, not a variable: Postgres would plan for a tenth of all that waits.
@@ -212,7 +214,7 @@ begin
       select d.ctid place, d.* from trunq.delayed d
       where d.subscription_id = c.subscription_id and d.aside > p_from
       order by d.subscription_id, d.aside limit 10000) d
-    where trunq._is_asked(p_asking, d.kind, d.key, d.headers)
+    where trunq._is_asked(p_asking, d.kind, d.key, trunq._sifted(d.headers, d.extra))
   loop
     v_is_full := v_rows <> '{}' and (v.is_suspect
       or v_bytes + v.size > coalesce(p_max_bytes, 16777216 /*limit lease_bytes*/));

@@ -291,7 +291,8 @@ comment on function trunq_queue._specimen_open_batches is
 create or replace function trunq_queue._specimen_read_page(
   p_sub trunq.subscription, p_batch_id bigint, p_after_txid xid8, p_after_id bigint, p_limit integer, p_filter jsonb
 ) returns table (
-  id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz, txid bigint
+  id bigint, kind text, key text, payload jsonb, body bytea, headers jsonb, priority smallint, attempt smallint, created_at timestamptz, txid bigint,
+  columns jsonb
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -325,21 +326,21 @@ begin
     -- As trunq._part_query.
     return query
       select g.id, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.attempt, g.created_at,
-        g.txid::text::bigint
+        g.txid::text::bigint, g.told->'columns'
       from (
         select g.* from pg_snapshot_xip(v.lo) late(txid) cross join lateral (
-          select g.* from trunq_log._specimen g
+          select g.*, trunq_queue._specimen_told_options(g) told from trunq_log._specimen g
           where g.txid = late.txid and (g.txid, g.id) > (v.after_txid, v.after_id) and (g.txid, g.id) <= (v.last_txid, v.last_id)
           order by g.id offset 0) g
         where late.txid >= v.after_txid and late.txid <= v.last_txid and pg_visible_in_snapshot(late.txid, v.hi)
         union all
-        (select g.* from trunq_log._specimen g
+        (select g.*, trunq_queue._specimen_told_options(g) from trunq_log._specimen g
          where (g.txid, g.id) > (greatest(v.after_txid, pg_snapshot_xmax(v.lo)), case when v.after_txid < pg_snapshot_xmax(v.lo) then 0 else v.after_id end)
            and (g.txid, g.id) <= (v.last_txid, v.last_id) and pg_visible_in_snapshot(g.txid, v.hi)
          order by g.txid, g.id)) g
       where (g.subscription_id = p_sub.subscription_id or g.subscription_id is null and (v_all
-          or (v_slots is null or trunq._slot(g.key, g.id, v_slots) = p_sub.slot) and trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, g.headers)))
-        and (v_all or trunq._passes(v_also.kinds, v_also.not_kinds, v_also.keys, v_also.not_keys, v_also.headers, v_also.not_headers, g.kind, g.key, g.headers))
+          or (v_slots is null or trunq._slot(g.key, g.id, v_slots) = p_sub.slot) and trunq._passes(v_own.kinds, v_own.not_kinds, v_own.keys, v_own.not_keys, v_own.headers, v_own.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, g.told))))
+        and (v_all or trunq._passes(v_also.kinds, v_also.not_kinds, v_also.keys, v_also.not_keys, v_also.headers, v_also.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, g.told)))
       limit p_limit;
     get diagnostics v_count = row_count;
     -- Afterwards, by a later statement: what was emptied before those rows were read is known by now.

@@ -25,13 +25,15 @@ begin
         select trunq._message_bytes(g.kind, g.key, g.payload, g.body, g.headers) size, g.expiries
         from (
           select g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.subscription_id,
-            g.attempt, g.expiries, g.created_at, g.options::jsonb, trunq_queue._specimen_key_hold(g) hold
+            g.attempt, g.expiries, g.created_at, trunq_queue._specimen_told_options(g) options,
+            trunq_queue._specimen_key_hold(g) hold
           from trunq_log._specimen g
           where trunq._is_row(g.txid, g.id, g.subscription_id, e.txid, e.id, c.subscription_id) offset 0) g
         where not trunq._is_read_at(e.txid, e.id, c.lo, c.hi, c.last_txid, c.last_id)
           and not trunq._is_ahead(c.subscription_id, e.txid, e.id)
           and (g.subscription_id is not null or c.reads_all or trunq._passes(
-            c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, g.kind, g.key, g.headers))
+            c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, g.kind, g.key,
+            trunq_queue._specimen_sifted(g.headers, g.options)))
           and trunq._fate_of(
             g.options, g.created_at, c.leased_at, c.oldest, c.has_cancelled, c.subscription_id, e.id) is null
           and not (trunq_queue._specimen_replaces() and exists (
@@ -66,7 +68,7 @@ begin
       g.priority, g.created_at, c.expires_at, g.options
     from unnest(v_found.ids, v_found.txids) with ordinality u(id, txid, at) cross join lateral (
       select g.id, g.attempt, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb,
-        g.priority::smallint, g.created_at, g.options::jsonb
+        g.priority::smallint, g.created_at, trunq_queue._specimen_told_options(g) options
       from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, c.subscription_id) offset 0) g
     where u.id = any (v_ids) order by u.at;

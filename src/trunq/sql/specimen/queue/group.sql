@@ -136,7 +136,7 @@ begin
   f := trunq._read_filter(p_sub.filter);
   select g.txid into v_txid from trunq_queue._specimen_window(p_lo, p_hi) g
   where g.subscription_id = v_id or g.subscription_id is null and trunq._slot(g.key, g.id, v_slots) = v_slot
-    and (v_all or trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, g.headers))
+    and (v_all or trunq._passes(f.kinds, f.not_kinds, f.keys, f.not_keys, f.headers, f.not_headers, g.kind, g.key, trunq_queue._specimen_sifted(g.headers, trunq_queue._specimen_told_options(g))))
   limit 1;
   return v_txid;
 end $$;

@@ -16,8 +16,7 @@ create or replace function trunq_queue._specimen_lease(
 language plpgsql security definer volatile rows 100 set search_path = pg_catalog, pg_temp
 -- Without statistics, only a walk of the index (txid, id) that stops early costs the same whatever the backlog; one
 -- plan serves all calls. These hold in the functions that it calls, too.
-set trunq.plan = kept
-as $$
+set trunq.plan = kept as $$
 #variable_conflict use_column
 declare
   c trunq.leasing; v_mode text; v_start pg_snapshot; v_lease_time interval; v_is_limited boolean; v_filter jsonb;
@@ -93,8 +92,9 @@ begin
         max_attempts, expires_at, v_txid, v_expiries, c.hold
       from trunq_queue._specimen_walk(c.from_txid, c.from_id, c.hi) w
       where (w.subscription_id = c.subscription_id or w.subscription_id is null and (c.reads_all or trunq._passes(
-        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, w.kind, w.key, w.headers)))
-        and (c.ahead is null or w.txid > c.ahead or not trunq._is_ahead(c.subscription_id, w.txid, w.id))
+        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, w.kind, w.key,
+        trunq_queue._specimen_sifted(w.headers, w.options)))) and (c.ahead is null or w.txid > c.ahead
+          or not trunq._is_ahead(c.subscription_id, w.txid, w.id))
       limit 1;
       if found then
         lease_id := nextval('trunq_data._specimen_lease_id'); token := trunq._token();
@@ -155,7 +155,8 @@ begin
       select u.* from trunq_queue._specimen_upcoming(c.subscription_id, c.late, c.last_txid, c.last_id,
         c.from_txid, c.from_id, c.hi) u
       where (u.subscription_id = c.subscription_id or u.subscription_id is null and (c.reads_all or trunq._passes(
-        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key, u.headers)))
+        c.kinds, c.not_kinds, c.keys, c.not_keys, c.headers, c.not_headers, u.kind, u.key,
+        trunq_queue._specimen_sifted(u.headers, u.options))))
         -- Where the walk ended is no message, whatever else has its place.
         and (c.ahead is null or u.attempt = 0 or u.txid > c.ahead
           or not trunq._is_ahead(c.subscription_id, u.txid, u.id))
@@ -269,9 +270,9 @@ begin
     select p_lease_id, v_lease.token, g.id, g.attempt,
       coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts),
       g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea, g.headers::jsonb, g.priority::smallint, g.created_at,
-      v_lease.expires_at, g.options::jsonb
+      v_lease.expires_at, g.told
     from unnest(v_found.ids, v_found.txids) with ordinality u(id, txid, at) cross join lateral (
-      select g.* from trunq_log._specimen g
+      select g.*, trunq_queue._specimen_told_options(g) told from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, u.txid, u.id, p_subscription_id) offset 0) g
     order by u.at;
 end $$;

@@ -9,6 +9,16 @@ create or replace function trunq_queue._specimen_key_hold(p_row trunq_log._speci
 language sql stable as $$ select null::trunq.key_hold $$;
 comment on function trunq_queue._specimen_key_hold is 'How a message, a row of the log, holds its unique key.';
 
+create or replace function trunq_queue._specimen_told_options(p_row trunq_log._specimen) returns jsonb
+language sql stable as $$ select p_row.options::jsonb /*own_columns*/ $$;
+comment on function trunq_queue._specimen_told_options is
+  'The options of a message, a row of the log, as its reader is told them: with columns, an object of the columns that the user added to the log (functions/log/column.sql), where there are any.';
+
+create or replace function trunq_queue._specimen_sifted(p_headers jsonb, p_options jsonb) returns jsonb
+language sql stable as $$ select p_headers /*own_columns*/ $$;
+comment on function trunq_queue._specimen_sifted is
+  'What a filter is asked of as the headers of a message (functions/ground/filter.sql): with trunq_columns, the columns in p_options (trunq_queue.<queue>_told_options), where the user added any.';
+
 create or replace function trunq_queue._specimen_note_key(p_hold trunq.key_hold, p_id bigint) returns bigint[]
 language sql volatile as $$ select null::bigint[] $$;
 comment on function trunq_queue._specimen_note_key is
@@ -48,8 +58,8 @@ language sql stable as $$
   -- One row comparison is one start key; the walk ends after so many index rows, for this reader or not.
   select w.* from (
     select g.txid, g.id, g.subscription_id, g.attempt, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea,
-      g.headers::jsonb, g.priority::smallint, g.created_at, g.expiries, g.options::jsonb,
-      trunq_queue._specimen_key_hold(g)
+      g.headers::jsonb, g.priority::smallint, g.created_at, g.expiries,
+      trunq_queue._specimen_told_options(g) options, trunq_queue._specimen_key_hold(g) hold
     from trunq_log._specimen g
     where g.txid operator(pg_catalog.<) pg_catalog.pg_snapshot_xmax(p_hi)
       and (g.txid, g.id) operator(pg_catalog.>) (p_txid, p_id)
@@ -69,8 +79,8 @@ language sql stable as $$
   -- 1. Late ones, each transaction by itself. No sort: the snapshot lists them in order, and a sort would read all.
   (select m.* from pg_catalog.unnest(p_late) late(txid) cross join lateral (
      select g.txid, g.id, g.subscription_id, g.attempt, g.kind::text, g.key::text, g.payload::jsonb, g.body::bytea,
-       g.headers::jsonb, g.priority::smallint, g.created_at, g.expiries, g.options::jsonb,
-       trunq_queue._specimen_key_hold(g)
+       g.headers::jsonb, g.priority::smallint, g.created_at, g.expiries,
+       trunq_queue._specimen_told_options(g), trunq_queue._specimen_key_hold(g)
      from trunq_log._specimen g
      where g.txid operator(pg_catalog.=) late.txid and g.id operator(pg_catalog.>)
        case when late.txid operator(pg_catalog.=) p_last_txid then p_last_id else 0 end
