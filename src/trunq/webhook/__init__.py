@@ -64,8 +64,8 @@ def app(client: AsyncClient, *, environment: Mapping[str, str] | None = None) ->
     """The application: POST /hook/<name>, POST /resume/<queue> for callbacks of what was pushed, GET /health.
 
     The client is yours, and you close it; what it connects as may publish to the queues of the webhooks, and
-    needs no other right. `environment` has the secrets (None: that of this process). Raises InvalidArgument for
-    a secret of callbacks that cannot be one.
+    needs no other right. `environment` has the secrets (None: that of this process). Raises InvalidArgument
+    for a secret of callbacks that cannot be one.
     """
     server = _Server(client, os.environ if environment is None else environment)
     return Starlette(
