@@ -77,13 +77,7 @@ def show(found: Plan, json: bool, *, is_repair: bool = False) -> None:
     if json:
         write_json(asdict(found))
         return
-    for defect, repair in zip(found.defects, found.repairs, strict=True):
-        if is_repair:
-            say("{defect}: is put back, in the end, by: {repair}", defect=defect, repair=repair)
-        else:
-            say("{defect}: --repair puts it back", defect=defect)
-    if is_repair and not found.defects:
-        say("No queue lacks anything, as far as the functions there tell it: there is nothing to repair.")
+    _show_defects(found, is_repair)
     if not (found.functions or found.queues):
         say("Schema {after} is there and up to date.", after=found.after)
         if found.defects:
@@ -102,3 +96,13 @@ def show(found: Plan, json: bool, *, is_repair: bool = False) -> None:
         say("  {number} logs get a trigger; their publishers wait for it, up to 200 ms at a time: {logs}",
             number=len(found.logs), logs=", ".join(found.logs))  # fmt: skip
     say("Nothing was changed.")
+
+
+def _show_defects(found: Plan, is_repair: bool) -> None:
+    for defect, repair in zip(found.defects, found.repairs, strict=True):
+        if is_repair:
+            say("{defect}: is put back, in the end, by: {repair}", defect=defect, repair=repair)
+        else:
+            say("{defect}: --repair puts it back", defect=defect)
+    if is_repair and not found.defects:
+        say("No queue lacks anything, as far as the functions there tell it: there is nothing to repair.")
