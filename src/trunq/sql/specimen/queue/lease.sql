@@ -32,20 +32,15 @@ begin
   end if;
   -- A list of INTO costs less than assignments: Postgres prepares each of those anew in each transaction.
   select s.subscription_id, s.max_attempts, s.has_cancelled, s.filter is null, p_max_messages, p_max_messages,
-    clock_timestamp(), case when s.has_asks or p_asks is not null then 'asked' else s.mode end, s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age
+    clock_timestamp(), case when s.has_asks or p_asks is not null then 'asked' else s.mode end, s.start,
+    coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age
   into c.subscription_id, c.max_attempts, c.has_cancelled, c.reads_all, c.max_messages, c.most,
     c.began_at, v_mode, v_start, v_lease_time, v_is_limited, v_filter, v_max_age
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
-    if v_mode = 'asked' then
-      return query select * from trunq_queue._specimen_lease_asked(
-        p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes, p_asks);
-      return;
-    end if;
-    -- It did not say what is missing: the subscription was made just now.
-    return query select * from trunq_queue._specimen_lease(
-      p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes, p_asks);
+    -- Somebody asks for a part; or it did not say what is missing: the subscription was made just now.
+    return query select * from trunq_queue._specimen_lease_asked($1, $2, $3, $4, $5, $6);
     return;
   end if;
   if not pg_try_advisory_xact_lock(1953656418 /*lock subscription*/, c.subscription_id) then
