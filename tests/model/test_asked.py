@@ -41,6 +41,7 @@ class AskMachine(AheadOfFilterMachine):
     @rule(subscription=subscriptions, worker=workers, count=some, asks=st.sampled_from(ASKS))
     def lease_asked(self, subscription: str, worker: str, count: int, asks: dict[str, Any]) -> None:
         held = self.work.lease(count, subscription=subscription, worker=worker, asks=asks)
+        assert all(asked(asks, self.kinds[id]) for id in held.ids)
         self.asks = asks
         try:
             self.took(held, worker)

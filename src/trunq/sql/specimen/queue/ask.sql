@@ -63,7 +63,7 @@ begin
     end loop;
     if not v_is_found and c.ahead >= v_xmax and c.hi is not null then
       -- Behind what was taken ahead: or the log would be kept for it until something else comes.
-      perform trunq_queue._specimen_note_lease(c, p_worker, null, null, null, null, null);
+      perform trunq_queue._specimen_lease_given(c, p_worker, null, null, null, null, null);
     end if;
     if v_first is not null then
       perform trunq._call_askers(0 /*queue_id*/, v_id, v_first);
@@ -137,14 +137,14 @@ begin
   end if;
   taken := coalesce(cardinality(v.asked_ids), 0);
   c.last_txid := last_txid; c.last_id := last_id;
-  lease_id := trunq_queue._specimen_note_lease(c, p_worker, v.asked_ids, v.asked_txids, v.is_suspect, v.awaited,
+  lease_id := trunq_queue._specimen_lease_given(c, p_worker, v.asked_ids, v.asked_txids, v.is_suspect, v.awaited,
     trunq_queue._specimen_note_keys(v.keyed, v.freed));
 end $$;
 comment on function trunq_queue._specimen_read_asked is
   'The step of a lease that asks, at the position: leases what comes next and is asked for, and sets aside what is not, out of a thousand.
 Returns: the lease (null: nothing came), how many it took, the first number of what was set aside, and the position.';
 
-create or replace function trunq_queue._specimen_note_lease(
+create or replace function trunq_queue._specimen_lease_given(
   c trunq.leasing, p_worker text, p_ids bigint[], p_txids xid8[], p_is_suspect boolean, p_awaited bigint[],
   p_keyed bigint[]
 ) returns bigint
@@ -164,7 +164,7 @@ begin
     p_awaited, p_keyed, c.ahead);
   return v_lease_id;
 end $$;
-comment on function trunq_queue._specimen_note_lease is 'Writes a lease of some messages, or of none, which only moves the position.';
+comment on function trunq_queue._specimen_lease_given is 'Writes a lease of some messages, or of none, which only moves the position.';
 
 create or replace function trunq_queue._specimen_set_aside(
   p_subscription_id integer, p_ids bigint[], p_txids xid8[], p_now timestamptz
@@ -291,7 +291,7 @@ begin
       select g.id, trunq_queue._specimen_key_hold(g) hold from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, v_txid, u.id, c.subscription_id) offset 0) g) h;
   c.ahead := greatest(c.ahead, v_txid);
-  v_lease_id := trunq_queue._specimen_note_lease(c, p_worker, p_ids, array_fill(v_txid, array[cardinality(p_ids)]),
+  v_lease_id := trunq_queue._specimen_lease_given(c, p_worker, p_ids, array_fill(v_txid, array[cardinality(p_ids)]),
     p_is_suspect, p_awaited, trunq_queue._specimen_note_keys(v_hold.keyed, v_hold.freed));
   insert into trunq.ahead (queue_id, subscription_id, id, txid, lease_id)
   select 0 /*queue_id*/, c.subscription_id, u.id, v_txid, v_lease_id from unnest(p_ids) u(id);

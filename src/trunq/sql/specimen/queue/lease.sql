@@ -38,14 +38,8 @@ begin
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
-    if v_mode = 'asked' then
-      return query select * from trunq_queue._specimen_lease_asked(
-        p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes, p_asks);
-      return;
-    end if;
-    -- It did not say what is missing: the subscription was made just now.
-    return query select * from trunq_queue._specimen_lease(
-      p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes, p_asks);
+    -- Somebody asks for a part; or it did not say what is missing: the subscription was made just now.
+    return query select * from trunq_queue._specimen_lease_asked($1, $2, $3, $4, $5, $6);
     return;
   end if;
   if not pg_try_advisory_xact_lock(1953656418 /*lock subscription*/, c.subscription_id) then
