@@ -372,3 +372,24 @@ def test_a_machine_without_java_uses_the_one_from_pypi_and_is_quiet(queue: Queue
     assert not changed
     # A user's mistake was told by an exception; no process of Spark's adds a traceback.
     assert "Traceback" not in ended.stderr
+
+
+def test_columns_of_the_user_s_are_columns_of_the_frame_and_of_a_stream(
+    spark: SparkSession, queue: Queue, start: Start, tmp_path: Path
+) -> None:
+    queue.connection.execute("select trunq.add_column('q', 'customer', 'text')")
+    queue.connection.execute("select trunq.add_column('q', 'amount', 'numeric(12,2)', '0')")
+    insert = (
+        "insert into trunq_log.q (kind, customer, amount) values ('k', 'acme', 1.5), ('k', null, default)"
+    )
+    queue.connection.execute(insert.encode())
+    frame = spark.read.format("trunq").option("dsn", queue.dsn).option("queue", "q").load()
+    assert frame.schema.simpleString().endswith("customer:string,amount:decimal(12,2)>")
+    found = [(row.customer, str(row.amount)) for row in frame.orderBy("id").collect()]
+    assert found == [("acme", "1.50"), (None, "0.00")]
+    some = spark.read.format("trunq").option("dsn", queue.dsn).option("queue", "q")
+    chosen = some.schema("customer string, id bigint").load().where("customer = 'acme'")
+    assert [row.customer for row in chosen.collect()] == ["acme"]
+    assert run(start(), queue) == [2]
+    kept = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table().sort_by("id")
+    assert kept["customer"].to_pylist() == ["acme", None]
