@@ -35,15 +35,27 @@ FEATURES = (
     "hold_size",
     "aged",
     "forward",
+<<<<<<< ours
     "due_first",
+=======
+    "asks",
+>>>>>>> theirs
 )
 CHOICES = (
     {"refuse", "replace"},
     {"in_order", "priority"},
+<<<<<<< ours
     *({"due_first", lanes} for lanes in ("lanes", "priority", "in_order")),
 )
 """Of which a queue has one: the policy of its unique keys, lanes by key alone where it keeps an order, and
 lanes or what fell due first."""
+=======
+    *({"asks", lanes} for lanes in ("lanes", "priority", "in_order")),
+)
+"""Of which a queue has one: the policy of its unique keys, lanes by key alone where it keeps an order, and
+lanes or leases that ask for a part.
+"""
+>>>>>>> theirs
 
 PAIRS = [
     pair

@@ -235,7 +235,7 @@ begin
         else to_char(v_found.number, 'FM999,999') || ' messages' end, v.subscription, v.name,
       date_trunc('second', v_found.since), concat_ws(', ', coalesce('kind ' || v_found.kind, 'no kind'), 'key ' || v_found.key));
     hint := format('start a worker that asks for everything, trunq worker MODULE:APP --queue %s --subscription %s%s, or lease: select * from trunq.lease(%L, %L, ''me'')',
-      v.name, v.subscription, case when v_found.kind is not null then ', or for these, --kind ' || quote_literal(v_found.kind) else '' end, v.name, v.subscription);
+      v.name, v.subscription, case when v_found.kind is not null then ', or for these, --kind ''' || replace(v_found.kind, '''', '''\''''') || '''' else '' end, v.name, v.subscription);
     return next;
   end loop;
 end $$;
