@@ -68,9 +68,17 @@ class Forwarding:
             fate = reader.fates.setdefault(id, reader.gone.pop(id)) if id in reader.gone else reader.fates[id]
             fate.come_back(is_deleted=id in self.deleted)
 
+    def aside(self) -> dict[str, set[int]]:
+        """What is set aside: it has no lease that would find it."""
+        rows = self.work.run(
+            "select s.name, d.id from trunq.delayed d join trunq.subscription s using (subscription_id)"
+            " where d.queue_id = {id} and d.aside is not null"
+        ).fetchall()
+        return {name: {id for of, id in rows if of == name} for name in self.readers}
+
     def delete(self) -> None:
-        ids = self.chance.choices(self.published, k=2)
+        ids, aside = self.chance.choices(self.published, k=2), self.aside()
         assert self.work.ask("delete", ids=ids) <= 2
         self.deleted.update(ids)
-        for reader in self.readers.values():
-            reader.delete(ids)
+        for name, reader in self.readers.items():
+            reader.delete(ids, aside[name])

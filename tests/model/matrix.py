@@ -7,7 +7,7 @@ right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,10 @@ class Fate:
     def resume(self) -> None:
         self.may_be = ("retrying", "ready")
 
-    def cancel(self) -> None:
+    def cancel(self, *, is_aside: bool = False) -> None:
+        """Of one that is set aside: as of what is parked."""
+        if is_aside:
+            self.may_be = ("parked",)
         if self.may_be == ("parked",):
             # At once, without a row of the history.
             self.may_be = ("dead",)
@@ -107,8 +110,8 @@ class Fate:
             self.doom.add("dead")
         self.is_cancelled = not self.is_over
 
-    def delete(self) -> None:
-        self.cancel()
+    def delete(self, *, is_aside: bool = False) -> None:
+        self.cancel(is_aside=is_aside)
         if self.may_be == ("dead",):
             self.may_be = ("purged",)
 
@@ -148,10 +151,10 @@ class Reader:
                     f"{key}: {first} before {ahead}"
                 )
 
-    def delete(self, ids: Iterable[int]) -> None:
+    def delete(self, ids: Iterable[int], aside: Container[int] = ()) -> None:
         for id in ids:
             if id in self.fates:
-                self.fates[id].delete()
+                self.fates[id].delete(is_aside=id in aside)
 
     def see(self, listed: dict[int, tuple[str, int]]) -> None:
         """The states as the database lists them: those that the model knows, and no others."""

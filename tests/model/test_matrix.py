@@ -35,9 +35,16 @@ FEATURES = (
     "hold_size",
     "aged",
     "forward",
+    "asks",
 )
-CHOICES = ({"refuse", "replace"}, {"in_order", "priority"})
-"""Of which a queue has one: the policy of its unique keys, and lanes by key alone where it keeps an order."""
+CHOICES = (
+    {"refuse", "replace"},
+    {"in_order", "priority"},
+    *({"asks", lanes} for lanes in ("lanes", "priority", "in_order")),
+)
+"""Of which a queue has one: the policy of its unique keys, lanes by key alone where it keeps an order, and
+lanes or leases that ask for a part.
+"""
 
 PAIRS = [
     pair

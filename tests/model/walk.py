@@ -35,6 +35,7 @@ QUEUE: Mapping[str, Mapping[str, Any]] = {
 }
 """What features ask of create_queue."""
 GROUP = "ledgers"
+ASKS: tuple[dict[str, Any], ...] = ({}, {"kinds": ["a"]}, {"not_kinds": ["a"]}, {"key_prefix": "x"})
 
 
 class Walk(Forwarding, Parking):
@@ -195,6 +196,8 @@ class Walk(Forwarding, Parking):
 
     def lease(self, **more: Any) -> Lease | None:
         name, reader = self.chance.choice(list(self.readers.items()))
+        if "asks" in self.names and (asks := self.chance.choice(ASKS)):
+            more["asks"] = asks
         held = self.work.lease(
             self.chance.randint(1, 4), subscription=name, worker=f"w{self.places}.{self.now}", **more
         )
@@ -241,13 +244,14 @@ class Walk(Forwarding, Parking):
         if not known:
             return
         ids = self.chance.sample(known, min(2, len(known)))
+        aside = self.aside()
         with self.work.connection.transaction():
             rows = self.work.call("cancel", ids=ids)
         for row in rows:
             if row.subscription in self.readers:
                 fate = self.readers[row.subscription].fates[row.id]
                 assert row.state in fate.states, f"cancel: {row.state}: {fate}"
-                fate.cancel()
+                fate.cancel(is_aside=row.id in aside[row.subscription])
 
     def lapse(self) -> None:
         """A lease runs out."""

@@ -319,3 +319,18 @@ def test_a_view_of_the_users_keeps_the_function_it_needs(
     publish(session, "plain", 2)
     assert fetch(session, "select version from public.queues") == install.newest()
     assert fetch(session, "select count(*) from public.waiting") == 2
+
+
+def test_what_is_set_aside_comes_back_in_the_older_release(
+    database: str, connect: Connect, tmp_path: Path
+) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="plain")
+    ids = publish(session, "plain", 3, kinds=["fax"])
+    assert not lease(session, "plain", asks={"kinds": ["mail"]})
+    numbers = [each.number for each in migrations()]
+    own = next(each.number for each in migrations() if each.name.endswith("_ask"))
+    downgrade.downgrade(database, numbers[numbers.index(own) - 1], tmp_path / "dropped")
+    install.install(database)
+    assert ask(session, "promote", queue="plain") == 3
+    assert drain(session, "plain") == ids

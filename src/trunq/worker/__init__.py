@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, time
 from enum import Enum
 from typing import Any, Final, overload
@@ -37,6 +37,7 @@ from trunq.leader.rank import Ranks
 from trunq.process.signals import run_with_signals
 from trunq.schedule import Schedule
 from trunq.wire.habit import WorkerHabits, mark
+from trunq.wire.json import json_text
 from trunq.wire.name import own_name
 from trunq.wire.scalar import Interval, Label, label, seconds
 from trunq.word import Backoff, Missed, Overlap
@@ -78,8 +79,10 @@ class Worker(Now, WorkerHabits):
     gets a session of it, in a transaction. A payload that does not fit the type a handler is annotated with
     is rejected; `on_invalid` is "retry", or a function of the message and pydantic's error, which gives the
     answer. Handlers with `process=True` share `process_pool` processes, or as many as `concurrency` says.
-    With `public_ids`, messages have a `public_id`, for which each lease asks once more. Times are seconds,
-    timedelta or text ("10 minutes").
+    With `public_ids`, messages have a `public_id`, for which each lease asks once more. With `asks`, it gets
+    a part of its subscription, as in `{"kinds": ["mail"], "key_prefix": "eu-"}`: a filter as for `subscribe`,
+    or with a `key_prefix`; others get the rest, and each message one of them. Times are seconds, timedelta
+    or text ("10 minutes").
     """
 
     _process_start: str | None = None
@@ -109,6 +112,7 @@ class Worker(Now, WorkerHabits):
         on_invalid: OnInvalid = "reject",
         process_pool: int | None = None,
         public_ids: bool = False,
+        asks: Mapping[str, Any] | None = None,
     ) -> None:
         require_names(queues)
         self.queues = queues
@@ -130,6 +134,7 @@ class Worker(Now, WorkerHabits):
         self.ranks = ranks
         self.shuffle = shuffle
         self.public_ids = public_ids
+        self.asks = asks
         self.statistics = Statistics()
         self.schedules: list[Schedule] = []
         """Those of `schedule`."""
@@ -408,6 +413,7 @@ class Worker(Now, WorkerHabits):
             concurrency=self.concurrency,
             prefetch=self.prefetch,
             public_ids=self.public_ids,
+            asks=json_text("asks", self.asks),
             poll=poll if poll is not None else 1.0 if self.notify is False else 5.0,
             lease_time=_seconds(self.lease_time, "lease_time"),
             reserve=_seconds(self.reserve, "reserve"),

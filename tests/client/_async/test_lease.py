@@ -47,6 +47,20 @@ async def test_a_lease_takes_no_more_than_asked(database: str) -> None:
         assert 0 < len(await lease(client, 10, max_bytes=2500)) < 5
 
 
+async def test_a_lease_asks_for_a_part_and_others_get_the_rest(database: str) -> None:
+    async with AsyncClient(database) as client:
+        await client.create_queue("orders")
+        await client.publish_many("orders", [1, 2, 3], kinds=["fax", "mail", "fax"])
+        names = ("orders", "default", "w", 10)
+        assert [message.payload for message in await client.lease(*names, asks={"kinds": ["mail"]})] == [2]
+        assert [message.payload for message in await client.lease(*names, asks={"not_kinds": ["mail"]})] == [
+            1,
+            3,
+        ]
+        with pytest.raises(InvalidArgument, match='has no "kind"'):
+            await client.lease(*names, asks={"kind": "mail"})
+
+
 async def test_a_lease_can_be_made_longer_or_shorter(database: str, async_connect: AsyncConnect) -> None:
     async with AsyncClient(database) as client:
         one, *_ = await prepared(client)

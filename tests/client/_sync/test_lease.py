@@ -49,6 +49,20 @@ def test_a_lease_takes_no_more_than_asked(database: str) -> None:
         assert 0 < len(lease(client, 10, max_bytes=2500)) < 5
 
 
+def test_a_lease_asks_for_a_part_and_others_get_the_rest(database: str) -> None:
+    with Client(database) as client:
+        client.create_queue("orders")
+        client.publish_many("orders", [1, 2, 3], kinds=["fax", "mail", "fax"])
+        names = ("orders", "default", "w", 10)
+        assert [message.payload for message in client.lease(*names, asks={"kinds": ["mail"]})] == [2]
+        assert [message.payload for message in client.lease(*names, asks={"not_kinds": ["mail"]})] == [
+            1,
+            3,
+        ]
+        with pytest.raises(InvalidArgument, match='has no "kind"'):
+            client.lease(*names, asks={"kind": "mail"})
+
+
 def test_a_lease_can_be_made_longer_or_shorter(database: str, connect: Connect) -> None:
     with Client(database) as client:
         one, *_ = prepared(client)

@@ -172,9 +172,9 @@ class Filter:
         lists = {name: getattr(self, name) for name in ("kinds", "not_kinds", "keys", "not_keys")}
         made: dict[str, Any] = {name: sorted(set(texts)) for name, texts in lists.items() if texts}
         if self.headers:
-            made["headers"] = _object("--header", self.headers)
+            made["headers"] = headers_of("--header", self.headers)
         if self.not_headers:
-            made["not_headers"] = _object("--not-header", self.not_headers)
+            made["not_headers"] = headers_of("--not-header", self.not_headers)
         if made and self.no_filter:
             raise Mistake("Give --no-filter, or what a filter lets pass, not both.")
         for name, flag in (("kinds", "kind"), ("keys", "key")):
@@ -188,7 +188,8 @@ class Filter:
         return {"filter": made} if made or self.no_filter else {}
 
 
-def _object(flag: str, headers: Iterable[Header]) -> dict[str, Any]:
+def headers_of(flag: str, headers: Iterable[Header]) -> dict[str, Any]:
+    """Headers as an object; one that is given with two values is a mistake."""
     found: dict[str, Any] = {}
     for name, value in headers:
         if found.setdefault(name, value) != value:

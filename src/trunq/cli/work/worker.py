@@ -16,6 +16,7 @@ from trunq.cli.ground.database import address
 from trunq.cli.ground.failure import Mistake, explain
 from trunq.cli.ground.logs import LogFormat, LogLevel, Verbose, log_to_stderr
 from trunq.cli.ground.output import write_json
+from trunq.cli.work.ask import Ask
 from trunq.cli.work.executor import OnSpark, run_on_spark
 from trunq.cli.work.push import Push, worker_of
 from trunq.cli.work.supervisor import Supervisor
@@ -36,6 +37,8 @@ EXAMPLES = (
     "trunq worker shop:worker --grace 25s",
     "# Another queue with the same handlers",
     "trunq worker shop:worker --queue orders_eu --subscription audit",
+    "# Only a part of what the others get: each message goes to one of them",
+    "trunq worker shop:worker --kind mail --key-prefix eu- --header country=CZ",
     "# As a batch job; status 3: some died, or have no handler",
     "trunq worker shop:worker --until-empty",
     "# The same, waiting for retries and delays too",
@@ -175,6 +178,7 @@ def worker(
     ] = None,
     *,
     context: typer.Context,
+    ask: Ask,
     on_spark: OnSpark,
     push: Push,
     database: option.Database,
@@ -190,6 +194,10 @@ def worker(
     SIGTERM or Ctrl-C lets it finish what runs and give back what has not started; a second one ends it at
     once. Start as many as you like, on any machine. Options given here overrule those of the Worker in your
     code. With --processes it runs several and only watches over them; each prints its own --json.
+
+    With --kind, --key-prefix or --header it leases these alone, and what else it comes upon is set aside for
+    the other workers of the subscription. With --until-empty or --until-idle it ends when nothing that it
+    asks for is left.
 
     With --push there is no code of yours: each message is posted, signed with the secret in
     TRUNQ_PUSH_SECRET. 2xx is done, 202 waits for a callback, 410 is dead, 429 and 503 run again after the
@@ -211,6 +219,7 @@ def worker(
         "unknown_kinds": unknown_kinds,
         "shuffle": shuffle,
         "ranks": None if ranks is None else load_ranks(ranks),
+        "asks": ask.given(),
     }
     for attribute, value in given.items():
         if value is not None:

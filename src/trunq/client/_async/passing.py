@@ -774,7 +774,8 @@ class AsyncPassing(AsyncAccess):
         """Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes
         about cancellations, progress and leases by id of finished messages, at most 1,000 of each
         subscription; expired replies and tokens, at most 1,000 each; and forgets unique keys that nobody
-        holds, captures of tables that were dropped, and where messages were forwarded that are gone.
+        holds, captures of tables that were dropped, where messages were forwarded that are gone, and what
+        leases asked for a day ago.
 
         Returns how many of all. Raises QueueNotFound.
         """
@@ -2621,12 +2622,12 @@ class AsyncPassing(AsyncAccess):
         nobody will lease, segments that rotation does not get for a while, and who holds them, transactions
         that are open and do nothing, and sessions that hold a queue's locks, workers whose leases ran out
         within ten minutes, kinds that no worker has a handler for, messages that are parked for longer than a
-        week, subscriptions that nobody has read from for five minutes while messages wait, those whose lanes
-        no process ranks, those that come near to what the queue holds for them, or lost messages, schedules
-        that cannot publish or whose due times come to an end, captures that miss something, movers whose last
-        try failed, runs of pipelines that fail, pipelines that have found no file yet, history that waits for
-        its taker for longer than the retention, and, of all queues, a server that may not come back after a
-        crash.
+        week, messages that no lease asks for, subscriptions that nobody has read from for five minutes while
+        messages wait, those whose lanes no process ranks, those that come near to what the queue holds for
+        them, or lost messages, schedules that cannot publish or whose due times come to an end, captures that
+        miss something, movers whose last try failed, runs of pipelines that fail, pipelines that have found
+        no file yet, history that waits for its taker for longer than the retention, and, of all queues, a
+        server that may not come back after a crash.
 
         What other sessions do, Postgres tells to members of pg_read_all_stats alone.
 

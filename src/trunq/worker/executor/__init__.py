@@ -45,7 +45,7 @@ OPTIONS: Final = frozenset(
     (
         *("queues", "subscription", "dsn", "name", "concurrency", "prefetch", "max_connections", "notify"),
         *("poll", "lease_time", "reserve", "grace", "lead", "until_empty", "until_idle"),
-        *("unknown_kinds", "shuffle", "public_ids"),
+        *("unknown_kinds", "shuffle", "public_ids", "asks"),
     )
 )
 """Attributes of a Worker that may be given for all of them."""

@@ -118,7 +118,9 @@ class Run:
             self._is_empty if options.until_empty or options.until_idle else None,
         )
         self._presence = Presence(options, self._sources)
-        self._remaining = Remaining(self._sources, registry, statistics, until_idle=options.until_idle)
+        self._remaining = Remaining(
+            self._sources, registry, statistics, options.asks, until_idle=options.until_idle
+        )
         self._grace = Grace(options.grace)
         self._parts = Parts()
 

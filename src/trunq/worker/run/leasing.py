@@ -261,6 +261,7 @@ class Fetcher:
             "worker": self._options.identity,
             "max_messages": share,
             "lease_time": timedelta(seconds=source.lease_time),
+            "asks": self._options.asks,
         }
         call = Call("lease", arguments, LEASED, raw=True)
         public_ids: list[UUID] = []

@@ -27,6 +27,8 @@ class Options:
     concurrency: int
     prefetch: int | None
     public_ids: bool
+    asks: str | None
+    """JSON."""
     poll: float
     lease_time: float | None
     reserve: float | None

@@ -23,11 +23,18 @@ class Remaining:
     """Counts what this worker has to wait for: of delayed messages only when it serves `until_idle`."""
 
     def __init__(
-        self, sources: Sequence[Source], registry: Registry, statistics: Statistics, *, until_idle: bool
+        self,
+        sources: Sequence[Source],
+        registry: Registry,
+        statistics: Statistics,
+        asks: str | None,
+        *,
+        until_idle: bool,
     ) -> None:
         self._sources = sources
         self._registry = registry
         self._statistics = statistics
+        self._asks = asks
         self._until_idle = until_idle
         self._said: set[str] = set()
         """Queues of which the log has a line that only what is delayed is left."""
@@ -42,7 +49,11 @@ class Remaining:
                 rows = await execute(connection, Call("status", {"queue": source.queue}, _LEFT))
                 for name, ready, leased, delayed, parked in rows:
                     if name == source.subscription:
-                        total += await self._left(connection, source, ready + leased, delayed, parked)
+                        now = ready + leased
+                        if now > 0 and self._asks is not None:
+                            asked = Call("_left_asked", {**source.names, "asks": self._asks})
+                            now = await value(connection, asked)
+                        total += await self._left(connection, source, now, delayed, parked)
         return total
 
     async def _left(
@@ -53,7 +64,7 @@ class Remaining:
         is_any = self._registry.default is not None
         kinds = text_array("kinds", self._registry.kinds)
         arguments = {**source.names, "kinds": kinds}
-        awaited = {**source.names, "kinds": None if is_any else kinds}
+        awaited = {**source.names, "kinds": None if is_any else kinds, "asks": self._asks}
         if self._until_idle and await value(connection, Call("_has_delayed", awaited)):
             if source.queue not in self._said:
                 self._said.add(source.queue)

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, overload
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, overload
 
 from trunq.client._sync.access import Access
 from trunq.client.answered import Answered, Leased
@@ -15,6 +15,7 @@ from trunq.errors import InvalidArgument
 from trunq.record import Extension, NotLeased
 from trunq.wire.array import bigint_array
 from trunq.wire.call import Call
+from trunq.wire.json import json_text
 from trunq.wire.scalar import Interval, decode_timestamp, interval
 
 _TOLD: Final = ("state", "reason", "worker", "due_at")
@@ -35,11 +36,16 @@ class Leases(Access):
         max_messages: int | None = None,
         lease_time: Interval | None = None,
         max_bytes: int | None = None,
+        asks: Mapping[str, Any] | None = None,
         *,
         connection: Given | None = None,
     ) -> list[Message]:
         """Lease the next messages, at most `max_messages` (1) and about `max_bytes` (16 MB); [] when there
         are none.
+
+        With `asks`, only those: a filter as for `subscribe`, or with a `key_prefix`, such as
+        `{"kinds": ["mail"], "key_prefix": "eu-", "headers": {"country": "CZ"}}`. What it comes upon and did
+        not ask for is set aside for leases of the same subscription that do, or that ask for everything.
 
         They are the worker's until `lease_time` (the subscription's) is over, by the database's clock. All
         of them have the same `lease_id` and `token`. With `connection`, do nothing else in that transaction
@@ -53,6 +59,7 @@ class Leases(Access):
             "max_messages": max_messages,
             "lease_time": interval("lease_time", lease_time),
             "max_bytes": max_bytes,
+            "asks": json_text("asks", asks),
         }
         rows = self._execute(connection, Call("lease", arguments, LEASED, raw=True))
         return [Message(row, queue, subscription) for row in rows]

@@ -170,7 +170,8 @@ set trunq.plan = index as $$
 begin
   -- Asked for their order too: without statistics, all indexes look alike, and only the one on ids gives it.
   return query
-    select d.id, case when d.subscription_id is null then 'scheduled' when d.parked_at is not null then 'parked' else 'retrying' end, d.attempt::integer, d.created_at, d.due_at, d.kind, d.key,
+    select d.id, case when d.subscription_id is null then 'scheduled' when d.parked_at is not null then 'parked' when d.aside is not null then 'ready' else 'retrying' end,
+      d.attempt::integer, d.created_at, case when d.aside is null then d.due_at end, d.kind, d.key,
       d.payload, d.headers, d.errors
     from unnest(p_ids) u(id) cross join lateral (
       (select d.* from trunq.delayed d where d.queue_id = p_queue_id and d.subscription_id is null and d.id >= u.id

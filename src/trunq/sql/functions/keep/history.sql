@@ -153,7 +153,7 @@ declare
 begin
   is_whole := false;
   case
-    when p_state in ('scheduled', 'retrying', 'parked') then
+    when p_state in ('scheduled', 'retrying', 'parked', 'aside') then
       -- The order is that of the index.
       execute format($q$
         select array(
@@ -161,7 +161,8 @@ begin
           where d.queue_id = $1 and d.id < $2 and d.subscription_id %s
           order by d.subscription_id desc, d.id desc limit $3)
       $q$, case p_state
-        when 'retrying' then format('= %s and d.parked_at is null', p_sub.subscription_id)
+        when 'retrying' then format('= %s and d.parked_at is null and d.aside is null', p_sub.subscription_id)
+        when 'aside' then format('= %s and d.aside is not null', p_sub.subscription_id)
         when 'parked' then format('= %s and d.parked_at is not null', p_sub.subscription_id) else 'is null' end)
       into ids using p_sub.queue_id, p_before, p_limit;
     when p_state = 'dead' then
@@ -192,12 +193,20 @@ begin
       ids := array(
         select u.id from (
           select unnest((trunq._candidate_ids(p_sub, p_queue, s.state, p_limit, p_before)).ids) id
-          from unnest(array['scheduled', 'retrying', 'parked', 'dead']) s(state)
+          from unnest(array['scheduled', 'retrying', 'parked', 'aside', 'dead']) s(state)
           union
           select unnest(ids)) u
         order by u.id desc limit p_limit);
   end case;
   ids := coalesce(ids, '{}');
+  if p_state = 'ready' and p_sub.has_asks then
+    ids := array(
+      select u.id from (
+        select unnest((trunq._candidate_ids(p_sub, p_queue, 'aside', p_limit, p_before)).ids) id
+        union
+        select unnest(ids)) u
+      order by u.id desc limit p_limit);
+  end if;
 end $$;
 comment on function trunq._candidate_ids is
   'The newest ids below p_before that may be in a state, none left out, newest first; _message tells what state they are in. row_ids, row_txids: rows of the log that are theirs, null when it did not look there; is_whole: all those rows.';

@@ -45,8 +45,9 @@ begin
         offset 0) r
       order by r.subscription_id, g.id, g.txid desc),
     elsewhere as materialized (
-      select r.subscription_id, d.id, d.attempt, d.created_at, d.due_at, d.kind, d.key, d.payload, d.headers, d.errors,
-        case when d.subscription_id is null then 'scheduled' when d.parked_at is not null then 'parked' else 'retrying' end place%11$s
+      select r.subscription_id, d.id, d.attempt, d.created_at, case when d.aside is null then d.due_at end due_at, d.kind, d.key, d.payload, d.headers, d.errors,
+        case when d.subscription_id is null then 'scheduled' when d.parked_at is not null then 'parked'
+          when d.aside is not null then 'ready' else 'retrying' end place%11$s
       from trunq.delayed d cross join lateral (
         select r.subscription_id from reader r where d.subscription_id is null or d.subscription_id = r.subscription_id offset 0) r
       where d.queue_id = %4$s

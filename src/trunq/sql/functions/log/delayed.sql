@@ -127,17 +127,20 @@ begin
 end $$;
 comment on function trunq._ended_readers is 'Subscriptions that are gone, and of which messages are delayed.';
 
-create or replace function trunq._has_delayed(p_queue text, p_subscription text, p_kinds text[] default null) returns boolean
+create or replace function trunq._has_delayed(p_queue text, p_subscription text, p_kinds text[] default null, p_asks jsonb default null)
+returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$
 declare
   v_sub trunq.subscription := trunq._subscription(p_queue, p_subscription);
+  v_asking constant trunq.asking := trunq._read_asks(p_asks);
 begin
   return exists (
     select from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
-      and d.parked_at is null and (p_kinds is null or (d.errors -> -1 ? 'times') is not true or d.kind = any (p_kinds)));
+      and d.parked_at is null and d.aside is null and (p_asks is null or trunq._is_asked(v_asking, d.kind, d.key, d.headers))
+      and (p_kinds is null or (d.errors -> -1 ? 'times') is not true or d.kind = any (p_kinds)));
 end $$;
-comment on function trunq._has_delayed is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds (null: for any); what is parked waits for neither.';
+comment on function trunq._has_delayed is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds (null: for any), and p_asks asks for it; what is parked, or set aside, waits for neither.';
 
 create or replace function trunq._count_unhandled(p_queue text, p_subscription text, p_kinds text[]) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$

@@ -211,6 +211,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers
 begin
   -- All that can be made while everybody goes on.
   if p_before.lanes is null and p_after.lanes is not null then
+    perform trunq._end_asks(p_after.queue_id);
     perform trunq._create_lanes(p_after);
   end if;
   if p_before.unique_policy is null and p_after.unique_policy is not null then
@@ -260,6 +261,8 @@ begin
     perform trunq._add_unique_columns(p_after, 'text collate "C"');
   end if;
   if v_gets_lanes then
+    -- Again: a lease may have set something aside since.
+    perform trunq._end_asks(p_after.queue_id);
     perform trunq._require_none_ahead(p_after);
     if p_after.lanes like 'priority%' then
       perform trunq._widen_priority(p_after, false);

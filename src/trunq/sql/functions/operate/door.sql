@@ -32,7 +32,7 @@ language sql immutable as $$
     ('{work,administer}', '{seek,copy_position,stop_mover,leave_group,set_memo,get_memo,delete_memo,list_memos}'),
     ('{work}',
      '{read_batch,advance,fail_batch,retry_batch,join_group,list_fates,retry_after,reclaim,show_checkpoint,show_resumed,park,start_mover,begin_move,
-       finish_move,fail_move,end_mover,_mover_stops,_forward_out,_retries_out,_forward_in,_write_batch_query,_has_delayed,_count_unhandled,_attend_queue,_leave_queue}'))
+       finish_move,fail_move,end_mover,_mover_stops,_forward_out,_retries_out,_forward_in,_write_batch_query,_has_delayed,_left_asked,_count_unhandled,_attend_queue,_leave_queue}'))
     d(doors, functions)
   cross join lateral pg_catalog.unnest(d.functions) f(name)
 $$;

@@ -69,6 +69,10 @@ begin
       -- What waits for all of a group counts once.
       from unnest(case when v.slot > 0 then array['= ' || v.subscription_id] else array['is null', '= ' || v.subscription_id] end) whose
       cross join lateral trunq._count_rows('trunq.delayed', format('queue_id = %s and subscription_id %s', v.queue_id, whose)) o;
+      if (v.sub).has_asks then
+        -- What is set aside is ready.
+        delayed := greatest(0, delayed - (trunq._count_aside(v.subscription_id)).number);
+      end if;
       select o.number, estimated || case when o.is_estimate then '{parked}'::text[] end into parked, estimated
       from trunq._count_parked(v.sub) o;
       select o.number, estimated || case when o.is_estimate then '{dead}'::text[] end into dead, estimated
@@ -148,9 +152,13 @@ begin
     from (select n, trunq._first_page(v_log, n, v.last_txid, v.last_id) as from_page from unnest(v_segments) n) s
     where s.from_page is not null;
   end if;
+  if exists (select from trunq.subscription s where s.subscription_id = p_subscription_id and s.has_asks) then
+    select ready + a.number, least(_count_waiting.oldest, a.oldest), _count_waiting.is_estimate or a.is_estimate into ready, oldest, is_estimate
+    from trunq._count_aside(p_subscription_id) a;
+  end if;
 end $$;
 comment on function trunq._count_waiting is
-  'How many messages a subscription has not read yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait.';
+  'How many messages a subscription has not read yet, exact as long as the next 2,000 rows of the log are all there are; and since when the first of them wait; with what is set aside.';
 
 create or replace function trunq._first_page(p_log regclass, p_segment smallint, p_txid xid8, p_id bigint) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set trunq.plan = index as $$

@@ -294,6 +294,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
   delete from trunq.unhandled h where h.subscription_id = p_subscription_id;
   delete from trunq.cancelled c where c.subscription_id = p_subscription_id;
   delete from trunq.ahead a where a.subscription_id = p_subscription_id;
+  delete from trunq.ask a where a.subscription_id = p_subscription_id;
   delete from trunq.progress p where p.subscription_id = p_subscription_id;
   delete from trunq.reply r where r.subscription_id = p_subscription_id;
   delete from trunq.forwarded f where f.origin_subscription_id = p_subscription_id;

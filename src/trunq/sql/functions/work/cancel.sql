@@ -48,6 +48,7 @@ declare
   v_over bigint[];
   v_leased bigint[] := '{}';
   v_parked bigint[];
+  v_aside bigint[];
 begin
   perform trunq._note_cancel(p_queue, p_subscription, p_ids, v_now);
   -- By later statements than the notes: whoever did not see them is seen here, or has to come back.
@@ -62,9 +63,10 @@ begin
     subscription := v_sub.name;
     v_over := v_scheduled;
     v_parked := trunq._parked_ids(v_sub, p_ids);
+    v_aside := trunq._aside_ids(v_sub, p_ids);
     foreach id in array trunq._cancel_retrying(p_queue, v_sub, p_ids, v_now) loop
       v_over := v_over || id;
-      state := case when id = any (v_parked) then 'parked' else 'retrying' end;
+      state := case when id = any (v_parked) then 'parked' when id = any (v_aside) then 'ready' else 'retrying' end;
       return next;
     end loop;
     for id, state in

@@ -65,10 +65,10 @@ begin
   perform trunq._forget_unhandled(v_queue);
   return v_count + trunq._forget_cancelled(v_queue, v_now) + trunq._forget_progress(v_queue, v_now) + trunq._forget_keys(v_queue) + trunq._forget_replies(v_queue_id, v_now)
     + trunq._forget_captures(v_queue_id) + trunq._forget_forwarded(v_queue, v_now) + trunq._forget_ahead(v_queue)
-    + trunq._forget_tokens(v_queue_id, v_now);
+    + trunq._forget_tokens(v_queue_id, v_now) + trunq._forget_asks(v_queue, v_now);
 end $$;
 comment on function trunq.forget is
-  'Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes about cancellations, progress and leases by id of finished messages, at most 1,000 of each subscription; expired replies and tokens, at most 1,000 each; and forgets unique keys that nobody holds, captures of tables that were dropped, and where messages were forwarded that are gone.
+  'Deletes dead messages that are older than their subscription keeps them (dead_retention), and notes about cancellations, progress and leases by id of finished messages, at most 1,000 of each subscription; expired replies and tokens, at most 1,000 each; and forgets unique keys that nobody holds, captures of tables that were dropped, where messages were forwarded that are gone, and what leases asked for a day ago.
 Returns: how many of all.
 Raises: TQ001.
 Locks: the rows it deletes.';

@@ -100,7 +100,7 @@ begin
   return trunq._note_forward(v_queue, v_sub, array(
     select d.id from trunq.delayed d
     where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id
-      and coalesce(d.expiries, 0) <= 1 and (d.errors -> -1 ? 'times') is not true and d.parked_at is null
+      and coalesce(d.expiries, 0) <= 1 and (d.errors -> -1 ? 'times') is not true and d.parked_at is null and d.aside is null
     order by d.queue_id, d.subscription_id, d.id limit p_max for update skip locked));
 end $$;
 comment on function trunq._retries_out is 'The first step of trunq.forward_retries. Returns: those that the second may take.';
@@ -169,7 +169,7 @@ begin
   select array_agg(row(v_queue.queue_id, p.id, s.subscription_id,
         coalesce(v_due_at, case when g.due_at < trunq.clock() + interval '998 years' then g.due_at end),
         g.created_at, g.attempt, case when v_queue.lanes like 'priority%' then g.priority else 0 end, g.kind, g.key, g.payload, g.body, g.headers,
-        g.errors, nullif(g.extra - v_left, '{}'), null, nullif(g.options - 'checkpoint', '{}'), null)::trunq.delayed
+        g.errors, nullif(g.extra - v_left, '{}'), null, nullif(g.options - 'checkpoint', '{}'), null, null, null)::trunq.delayed
       order by g.id),
     array_agg(g.id order by g.id), array_agg(p.id order by g.id)
   into v_rows, v_moved, v_ids

@@ -6,20 +6,23 @@ create or replace function trunq.lease(
   p_worker text,
   p_max_messages integer default 1,
   p_lease_time interval default null,
-  p_max_bytes bigint default 16777216
+  p_max_bytes bigint default 16777216,
+  p_asks jsonb default null
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text,
   payload jsonb, body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
 )
 language plpgsql volatile set search_path = pg_catalog, pg_temp rows 100 as $$
 begin
-  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5)', trunq._function(p_queue, 'lease'))
-    using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes;
+  -- A queue that an upgrade has not come to yet knows of no asks.
+  return query execute format('select * from trunq_queue.%I($1, $2, $3, $4, $5%s)', trunq._function(p_queue, 'lease'),
+      case when p_asks is not null then ', $6' end)
+    using p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes, p_asks;
 end $$;
 comment on function trunq.lease is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead; those older than the subscription takes (max_age) are passed over.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead; those older than the subscription takes (max_age) are passed over. p_asks: only these, a filter as for subscribe, or with a "key_prefix"; what it comes upon and was not asked for is set aside for leases that ask for it, or for everything.
 Returns: one row for each message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
-Raises: TQ001, TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when it lost messages and nobody accepted that.
+Raises: TQ001, TQ002; TQ005 also for p_asks in a queue with lanes, and for more than 100 different ones within an hour; TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when it lost messages and nobody accepted that.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
 
 create or replace function trunq.extend(

@@ -313,7 +313,7 @@ language sql volatile set search_path = pg_catalog, pg_temp as $$
       select d.due_at from trunq.delayed d
       -- Nobody waits behind one that no worker has a handler for, or that waits by a policy of its own.
       where d.subscription_id = p_subscription_id and d.expiries > 1 and (d.errors -> -1 ? 'times') is not true
-        and (d.options ?| '{backoff,backoff_base,backoff_cap,jitter}') is not true
+        and (d.options ?| '{backoff,backoff_base,backoff_cap,jitter}') is not true and d.aside is null
       order by d.due_at desc limit 1) d) w
 $$;
 comment on function trunq._suspect_delay is 'How long the next suspect but p_place - 1 waits.';

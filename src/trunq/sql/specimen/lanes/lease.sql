@@ -4,7 +4,7 @@
 
 create or replace function trunq_queue._lanespecimen_lease(
   p_subscription text, p_worker text, p_max_messages integer default 1, p_lease_time interval default null,
-  p_max_bytes bigint default 16777216
+  p_max_bytes bigint default 16777216, p_asks jsonb default null
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text, payload jsonb,
   body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
@@ -23,8 +23,9 @@ begin
   if current_setting('transaction_isolation') <> 'read committed'
       or current_setting('trunq.cluster_checked', true) is distinct from 'yes'
       or p_max_messages is null or p_max_messages not between 1 and 10000 /*limit lease_messages*/
-      or p_lease_time not between '1 microsecond' and '1000 years' then
+      or p_lease_time not between '1 microsecond' and '1000 years' or p_asks is not null then
     perform trunq._check_lease(p_max_messages, p_lease_time);
+    perform trunq._refuse_asks('_lanespecimen', p_asks);
   end if;
   select s.* into v_sub from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_sub.mode is distinct from 'shared' then

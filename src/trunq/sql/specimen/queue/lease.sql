@@ -8,7 +8,7 @@
 
 create or replace function trunq_queue._specimen_lease(
   p_subscription text, p_worker text, p_max_messages integer default 1, p_lease_time interval default null,
-  p_max_bytes bigint default 16777216
+  p_max_bytes bigint default 16777216, p_asks jsonb default null
 ) returns table (
   lease_id bigint, token bigint, id bigint, attempt smallint, max_attempts integer, kind text, key text, payload jsonb,
   body bytea, headers jsonb, priority smallint, created_at timestamptz, expires_at timestamptz, options jsonb
@@ -32,15 +32,15 @@ begin
   end if;
   -- A list of INTO costs less than assignments: Postgres prepares each of those anew in each transaction.
   select s.subscription_id, s.max_attempts, s.has_cancelled, s.filter is null, p_max_messages, p_max_messages,
-    clock_timestamp(), s.mode, s.start, coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age
+    clock_timestamp(), case when s.has_asks or p_asks is not null then 'asked' else s.mode end, s.start,
+    coalesce(p_lease_time, s.lease_time), s.is_limited, s.filter, s.max_age
   into c.subscription_id, c.max_attempts, c.has_cancelled, c.reads_all, c.max_messages, c.most,
     c.began_at, v_mode, v_start, v_lease_time, v_is_limited, v_filter, v_max_age
   from trunq.subscription s where s.queue_id = 0 /*queue_id*/ and s.name = p_subscription;
   if v_mode is distinct from 'shared' then
     perform trunq._subscription('_specimen', p_subscription, 'shared');
-    -- It did not say what is missing: the subscription was made just now.
-    return query select * from trunq_queue._specimen_lease(
-      p_subscription, p_worker, p_max_messages, p_lease_time, p_max_bytes);
+    -- Somebody asks for a part; or it did not say what is missing: the subscription was made just now.
+    return query select * from trunq_queue._specimen_lease_asked($1, $2, $3, $4, $5, $6);
     return;
   end if;
   if not pg_try_advisory_xact_lock(1953656418 /*lock subscription*/, c.subscription_id) then
@@ -128,7 +128,7 @@ begin
 end $$;
 revoke execute on function trunq_queue._specimen_lease from public;
 comment on function trunq_queue._specimen_lease is
-  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead; those older than the subscription takes (max_age) are passed over.
+  'Leases up to p_max_messages (and p_max_bytes of what the worker receives, but at least one) to a worker. Messages that expired, or that somebody cancelled, are dead instead; those older than the subscription takes (max_age) are passed over. p_asks: only what it says, as trunq.lease.
 Returns: one row a message, all of one lease; none when there is nothing, or after 2 seconds in which it found only such messages: lease again (workers are told).
 Raises: TQ002, TQ005, TQ007, TQ010, TQ011; TQ008 when an open transaction holds the subscription for 5 seconds; TQ026 when messages were lost.
 Locks: the subscription, to the end of the transaction: lease in a short one of its own.';
