@@ -32,7 +32,7 @@ class DueMachine(QueueMachine):
         if first & self.eligible(held.subscription).keys():
             assert set(held.ids) <= first, "what waits came before what fell due"
         super().took(held, worker)
-        first &= ready.keys()
+        first.intersection_update(ready)
 
     @rule()
     def forget(self) -> None:
