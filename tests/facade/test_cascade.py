@@ -161,8 +161,17 @@ def test_a_switchover_waits_for_whoever_has_inserted_and_not_committed(new_node:
     branch.create("branch", provider=root)
     for node in (root, branch):
         node.start()
-    with psycopg.connect(root.dsn) as late, ThreadPoolExecutor(1) as pool:
-        late.execute("select pgq.insert_event('jobs', 'work', 'late')")
+    insert = "select pgq.insert_event('jobs', 'work', %s)"
+    with (
+        psycopg.connect(root.dsn) as late,
+        psycopg.connect(root.dsn) as idle,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        # One has inserted before, so that its session knows the function; it is in a transaction, and idle.
+        idle.execute(insert, ("earlier",))
+        idle.commit()
+        idle.execute("select 1")
+        late.execute(insert, ("late",))
         root.insert("early")
         taking = pool.submit(branch.admin, "takeover", root.name, f"--node={branch.name}", "--all")
         wait_until(
@@ -174,12 +183,14 @@ def test_a_switchover_waits_for_whoever_has_inserted_and_not_committed(new_node:
         )
         # One who comes now is refused, whether he waits or not, and can go to the new root.
         with pytest.raises(psycopg.errors.InternalError_, match="Insert into queue disallowed"):
-            root.fetch("select pgq.insert_event('jobs', 'work', 'too late')")
+            root.fetch(insert, "too late")
         late.commit()
         taking.result()
+        with pytest.raises(psycopg.errors.InternalError_, match="Insert into queue disallowed"):
+            idle.execute(insert, ("after the last tick",))
     branch.insert("after")
     root.wait_for("after")
-    assert sorted(branch.seen()) == ["early", "late"]
+    assert sorted(branch.seen()) == ["earlier", "early", "late"]
     assert root.seen() == ["after"]
     assert root.log() == branch.log()
 
