@@ -35,7 +35,10 @@ NewNode = Callable[..., Node]
 def serving() -> Iterator[Embedded]:
     with copied_server(settings=QUICK) as server:
         prepare(server)
-        yield server
+        try:
+            yield server
+        finally:
+            server.kill()  # what its many databases have in memory is not worth a shutdown's writing
 
 
 @pytest.fixture(scope="module")
