@@ -276,7 +276,7 @@ def test_a_cascaded_consumer_follows_its_node_and_goes_on_at_another_provider(ne
     # Somebody finishes a batch behind its back: it says so, and goes back when it is told to.
     leaf.kill()
     root.insert("three")
-    branch.wait_for("three")
+    wait_until(lambda: branch.last_tick() == root.last_tick())
     while (batch := branch.fetch("select pgq.next_batch('jobs', 'applier')")) is not None:
         branch.fetch("select pgq.finish_batch(%s)", batch)
     leaf.start("CascadedConsumer", job="applier")
@@ -348,6 +348,7 @@ def test_a_branch_that_is_closed_takes_events_of_its_worker_alone(new_node: NewN
         ("work", None, "second"),
     ]
     # Over there nobody ticks but the worker, whatever the duties do.
+    wait_until(lambda: branch.last_tick() == root.last_tick())
     ticks = branch.fetch("select max(tick_id) from trunq.tick")
     branch.fetch("select count(*) from trunq.perform_duties()")
     assert branch.fetch("select max(tick_id) from trunq.tick") == ticks
