@@ -35,7 +35,10 @@ NewNode = Callable[..., Node]
 def serving() -> Iterator[Embedded]:
     with copied_server(settings=QUICK) as server:
         prepare(server)
-        yield server
+        try:
+            yield server
+        finally:
+            server.kill()  # what its many databases have in memory is not worth a shutdown's writing
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +164,17 @@ def test_a_switchover_waits_for_whoever_has_inserted_and_not_committed(new_node:
     branch.create("branch", provider=root)
     for node in (root, branch):
         node.start()
-    with psycopg.connect(root.dsn) as late, ThreadPoolExecutor(1) as pool:
-        late.execute("select pgq.insert_event('jobs', 'work', 'late')")
+    insert = "select pgq.insert_event('jobs', 'work', %s)"
+    with (
+        psycopg.connect(root.dsn) as late,
+        psycopg.connect(root.dsn) as idle,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        # One has inserted before, so that its session knows the function; it is in a transaction, and idle.
+        idle.execute(insert, ("earlier",))
+        idle.commit()
+        idle.execute("select 1")
+        late.execute(insert, ("late",))
         root.insert("early")
         taking = pool.submit(branch.admin, "takeover", root.name, f"--node={branch.name}", "--all")
         wait_until(
@@ -174,12 +186,14 @@ def test_a_switchover_waits_for_whoever_has_inserted_and_not_committed(new_node:
         )
         # One who comes now is refused, whether he waits or not, and can go to the new root.
         with pytest.raises(psycopg.errors.InternalError_, match="Insert into queue disallowed"):
-            root.fetch("select pgq.insert_event('jobs', 'work', 'too late')")
+            root.fetch(insert, "too late")
         late.commit()
         taking.result()
+        with pytest.raises(psycopg.errors.InternalError_, match="Insert into queue disallowed"):
+            idle.execute(insert, ("after the last tick",))
     branch.insert("after")
     root.wait_for("after")
-    assert sorted(branch.seen()) == ["early", "late"]
+    assert sorted(branch.seen()) == ["earlier", "early", "late"]
     assert root.seen() == ["after"]
     assert root.log() == branch.log()
 
@@ -262,7 +276,7 @@ def test_a_cascaded_consumer_follows_its_node_and_goes_on_at_another_provider(ne
     # Somebody finishes a batch behind its back: it says so, and goes back when it is told to.
     leaf.kill()
     root.insert("three")
-    branch.wait_for("three")
+    wait_until(lambda: branch.last_tick() == root.last_tick())
     while (batch := branch.fetch("select pgq.next_batch('jobs', 'applier')")) is not None:
         branch.fetch("select pgq.finish_batch(%s)", batch)
     leaf.start("CascadedConsumer", job="applier")
@@ -334,6 +348,7 @@ def test_a_branch_that_is_closed_takes_events_of_its_worker_alone(new_node: NewN
         ("work", None, "second"),
     ]
     # Over there nobody ticks but the worker, whatever the duties do.
+    wait_until(lambda: branch.last_tick() == root.last_tick())
     ticks = branch.fetch("select max(tick_id) from trunq.tick")
     branch.fetch("select count(*) from trunq.perform_duties()")
     assert branch.fetch("select max(tick_id) from trunq.tick") == ticks

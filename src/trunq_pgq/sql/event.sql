@@ -86,3 +86,38 @@ begin
   -- No view takes a row of a replica's (pgq._define_replica).
   return v.queue_data_pfx || '_' || case when current_setting('session_replication_role') = 'replica' then 'replica' else v.queue_cur_table::text end;
 end $$;
+
+-- A session does not look for a new insert_event_raw within a transaction. One that was open when its queue was disabled, and inserts later, would
+-- do so behind the last tick of a root that became a branch, and nobody would get it. What a session does see, once it has the lock that it
+-- inserts under, is a trigger; and demote_root cuts that tick under a lock that keeps out inserts.
+
+create or replace function pgq._refuse_stale(p_queue_id integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v record;
+begin
+  select f.queue_disable_insert is_disabled, q.log_table, t.oid is not null is_there, t.tgqual is null is_on into v
+  from pgq._queue f join trunq.queue q on q.queue_id = f.queue_id
+  left join pg_trigger t on t.tgrelid = to_regclass(format('trunq_log.%I', q.log_table)) and t.tgname = 'pgq_refuse'
+  where f.queue_id = p_queue_id;
+  if v.is_disabled and not (v.is_there and v.is_on) or not v.is_disabled and v.is_there and v.is_on then
+    -- To drop it would wait for readers too.
+    execute format('create or replace trigger pgq_refuse before insert on trunq_log.%I for each statement %s execute function pgq._refuse_insert()',
+      v.log_table, case when not v.is_disabled then 'when (false)' end);
+  end if;
+end $$;
+comment on function pgq._refuse_stale is
+  'Lets a log refuse insert_event while its queue is disabled, by a trigger; of a queue that takes events again, it costs nothing. Locks: publishers, where that changes.';
+
+create or replace function pgq._refuse_insert() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_context text;
+begin
+  get diagnostics v_context = pg_context;
+  if strpos(v_context, 'pgq.insert_event_raw(') > 0 then
+    raise internal_error using message = 'Insert into queue disallowed';
+  end if;
+  return null;
+end $$;
+comment on function pgq._refuse_insert is 'Before an insert into the log of a disabled queue: refuses that of insert_event; PgQ''s switch is for its calls, and not for retries, COPY or trunq''s publishers.';

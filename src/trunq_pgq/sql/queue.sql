@@ -300,6 +300,9 @@ begin
     perform pgq._lock_names();
     perform pgq._define_insert();
   end if;
+  if not new.queue_disable_insert then
+    perform pgq._refuse_stale(old.queue_id);
+  end if;
   return new;
 end $$;
 comment on function pgq._update_queue is 'An update of the view pgq.queue: each setting where it is kept.';

@@ -11,6 +11,7 @@ begin
     raise exception 'queue not found or ticker disabled: %', i_queue_name;
   end if;
   perform trunq._require_read_committed('cut_tick');
+  perform pgq._refuse_stale(v_queue_id);
   perform trunq._check_cluster();
   perform trunq._wait_for_disk();
   perform pg_advisory_xact_lock(trunq._lock_class('tick'), v_queue_id);
