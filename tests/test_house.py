@@ -56,7 +56,7 @@ HELPERS = {
 }
 """Methods of the client that are no function of the database."""
 
-OVERLOADED = {"_check_lease", "_find_queue", "_message", "_refuse_row"}
+OVERLOADED = {"_check_lease", "_find_queue", "_refuse_row"}
 """Names of trunq that two functions have."""
 
 STATES_TOLD = (

@@ -35,27 +35,18 @@ FEATURES = (
     "hold_size",
     "aged",
     "forward",
-<<<<<<< ours
     "due_first",
-=======
     "asks",
->>>>>>> theirs
 )
 CHOICES = (
     {"refuse", "replace"},
     {"in_order", "priority"},
-<<<<<<< ours
-    *({"due_first", lanes} for lanes in ("lanes", "priority", "in_order")),
+    *({first, lanes} for first in ("due_first", "asks") for lanes in ("lanes", "priority", "in_order")),
+    {"due_first", "asks"},
 )
 """Of which a queue has one: the policy of its unique keys, lanes by key alone where it keeps an order, and
-lanes or what fell due first."""
-=======
-    *({"asks", lanes} for lanes in ("lanes", "priority", "in_order")),
-)
-"""Of which a queue has one: the policy of its unique keys, lanes by key alone where it keeps an order, and
-lanes or leases that ask for a part.
+lanes, what fell due first, or leases that ask for a part.
 """
->>>>>>> theirs
 
 PAIRS = [
     pair

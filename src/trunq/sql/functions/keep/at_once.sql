@@ -6,7 +6,7 @@
 -- it cannot make it leaves: the duty finds such attempts missing.
 
 create or replace function trunq._define_at_once(p_queue trunq.queue) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
 declare
   v_function constant text := format('trunq_data.%I()', 'archive_' || p_queue.queue_id);
   v_is_there constant boolean := exists (
