@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 
 def messages(table: pa.Table) -> list[BatchMessage]:
     assert table.schema == SCHEMA
-    rows = [BatchMessage(**row) for row in table.to_pylist()]
+    rows = [BatchMessage(**row, columns={}) for row in table.to_pylist()]
     return [row._replace(payload=value(row.payload), headers=value(row.headers)) for row in rows]
 
 
