@@ -215,7 +215,7 @@ class Pipeline(Part):
 
     `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: a new column is
     added to the sink's table, refused or ignored. `freshness`: the column whose newest time says how fresh
-    the sink is. `trigger`: what starts it by itself. `then`: pipelines that run after each run that succeeded.
+    the sink is. `trigger`: what starts it by itself. `then`: pipelines that run after each that succeeded.
     `isolate`: each run is done in a process of its own, which is killed when the run is cancelled, and may
     crash alone.
     """
