@@ -111,7 +111,7 @@ def test_what_is_quarantined_is_counted_listed_and_sent_again(filled: Bench) -> 
     done = filled.run(name)
     assert (done["rows_in"], done["rows_out"], done["rows_bad"]) == (10, 5, 5)
     client = filled.client
-    assert [tuple(row) for row in client.count_quarantine(name)] == [("not even", 5), ("odd", 5)]
+    assert [row[:2] for row in client.count_quarantine(name)] == [("not even", 5), ("odd", 5)]
     newest = client.list_quarantine(name, "odd", 1)[0]
     assert (newest.number, newest.reasons, newest.content) == (1, ["odd", "not even"], {"id": 9, "word": "w"})
     # Without a fix they come back.

@@ -110,7 +110,7 @@ def test_what_a_repeated_task_left_behind_is_in_no_list(bench: Bench, tmp_path: 
     done = bench.run(name)
     assert (done["rows_in"], done["rows_out"], done["rows_bad"]) == (30, 15, 18)
     assert bench.sql("select count(*), sum(id) from moved") == [(15, sum(range(0, 30, 2)))]
-    counted = [tuple(row) for row in bench.client.count_quarantine(name)]
+    counted = [row[:2] for row in bench.client.count_quarantine(name)]
     assert counted == [("even", 15), ("another number of columns", 3)]
     assert bench.one("select count(*) from trunq.quarantine") == 18
     # A task that goes on after the run has ended keeps nothing.

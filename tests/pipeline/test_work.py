@@ -83,7 +83,7 @@ def test_rows_that_break_rules_are_kept_with_their_reasons_and_the_sum_is_right(
     assert (done["rows_in"], done["rows_out"], done["rows_bad"]) == (1000, 400, 600)
     assert filled.one("select sum(id) from moved") == sum(i for i in range(2, 1001, 2) if i % 10)
     client = filled.client
-    assert [tuple(row) for row in client.count_quarantine(name)] == [("even", 500), ("named", 100)]
+    assert [row[:2] for row in client.count_quarantine(name)] == [("even", 500), ("named", 100)]
     run = client.list_runs(name)[0]
     assert run.progress is not None
     assert run.progress["broken"] == {"even": 500, "named": 100}

@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from trunq import Client
+from trunq.pipeline.figures import Figures
 
 HOLD: Final = 30.0
 """Seconds for which whoever is at a run keeps others from it; told again every few seconds."""
@@ -51,6 +52,8 @@ class Run:
     marked: int = 0
     """The newest run that this sink is known to hold."""
     progress: dict[str, Any] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
+    """Of its attempt."""
 
     @property
     def mark(self) -> str:
@@ -140,6 +143,7 @@ class Control:
 
     def stage(self, run: Run, parts: list[str], state: dict[str, Any] | None, out: int, bad: int) -> bool:
         """All is staged; False: the run is over, and the sink is to take nothing of this attempt."""
+        figures = run.figures
         is_open: bool = self._call(
             "_stage_run",
             attempt=run.attempt,
@@ -148,6 +152,13 @@ class Control:
             rows_in=run.progress.get("rows_in", 0),
             rows_out=out,
             rows_bad=bad,
+            bytes_in=run.progress.get("bytes"),
+            bytes_out=figures.bytes_out,
+            source_ms=_ms(figures.source),
+            work_ms=_ms(figures.work),
+            sink_ms=_ms(figures.sink),
+            newest_at=figures.newest,
+            columns=_json(figures.columns),
         )
         return is_open
 
@@ -156,7 +167,12 @@ class Control:
         this database knows nothing of.
         """
         finished: dict[str, Any] = self._call(
-            "_finish_run", run_id=run.run_id, attempt=attempt, number=number, sink_hash=run.sink_hash
+            "_finish_run",
+            run_id=run.run_id,
+            attempt=attempt,
+            number=number,
+            sink_hash=run.sink_hash,
+            commit_ms=_ms(run.figures.commit) if attempt == run.attempt else None,
         )
         return finished
 
@@ -204,18 +220,35 @@ class Control:
 
 _CASTS: Final = {
     **dict.fromkeys(
-        ("payload", "slice", "state", "state_after", "progress", "reasons", "contents", "ids", "files"),
+        (
+            "payload",
+            "slice",
+            "state",
+            "state_after",
+            "progress",
+            "reasons",
+            "contents",
+            "ids",
+            "files",
+            "columns",
+        ),
         "::jsonb",
     ),
     **dict.fromkeys(
         ("message_id", "done", "run_id", "attempt", "holder", "plan_hash", "number", "sink_hash"), "::bigint"
     ),
-    **dict.fromkeys(("rows_in", "rows_out", "rows_bad"), "::bigint"),
+    **dict.fromkeys(("rows_in", "rows_out", "rows_bad", "bytes_in", "bytes_out"), "::bigint"),
+    **dict.fromkeys(("source_ms", "work_ms", "sink_ms", "commit_ms"), "::bigint"),
+    "newest_at": "::timestamptz",
     "hold_for": "::interval",
     "parts": "::text[]",
     "chain": "::uuid",
     "limit": "::integer",
 }
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(max(0.0, seconds) * 1000)
 
 
 def _json(value: Any) -> str | None:

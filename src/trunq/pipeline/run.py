@@ -26,6 +26,7 @@ from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline, read_definition
 from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import RunCancelled, RunOver, TooManyBad, Wait
+from trunq.pipeline.figures import Figures, Newest, timed, timed_each
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
@@ -191,7 +192,7 @@ class Executor:
         attempt = self.control.attempt(run)
         if attempt is None:
             return 0
-        run.attempt = attempt
+        run.attempt, run.figures = attempt, Figures()
         try:
             with self._watched(pipeline, run, asked.message_id, lost) as check:
                 flow = _Flow(pipeline, run, self.control, check)
@@ -204,7 +205,8 @@ class Executor:
                 if not self.control.stage(run, parts, flow.state_after(), staged.rows, flow.bad):
                     raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
                 check()
-                sink.commit(run, staged.parts, staged.rows)
+                with timed(run.figures.committed):
+                    sink.commit(run, staged.parts, staged.rows)
         except BaseException:
             with suppress(Exception):
                 sink.discard(run)
@@ -243,10 +245,11 @@ class _Flow:
         """What is to be written."""
         name = self._pipeline.function
         if name is None:
-            return self._counted(source)
+            yield from self._counted(source)
+            return
         function = find_function(self._pipeline.name, name)
         what = f"pipeline {self._pipeline.name}: function {name}"
-        return batches_of(self._transformed(function, source), what)
+        yield from batches_of(self._transformed(function, source), what)
 
     def stage_in(self, engine: Engine, source: Source | None, sink: Sink, dsn: str) -> Staged:
         """Read, transform, check and stage the rows in Spark."""
@@ -257,14 +260,20 @@ class _Flow:
         self._require_good(staged.rows)
         return staged
 
-    def stage(self, sink: Sink, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def stage(self, sink: Sink, rows: Iterator[pa.RecordBatch]) -> Staged:
         """Stage them in one part."""
+        figures = self._run.figures
+        with timed(figures.staged):
+            return self._staged(sink, timed_each(rows, figures.pulled))
+
+    def _staged(self, sink: Sink, batches: Iterator[pa.RecordBatch]) -> Staged:
         first = next(batches, None)
         if first is None:
             self._require_good(0)
             return Staged([], 0)
-        schema = first.schema
-        sink.begin(self._run, schema)
+        schema, figures = first.schema, self._run.figures
+        newest = Newest(self._pipeline, schema)
+        figures.columns = sink.begin(self._run, schema)
         part = str(uuid.uuid4())
 
         def all_alike() -> Iterator[pa.RecordBatch]:
@@ -272,6 +281,8 @@ class _Flow:
             while batch is not None:
                 self._check()
                 self._run.progress["rows_out"] += batch.num_rows
+                figures.bytes_out += batch.nbytes
+                figures.see(newest.of(batch))
                 yield like(batch, schema)
                 batch = next(batches, None)
 
@@ -288,7 +299,7 @@ class _Flow:
 
     def _counted(self, source: Source | None) -> Iterator[pa.RecordBatch]:
         batches = self._again() if source is None else source.read(self._run.slice, self._context)
-        for batch in batches:
+        for batch in timed_each(batches, self._run.figures.read):
             self._run.progress["rows_in"] += batch.num_rows
             self._run.progress["bytes"] += batch.nbytes
             yield batch

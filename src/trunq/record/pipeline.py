@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 
 class PipelineState(NamedTuple):
     """A row of `list_pipelines`.
+
+    `fresh_at`: the newest value in its sink of the column `fresh_by`, or, with None there, when the newest
+    slice that is in the sink was fixed, or the source had nothing new; `age`: how long ago that is.
 
     `runs`: how many ended; `open_run`: the number of the one that has not. `paused_until` None: until it is
     resumed. `error`: of the newest attempt that failed. `quarantined` counts rows.
@@ -33,10 +36,16 @@ class PipelineState(NamedTuple):
     created_at: datetime
     trigger: Any
     next_due: datetime | None
+    fresh_at: datetime | None
+    age: timedelta | None
+    fresh_by: str | None
 
 
 class PipelineRun(NamedTuple):
-    """A row of `list_runs`; `outcome` None: it is open. Runs that ran one after another have one `chain`."""
+    """A row of `list_runs`; `outcome` None: it is open. Runs that ran one after another have one `chain`.
+
+    Bytes are those of rows in Arrow's memory, times milliseconds, of Spark's tasks all together.
+    """
 
     pipeline: str
     number: int
@@ -56,6 +65,23 @@ class PipelineRun(NamedTuple):
     progress: Any
     payload: Any
     slice: Any
+    bytes_in: int | None
+    bytes_out: int | None
+    source_ms: int | None
+    work_ms: int | None
+    sink_ms: int | None
+    newest_at: datetime | None
+
+
+class SchemaChange(NamedTuple):
+    """A row of `list_schema_changes`; `type_before` None: the column was new with that run."""
+
+    column_name: str
+    type_before: str | None
+    type: str
+    number: int
+    backfill: int
+    noted_at: datetime
 
 
 class Quarantined(NamedTuple):
@@ -69,7 +95,9 @@ class Quarantined(NamedTuple):
 
 
 class QuarantineReason(NamedTuple):
-    """A row of `count_quarantine`."""
+    """A row of `count_quarantine`; `example`: the newest row that broke the rule."""
 
     reason: str
     quarantined: int
+    newest_at: datetime
+    example: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -210,3 +211,34 @@ def test_webhooks_are_not_served_from_no_database(tmp_path: Path, monkeypatch: p
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "No database is given" in err
+
+
+def test_what_one_sees_is_shown(trunq: Shell, client: Client, file: str, tmp_path: Path) -> None:
+    Path(file).write_text(FILE.replace('newest = "id"', 'newest = "at"'))
+    with client.transaction() as connection:
+        connection.execute(
+            "alter table source add at timestamptz; update source set at = '2030-01-01 12:00Z'"
+        )
+    trunq("pipeline", "create", file)
+    assert "freshness" not in trunq("pipeline", "show", "flights").said
+    trunq("pipeline", "run", "flights")
+    with client.transaction() as connection:
+        connection.execute("alter table source add word text; insert into source values (3, now(), 'new')")
+    trunq("pipeline", "run", "flights")
+    said = trunq("pipeline", "show", "flights").said
+    words = " ".join(said.split())
+    assert re.search(r"freshness \d+(ms|s|m|h)[^:]* old: the newest at is 20", words)
+    assert re.search(
+        r"number begun ended outcome attempts rows in .* bytes in bytes out source work sink", words
+    )
+    assert re.search(r"2 20.* done 1 1 1 0 \d+ B \d+ B \d+\w+ \d+\w+ \d+\w+", words)
+    assert re.search(r"2 20\S+ \S+ word added as text", words)
+    told = trunq("pipeline", "show", "flights", "--json").json
+    assert told["fresh_by"] == "at"
+    assert [each["bytes_out"] > 0 for each in told["runs"]] == [True, True]
+    assert [each["column_name"] for each in told["schema_changes"]] == ["word"]
+    assert told["reasons"] == []
+    listed = trunq("pipeline", "list").said
+    assert "age" in listed
+    assert "fresh by" in listed
+    assert isinstance(trunq("pipeline", "list", "--json").json[0]["age"], float)

@@ -15,10 +15,12 @@ from trunq import Client, display
 from trunq.cli.ground import completion, option
 from trunq.cli.ground.database import address, client
 from trunq.cli.ground.failure import Mistake, explain
-from trunq.cli.ground.output import Row, err, out, print_fact, say, write_json, write_rows
+from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
-from trunq.cli.pipeline.run import followed, progress_words, slice_words, trigger_words
+from trunq.cli.pipeline.run import followed, slice_words, trigger_words
+from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds
+from trunq.errors import PipelineNotFound
 
 app = option.noun(
     "Pipelines: rows from Postgres, queues, files and functions into tables, queues and lakes, each once.",
@@ -41,12 +43,12 @@ COLUMNS = (
     "runs",
     "last_outcome",
     "last_ended_at",
+    "age",
+    "fresh_by",
     "quarantined",
     "paused",
     "error",
 )
-_SINKS = {"http": "http (at least once)"}
-RUNS = ("number", "begun_at", "ended_at", "outcome", "attempts", "rows_in", "rows_out", "rows_bad", "error")
 
 
 @option.verb(
@@ -102,11 +104,17 @@ def create(
     app, "list", "trunq pipeline list", "trunq pipeline list --json | jq '.[] | select(.error != null)'"
 )
 def list_pipelines(*, database: option.Database, json: option.Json = False, csv: option.Csv = False) -> None:
-    """List the pipelines, with what became of their newest run."""
+    """List the pipelines, with what became of their newest run, and how old the newest row in the sink is.
+
+    The column that says how old is that of fresh by; else it is the time up to which the source was read.
+    """
     with client(database) as trunq:
         found: list[Row] = [row._asdict() for row in trunq.list_pipelines()]
     nothing = "There is no pipeline. Make one with: trunq pipeline create FILE"
-    shown = [{**with_words(row), "trigger": trigger_words(row["trigger"])} for row in found]
+    shown = [
+        {**with_words(row), "trigger": trigger_words(row["trigger"]), "age": seconds(row["age"])}
+        for row in found
+    ]
     write_rows(found if json or csv else shown, COLUMNS, json, nothing, csv)
 
 
@@ -187,7 +195,10 @@ def show(
     database: option.Database,
     json: option.Json = False,
 ) -> None:
-    """Show a pipeline and its newest runs, each with its rows in, out and quarantined.
+    """Show a pipeline: how fresh its sink is, what its newest runs moved and how long that took.
+
+    Bytes are those of rows in memory; source, work and sink say how long reading, what is between and writing
+    took. Then come changes of the columns, and the quarantine by reason, with its newest row.
 
     Of a run that is open it shows how far it is, told each second: rows, bytes, and tasks of Spark.
     """
@@ -196,24 +207,14 @@ def show(
         runs: list[Row] = [each._asdict() for each in trunq.list_runs(name, limit=limit)]
         if tree and runs:
             runs = [each._asdict() for each in reversed(trunq.list_runs(chain=runs[0]["chain"]))]
+        changes: list[Row] = [each._asdict() for each in trunq.list_schema_changes(name, limit)]
+        reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
     if json:
-        write_json({**row, "runs": runs})
+        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons})
     elif tree:
         _print_tree(runs, None, 0)
     else:
-        say("Pipeline {name}", name=name)
-        for fact, value in (
-            ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
-            ("then", ", ".join(row["followers"]) or None),
-            ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
-            ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
-            ("state", jsons.dumps(row["state"])), ("error", row["error"]),
-        ):  # fmt: skip
-            print_fact(fact, value, 12)
-        for run in runs:
-            if run["outcome"] is None:
-                print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
-        write_rows(runs, RUNS, False, "It has not run yet.")
+        print_pipeline(row, runs, changes, reasons)
 
 
 @option.verb(app, "cancel", "trunq pipeline cancel flights")
@@ -426,7 +427,7 @@ def quarantine(
     elif purge:
         say("{number} rows deleted.", number=done["purged"])
     else:
-        write_rows(counts, ("reason", "quarantined"), False, f"Pipeline {name} has no rows in quarantine.")
+        write_rows(counts, REASONS, False, f"Pipeline {name} has no rows in quarantine.")
         if rows:
             write_rows(rows, ("quarantine_id", "number", "reasons", "content"), False, "")
 
@@ -474,10 +475,10 @@ def _json(what: str, given: str | None) -> Any:
 
 
 def _row(trunq: Client, name: str) -> dict[str, Any]:
-    found = next((row._asdict() for row in trunq.list_pipelines() if row.pipeline == name), None)
-    if found is None:
-        raise Mistake(f'There is no pipeline "{name}". Those there are: trunq pipeline list.')
-    return found
+    try:
+        return trunq.list_pipelines(name)[0]._asdict()
+    except PipelineNotFound:
+        raise Mistake(f'There is no pipeline "{name}". Those there are: trunq pipeline list.') from None
 
 
 def _print_tree(runs: list[Row], parent: str | None, depth: int) -> None:

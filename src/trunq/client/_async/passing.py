@@ -47,6 +47,7 @@ from trunq.record import (
     Role,
     ScheduleRun,
     ScheduleState,
+    SchemaChange,
     Statistic,
     Status,
     Stream,
@@ -1406,6 +1407,45 @@ class AsyncPassing(AsyncAccess):
         returned: int = await self._value(connection, "empty_queue", queue=queue)
         return returned
 
+    async def list_runs(
+        self,
+        pipeline: str | None = None,
+        chain: UUID | None = None,
+        limit: int | None = None,
+        *,
+        connection: AsyncGiven | None = None,
+    ) -> list[PipelineRun]:
+        """Runs, newest first, `limit` of them at most (100): of a pipeline, of a chain (a run and those that
+        ran after it, which have one chain), or all. outcome None: it is open; error: of its newest attempt
+        that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range,
+        or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow's
+        memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing,
+        of Spark's tasks all together; newest_at: the newest value of the column that says how fresh the sink
+        is.
+
+        Those are of the attempt that the sink has taken, and None where it took none.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return await self._records(
+            connection, PipelineRun, "list_runs", pipeline=pipeline, chain=chain, limit=limit
+        )
+
+    async def list_schema_changes(
+        self, pipeline: str, limit: int | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[SchemaChange]:
+        """How the columns that the sink of a pipeline has for its rows have changed since its first run into
+        it, newest first, `limit` of them at most (100): the run with which a column was new (type_before
+        None), or had another type than before.
+
+        Of sinks with columns: tables, Delta and Parquet.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return await self._records(
+            connection, SchemaChange, "list_schema_changes", pipeline=pipeline, limit=limit
+        )
+
     async def fire(self, max: int | None = None, *, connection: AsyncGiven | None = None) -> int:
         """Publishes the messages of schedules that are due, at most `max` (1,000), each schedule its share.
 
@@ -1954,12 +1994,19 @@ class AsyncPassing(AsyncAccess):
         """
         await self._value(connection, "drop_pipeline", pipeline=pipeline)
 
-    async def list_pipelines(self, *, connection: AsyncGiven | None = None) -> list[PipelineState]:
-        """Pipelines by name. runs: how many of them ended; open_run: the number of the one that is open;
-        paused_until None: until it is resumed; error: of the newest attempt that failed; quarantined: rows;
-        trigger: what starts it by itself, None: nothing; next_due: when it is due next, with every or cron.
+    async def list_pipelines(
+        self, pipeline: str | None = None, *, connection: AsyncGiven | None = None
+    ) -> list[PipelineState]:
+        """Pipelines by name, or the one of a name. runs: how many of them ended; open_run: the number of the
+        one that is open; paused_until None: until it is resumed; error: of the newest attempt that failed;
+        quarantined: rows; trigger: what starts it by itself, None: nothing; next_due: when it is due next,
+        with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by None,
+        when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago
+        that is.
+
+        Raises PipelineNotFound.
         """
-        return await self._records(connection, PipelineState, "list_pipelines")
+        return await self._records(connection, PipelineState, "list_pipelines", pipeline=pipeline)
 
     async def pause_pipeline(
         self, pipeline: str, until: datetime | None = None, *, connection: AsyncGiven | None = None
@@ -2143,7 +2190,7 @@ class AsyncPassing(AsyncAccess):
         self, pipeline: str, *, connection: AsyncGiven | None = None
     ) -> list[QuarantineReason]:
         """How many rows of a pipeline broke which rule, the most frequent first; a row that broke two is
-        counted by both.
+        counted by both. example: the newest of them, kept out at newest_at.
 
         Raises PipelineNotFound.
         """
@@ -2395,25 +2442,6 @@ class AsyncPassing(AsyncAccess):
         """
         returned: int | None = await self._value(connection, "accept_pipeline", pipeline=pipeline)
         return returned
-
-    async def list_runs(
-        self,
-        pipeline: str | None = None,
-        chain: UUID | None = None,
-        limit: int | None = None,
-        *,
-        connection: AsyncGiven | None = None,
-    ) -> list[PipelineRun]:
-        """Runs, newest first, `limit` of them at most (100): of a pipeline, of a chain (a run and those that
-        ran after it, which have one chain), or all. outcome None: it is open; error: of its newest attempt
-        that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range,
-        or 0.
-
-        Raises InvalidArgument, PipelineNotFound.
-        """
-        return await self._records(
-            connection, PipelineRun, "list_runs", pipeline=pipeline, chain=chain, limit=limit
-        )
 
     async def pause_schedule(
         self, schedule: str, until: datetime | None = None, *, connection: AsyncGiven | None = None

@@ -49,6 +49,7 @@ from trunq.record import (
     Role,
     ScheduleRun,
     ScheduleState,
+    SchemaChange,
     Statistic,
     Status,
     Stream,
@@ -1380,6 +1381,43 @@ class Passing(Access):
         returned: int = self._value(connection, "empty_queue", queue=queue)
         return returned
 
+    def list_runs(
+        self,
+        pipeline: str | None = None,
+        chain: UUID | None = None,
+        limit: int | None = None,
+        *,
+        connection: Given | None = None,
+    ) -> list[PipelineRun]:
+        """Runs, newest first, `limit` of them at most (100): of a pipeline, of a chain (a run and those that
+        ran after it, which have one chain), or all. outcome None: it is open; error: of its newest attempt
+        that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range,
+        or 0. bytes_in, bytes_out: rows as they were read and as they were given to the sink, in Arrow's
+        memory; source_ms, work_ms, sink_ms: milliseconds for reading, for what is between, and for writing,
+        of Spark's tasks all together; newest_at: the newest value of the column that says how fresh the sink
+        is.
+
+        Those are of the attempt that the sink has taken, and None where it took none.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return self._records(
+            connection, PipelineRun, "list_runs", pipeline=pipeline, chain=chain, limit=limit
+        )
+
+    def list_schema_changes(
+        self, pipeline: str, limit: int | None = None, *, connection: Given | None = None
+    ) -> list[SchemaChange]:
+        """How the columns that the sink of a pipeline has for its rows have changed since its first run into
+        it, newest first, `limit` of them at most (100): the run with which a column was new (type_before
+        None), or had another type than before.
+
+        Of sinks with columns: tables, Delta and Parquet.
+
+        Raises InvalidArgument, PipelineNotFound.
+        """
+        return self._records(connection, SchemaChange, "list_schema_changes", pipeline=pipeline, limit=limit)
+
     def fire(self, max: int | None = None, *, connection: Given | None = None) -> int:
         """Publishes the messages of schedules that are due, at most `max` (1,000), each schedule its share.
 
@@ -1906,12 +1944,19 @@ class Passing(Access):
         """
         self._value(connection, "drop_pipeline", pipeline=pipeline)
 
-    def list_pipelines(self, *, connection: Given | None = None) -> list[PipelineState]:
-        """Pipelines by name. runs: how many of them ended; open_run: the number of the one that is open;
-        paused_until None: until it is resumed; error: of the newest attempt that failed; quarantined: rows;
-        trigger: what starts it by itself, None: nothing; next_due: when it is due next, with every or cron.
+    def list_pipelines(
+        self, pipeline: str | None = None, *, connection: Given | None = None
+    ) -> list[PipelineState]:
+        """Pipelines by name, or the one of a name. runs: how many of them ended; open_run: the number of the
+        one that is open; paused_until None: until it is resumed; error: of the newest attempt that failed;
+        quarantined: rows; trigger: what starts it by itself, None: nothing; next_due: when it is due next,
+        with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by None,
+        when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago
+        that is.
+
+        Raises PipelineNotFound.
         """
-        return self._records(connection, PipelineState, "list_pipelines")
+        return self._records(connection, PipelineState, "list_pipelines", pipeline=pipeline)
 
     def pause_pipeline(
         self, pipeline: str, until: datetime | None = None, *, connection: Given | None = None
@@ -2085,7 +2130,7 @@ class Passing(Access):
 
     def count_quarantine(self, pipeline: str, *, connection: Given | None = None) -> list[QuarantineReason]:
         """How many rows of a pipeline broke which rule, the most frequent first; a row that broke two is
-        counted by both.
+        counted by both. example: the newest of them, kept out at newest_at.
 
         Raises PipelineNotFound.
         """
@@ -2331,25 +2376,6 @@ class Passing(Access):
         """
         returned: int | None = self._value(connection, "accept_pipeline", pipeline=pipeline)
         return returned
-
-    def list_runs(
-        self,
-        pipeline: str | None = None,
-        chain: UUID | None = None,
-        limit: int | None = None,
-        *,
-        connection: Given | None = None,
-    ) -> list[PipelineRun]:
-        """Runs, newest first, `limit` of them at most (100): of a pipeline, of a chain (a run and those that
-        ran after it, which have one chain), or all. outcome None: it is open; error: of its newest attempt
-        that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range,
-        or 0.
-
-        Raises InvalidArgument, PipelineNotFound.
-        """
-        return self._records(
-            connection, PipelineRun, "list_runs", pipeline=pipeline, chain=chain, limit=limit
-        )
 
     def pause_schedule(
         self, schedule: str, until: datetime | None = None, *, connection: Given | None = None

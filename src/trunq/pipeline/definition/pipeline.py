@@ -214,9 +214,10 @@ class Pipeline(Part):
     to DataFrame, which is given what `sql` gave; and `checks`, which see what these gave.
 
     `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: a new column is
-    added to the sink's table, refused or ignored. `trigger`: what starts it by itself. `then`: pipelines that
-    run after each run that succeeded. `isolate`: each run is done in a process of its own, which is killed
-    when the run is cancelled, and may crash alone.
+    added to the sink's table, refused or ignored. `freshness`: the column whose newest time says how fresh
+    the sink is. `trigger`: what starts it by itself. `then`: pipelines that run after each that succeeded.
+    `isolate`: each run is done in a process of its own, which is killed when the run is cancelled, and may
+    crash alone.
     """
 
     name: str
@@ -229,6 +230,7 @@ class Pipeline(Part):
     sink: Sink
     evolve: Literal["add", "refuse", "ignore"] = "add"
     max_bad: float = Field(1.0, ge=0, le=1)
+    freshness: str | None = None
     trigger: Trigger | None = None
     then: list[str] = []
     isolate: bool = False

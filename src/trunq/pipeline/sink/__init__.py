@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.figures import Columns
 
 
 @dataclass(slots=True)
@@ -47,8 +48,11 @@ class Sink(Protocol):
     def applied(self, run: Run) -> Mark | None:
         """The mark of this pipeline; None: the sink keeps none, and what is staged is written."""
 
-    def begin(self, run: Run, schema: pa.Schema) -> None:
-        """Make ready for rows of this schema; refuse those that do not fit."""
+    def begin(self, run: Run, schema: pa.Schema) -> Columns | None:
+        """Make ready for rows of this schema; refuse those that do not fit.
+
+        The columns that the sink has for them; None: it has none, as a queue.
+        """
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         """Write rows where nobody sees them, and say how many."""

@@ -30,6 +30,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import DeltaSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import Outrun
+from trunq.pipeline.figures import Columns
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, read
 from trunq.pipeline.sink.lake import move_in, removed, sync_log, write_listed
@@ -64,7 +65,7 @@ class DeltaSink:
             sync_log(self._stage.root, table.version(), _of(run), run.number)
         return mark
 
-    def begin(self, run: Run, schema: pa.Schema) -> None:
+    def begin(self, run: Run, schema: pa.Schema) -> Columns:
         lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
         needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
         if missing := [name for name in needed if name not in lake.names]:
@@ -76,6 +77,8 @@ class DeltaSink:
         with explaining_disk(self._pipeline.name, self._model.path):
             again(lambda: self._make(lake))
             self._stage.begin(run)
+        there = pa.schema(DeltaTable(self._model.path).schema().to_arrow())
+        return {field.name: str(field.type) for field in there if field.name in lake.names}
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         table = open_table(self._model.path)

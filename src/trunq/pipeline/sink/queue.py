@@ -14,6 +14,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.pipeline import QueueSink as Model
+from trunq.pipeline.figures import Columns
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 
 _STAGED = pa.schema([("key", pa.string()), ("payload", pa.string())])
@@ -39,14 +40,14 @@ class QueueSink(PostgresSink):
                 f"trunq queue create {self._model.queue}",
             )
 
-    def begin(self, run: Run, schema: pa.Schema) -> None:
+    def begin(self, run: Run, schema: pa.Schema) -> Columns | None:
         if self._model.key is not None and self._model.key not in schema.names:
             raise InvalidPipeline(
                 f'pipeline {self._pipeline.name}: there is no column "{self._model.key}" in the'
                 f" rows, whose values"
                 f" are to be keys; there are {', '.join(schema.names)}"
             )
-        super().begin(run, _STAGED)
+        return super().begin(run, _STAGED)
 
     def stage(self, run: Run, part: str, batches: Any) -> int:
         return super().stage(run, part, (self._messages(batch) for batch in batches))

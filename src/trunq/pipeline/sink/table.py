@@ -29,6 +29,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.pipeline import TableSink as Model
 from trunq.pipeline.errors import StageLost
+from trunq.pipeline.figures import Columns
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.unwritable import named_by_postgres
 
@@ -54,13 +55,14 @@ class PostgresSink:
             row = connection.execute(mark.read(run.mark)).fetchone()
         return Mark(*row) if row else Mark()
 
-    def begin(self, run: Run, schema: pa.Schema) -> None:
+    def begin(self, run: Run, schema: pa.Schema) -> Columns | None:
         with self._connected() as connection:
             mark.make_marks(connection)
-            self._fit(connection, schema)
+            fitted = self._fit(connection, schema)
             _drop_old(connection, run)
             columns = [(field.name, staged_type(field)) for field in schema]
             connection.execute(stage.make(stage_of(run), columns, "text", logged=self._LOGGED))
+        return fitted
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         import adbc_driver_postgresql.dbapi as adbc  # noqa: PLC0415  # slow to import
@@ -96,8 +98,8 @@ class PostgresSink:
             connection.execute("set lock_timeout = '5s'")
             connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run)))
 
-    def _fit(self, connection: Connection, schema: pa.Schema) -> None:
-        """Make ready for these columns, or refuse them."""
+    def _fit(self, connection: Connection, schema: pa.Schema) -> Columns | None:
+        """Make ready for these columns, or refuse them; those of a table, as it has them."""
 
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
         """Take what is staged."""
@@ -156,7 +158,7 @@ class TableSink(PostgresSink):
         if self._target.mode == "replace" and is_there(connection, self._target.quoted):
             connection.execute(empty(self._target.table))
 
-    def _fit(self, connection: Connection, schema: pa.Schema) -> None:
+    def _fit(self, connection: Connection, schema: pa.Schema) -> Columns:
         """The columns that are written, with the types of the table; made or added where they are missing."""
         with self._refused():
             kinds = table.incoming(self._target, schema)
@@ -167,6 +169,7 @@ class TableSink(PostgresSink):
         # What a history compares is as the table keeps it.
         exact = self._target.mode == "history"
         self._columns = [(name, each.kind if exact else each.cast) for name, each in found.items()]
+        return {name: each.kind for name, each in found.items()}
 
     @contextmanager
     def _refused(self) -> Iterator[None]:

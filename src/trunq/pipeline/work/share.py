@@ -19,6 +19,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.work.schema import for_frame
@@ -60,12 +61,13 @@ def refusing(dsn: str, run: Run) -> Iterator[Refusal]:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What became of a share: rows, bytes, and those kept out, under a part."""
+    """What became of a share: rows, bytes, those kept out, under a part, and how long reading took."""
 
     rows: int
     bytes: int
     bad: int
     part: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,14 @@ class Reading:
             refuse = self._refuse if self.lookup else refusal
             context = Context(run.pipeline, run.number, message=run.payload, refuse=refuse)
             rows = size = 0
+            figures = Figures()
             with self._source(self.shares[number]) as source:
-                for batch in source.read(self.shares[number], context):
+                for batch in timed_each(source.read(self.shares[number], context), figures.read):
                     rows += batch.num_rows
                     size += batch.nbytes
                     yield like(for_frame(self._again(batch)), self.schema)
             if seen is not None:
-                seen(number, Read(rows, size, refusal.count, refusal.part))
+                seen(number, Read(rows, size, refusal.count, refusal.part, figures.source))
 
     @contextmanager
     def _source(self, share: dict[str, Any]) -> Iterator[Source]:
@@ -135,7 +138,7 @@ def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def unsliced(run: Run) -> Run:
     """A run as tasks need it: the slice, which may name many files, stays here."""
-    return replace(run, slice={}, progress={})
+    return replace(run, slice={}, progress={}, figures=Figures())
 
 
 class _Once(Source):

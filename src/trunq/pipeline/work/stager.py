@@ -13,6 +13,7 @@ from trunq.arrow.batch import like
 from trunq.pipeline import sink as sinks
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.figures import Figures, Newest, timed, timed_each
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.work.rule import Sorter
 from trunq.pipeline.work.share import refusing
@@ -33,20 +34,29 @@ class Stager:
         sink = sinks.make(self.pipeline, self.dsn)
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, self.run) as refusal:
             sorter = Sorter(self.pipeline.checks, refusal)
-            rows = sink.stage(self.run, refusal.part, self._written(batches, sorter))
+            figures = Figures()
+            with timed(figures.staged):
+                pulled = timed_each(batches, figures.pulled)
+                rows = sink.stage(self.run, refusal.part, self._written(pulled, sorter, figures))
         return {
             "part": refusal.part,
             "rows": rows,
             "bad": refusal.count,
             "broken": dict(sorter.broken),
             "failed": sorter.failed,
+            "bytes": figures.bytes_out,
+            "seconds": figures.sink,
+            "newest": None if figures.newest is None else figures.newest.isoformat(),
         }
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same, as a function of Spark's: one row of JSON text."""
         yield pa.RecordBatch.from_pydict({"told": [json.dumps(self.stage(batches))]})
 
-    def _written(self, batches: Iterable[pa.RecordBatch], sorter: Sorter) -> Iterator[pa.RecordBatch]:
+    def _written(
+        self, batches: Iterable[pa.RecordBatch], sorter: Sorter, figures: Figures
+    ) -> Iterator[pa.RecordBatch]:
+        newest = Newest(self.pipeline, self.schema)
         for batch in batches:
             rows = sorter.sort(batch) if self.pipeline.checks else batch
             if sorter.failed is not None:
@@ -54,4 +64,6 @@ class Stager:
                 return
             if rows.num_rows:
                 fitting = like(rows, self.schema)
+                figures.bytes_out += fitting.nbytes
+                figures.see(newest.of(fitting))
                 yield pa.RecordBatch.from_arrays(fitting.columns, schema=self.schema)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import CheckFailed
+from trunq.pipeline.figures import Newest, timed, timed_each
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.frame import frame_of, lookups
@@ -29,6 +31,7 @@ from trunq.pipeline.work.reason import translating
 from trunq.pipeline.work.rule import marked
 from trunq.pipeline.work.schema import sink_schema
 from trunq.pipeline.work.share import Quarantined, Read, Reading, land, unsliced
+from trunq.pipeline.work.spent import seconds_of_tasks
 from trunq.pipeline.work.stager import Stager
 from trunq.pipeline.work.statement import require_queries, transformed
 
@@ -87,7 +90,10 @@ class Staging:
         schema = sink_schema(self.pipeline.name, frame.schema)
         checked = marked(self.pipeline, frame)
         self.check()
-        self.sink.begin(self.run, schema)
+        Newest(self.pipeline, schema)  # refused before a row is read
+        figures = self.run.figures
+        with timed(figures.wrote):
+            figures.columns = self.sink.begin(self.run, schema)
         stager = Stager(self._rooted(), self.dsn, unsliced(self.run), schema)
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -107,6 +113,7 @@ class Staging:
             progress["rows_in"] = sum(read.rows for read in reads)
             progress["bytes"] = sum(read.bytes for read in reads)
         progress["rows_out"] = sum(each["rows"] for each in results)
+        self._figure(results, reads)
         bad = sum(each["bad"] for each in results) + sum(read.bad for read in reads)
         broken: Counter[str] = Counter()
         for each in results:
@@ -119,6 +126,17 @@ class Staging:
         kept = [each["part"] for each in results if each["bad"] and not each["rows"]]
         kept += [read.part for read in reads if read.bad]
         return Staged(parts, progress["rows_out"], bad, kept)
+
+    def _figure(self, results: list[dict[str, Any]], reads: list[Read]) -> None:
+        figures = self.run.figures
+        figures.bytes_out = sum(each["bytes"] for each in results)
+        for each in results:
+            figures.see(None if each["newest"] is None else datetime.fromisoformat(each["newest"]))
+        read, written = sum(each.seconds for each in reads), sum(each["seconds"] for each in results)
+        figures.read(read)
+        figures.wrote(written)
+        spent = seconds_of_tasks(self.spark)
+        figures.work = None if spent is None else spent - read - written
 
     @contextmanager
     def _client(self) -> Iterator[Control]:
@@ -146,7 +164,7 @@ class Staging:
             yield landed, slice, landed.schema(slice)
 
     def _counted(self, source: Source) -> Iterator[pa.RecordBatch]:
-        for batch in source.read(self.run.slice, self.context):
+        for batch in timed_each(source.read(self.run.slice, self.context), self.run.figures.read):
             self.check()
             self.run.progress["rows_in"] += batch.num_rows
             self.run.progress["bytes"] += batch.nbytes

@@ -44,8 +44,13 @@ begin
   perform trunq._leave_takers(p_pipeline, p_definition->'source');
   update trunq.pipeline p set definition = p_definition, followers = v_followers,
     -- What another sink holds, its first run tells.
-    marked = case when p_definition->'sink' = v_old.definition->'sink' then p.marked else 0 end
+    marked = case when p_definition->'sink' = v_old.definition->'sink' then p.marked else 0 end,
+    newest_at = case when trunq._sink_target(p_definition) = trunq._sink_target(v_old.definition)
+      and trunq._freshness_column(p_definition) = trunq._freshness_column(v_old.definition) then p.newest_at end
   where p.pipeline_id = v_old.pipeline_id returning * into v_new;
+  if trunq._sink_target(p_definition) <> trunq._sink_target(v_old.definition) then
+    delete from trunq.pipeline_column k where k.pipeline_id = v_old.pipeline_id;
+  end if;
   perform trunq._set_trigger(v_new, v_old.definition->'trigger', p_due_times);
   return false;
 end $$;
@@ -87,28 +92,41 @@ comment on function trunq.drop_pipeline is
 Raises: TQ030; TQ031 while another runs it after itself.
 Locks: others who make or drop a pipeline; the pipeline.';
 
-create or replace function trunq.list_pipelines()
+create or replace function trunq.list_pipelines(p_pipeline text default null)
 returns table (
   pipeline text, source text, sink text, followers text[], paused boolean, paused_until timestamptz, runs bigint, open_run bigint, open_since timestamptz,
   last_outcome text, last_ended_at timestamptz, error text, quarantined bigint, state jsonb, definition jsonb, created_at timestamptz,
-  trigger jsonb, next_due timestamptz
+  trigger jsonb, next_due timestamptz, fresh_at timestamptz, age interval, fresh_by text
 )
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select p.name, p.definition->'source'->>'format', p.definition->'sink'->>'format', p.followers, coalesce(p.paused_until > trunq.clock(), false),
-    case when p.paused_until > trunq.clock() then nullif(p.paused_until, 'infinity') end, p.done, o.number, o.begun_at, l.outcome, l.ended_at,
-    coalesce(o.error, l.error), (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
-    p.definition->'trigger', s.next_due
-  from trunq.pipeline p
-  left join trunq.schedule s on s.pipeline_id = p.pipeline_id
-  left join trunq.pipeline_run o on o.pipeline_id = p.pipeline_id and o.backfill = 0 and o.ended_at is null
-  left join lateral (
-    select r.outcome, r.ended_at, r.error from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is not null
-    order by r.number desc limit 1
-  ) l on true
-  order by p.name
-$$;
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_pipeline is not null then
+    perform trunq._find_pipeline(p_pipeline);
+  end if;
+  return query
+    select p.name, p.definition->'source'->>'format', p.definition->'sink'->>'format', p.followers, coalesce(p.paused_until > trunq.clock(), false),
+      case when p.paused_until > trunq.clock() then nullif(p.paused_until, 'infinity') end, p.done, o.number, o.begun_at, l.outcome, l.ended_at,
+      coalesce(o.error, l.error), (select count(*) from trunq.quarantine q where q.pipeline_id = p.pipeline_id and q.run_id is not null), p.state, p.definition, p.created_at,
+      p.definition->'trigger', s.next_due, f.fresh_at, case when f.fresh_at is not null then greatest(trunq.clock() - f.fresh_at, interval '0') end,
+      case when p.newest_at is not null then trunq._freshness_column(p.definition) end
+    from trunq.pipeline p
+    left join trunq.schedule s on s.pipeline_id = p.pipeline_id
+    left join trunq.pipeline_run o on o.pipeline_id = p.pipeline_id and o.backfill = 0 and o.ended_at is null
+    left join lateral (
+      select r.outcome, r.ended_at, r.error from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is not null
+      order by r.number desc limit 1
+    ) l on true
+    left join lateral (
+      select r.begun_at from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.outcome = 'done'
+      order by r.number desc limit 1
+    ) d on true
+    cross join lateral (select coalesce(p.newest_at, greatest(p.looked_at, d.begun_at)) as fresh_at) f
+    where p_pipeline is null or p.name = p_pipeline
+    order by p.name;
+end $$;
 comment on function trunq.list_pipelines is
-  'Pipelines by name. runs: how many of them ended; open_run: the number of the one that is open; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron.';
+  'Pipelines by name, or the one of a name. runs: how many of them ended; open_run: the number of the one that is open; paused_until null: until it is resumed; error: of the newest attempt that failed; quarantined: rows; trigger: what starts it by itself, null: nothing; next_due: when it is due next, with every or cron. fresh_at: the newest value in its sink of the column fresh_by; with fresh_by null, when the newest slice that is in the sink was fixed, or the source had nothing new; age: how long ago that is.
+Raises: TQ030.';
 
 create or replace function trunq.pause_pipeline(p_pipeline text, p_until timestamptz default 'infinity') returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -52,17 +52,21 @@ comment on function trunq.list_quarantine is
   'Rows of a pipeline that broke a rule, newest first, p_limit of them at most (100), with the run that met them; of one reason or all. p_before: the smallest quarantine_id of the page before.
 Raises: TQ005, TQ030.';
 
-create or replace function trunq.count_quarantine(p_pipeline text) returns table (reason text, quarantined bigint)
+create or replace function trunq.count_quarantine(p_pipeline text) returns table (reason text, quarantined bigint, newest_at timestamptz, example jsonb)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline := trunq._find_pipeline(p_pipeline);
 begin
   return query
-    select w.reason, count(*) from trunq.quarantine q, unnest(q.reasons) w(reason)
-    where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null group by 1 order by 2 desc, 1;
+    select c.reason, c.quarantined, e.created_at, e.content
+    from (
+      select w.reason, count(*) as quarantined, max(q.quarantine_id) as newest from trunq.quarantine q, unnest(q.reasons) w(reason)
+      where q.pipeline_id = v_pipeline.pipeline_id and q.run_id is not null group by 1
+    ) c join trunq.quarantine e on e.quarantine_id = c.newest
+    order by 2 desc, 1;
 end $$;
 comment on function trunq.count_quarantine is
-  'How many rows of a pipeline broke which rule, the most frequent first; a row that broke two is counted by both.
+  'How many rows of a pipeline broke which rule, the most frequent first; a row that broke two is counted by both. example: the newest of them, kept out at newest_at.
 Raises: TQ030.';
 
 create or replace function trunq.resend_quarantine(p_pipeline text, p_reason text default null) returns bigint

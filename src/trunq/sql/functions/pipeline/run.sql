@@ -111,7 +111,7 @@ comment on function trunq._begin_run is
 
 create or replace function trunq._note_nothing(p_pipeline text, p_done bigint, p_state jsonb, p_plan_hash bigint) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
-  update trunq.pipeline p set state = p_state where p.name = p_pipeline and p.done = p_done and trunq._hash_plan(p) = p_plan_hash
+  update trunq.pipeline p set state = p_state, looked_at = trunq.clock() where p.name = p_pipeline and p.done = p_done and trunq._hash_plan(p) = p_plan_hash
     and not exists (select from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.ended_at is null)
 $$;
 comment on function trunq._note_nothing is
@@ -179,33 +179,43 @@ comment on function trunq._note_crash is
 Returns: how often that has happened to the run; null when it was not at one.';
 
 create or replace function trunq._stage_run(
-  p_attempt bigint, p_parts text[], p_rows_in bigint, p_rows_out bigint, p_rows_bad bigint, p_state_after jsonb default null
+  p_attempt bigint, p_parts text[], p_rows_in bigint, p_rows_out bigint, p_rows_bad bigint, p_state_after jsonb default null,
+  p_bytes_in bigint default null, p_bytes_out bigint default null, p_source_ms bigint default null, p_work_ms bigint default null,
+  p_sink_ms bigint default null, p_newest_at timestamptz default null, p_columns jsonb default null
 ) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_pipeline_id integer;
 begin
   -- The sink, which may be elsewhere, is not to know of an attempt that a crash took from here.
   if current_setting('synchronous_commit') = 'off' then
     perform set_config('synchronous_commit', 'local', true);
   end if;
   -- Whoever ends the run waits for us, or we for them: after its end, nobody has anything to commit that was not staged before.
-  perform from trunq.pipeline_run r join trunq.pipeline_attempt a on a.run_id = r.run_id where a.attempt = p_attempt and r.ended_at is null for share of r;
+  select r.pipeline_id into v_pipeline_id from trunq.pipeline_run r join trunq.pipeline_attempt a on a.run_id = r.run_id
+  where a.attempt = p_attempt and r.ended_at is null for share of r;
   if not found then
     return false;
   end if;
-  update trunq.pipeline_attempt a set parts = p_parts, state_after = p_state_after, rows_in = p_rows_in, rows_out = p_rows_out, rows_bad = p_rows_bad
+  update trunq.pipeline_attempt a set parts = p_parts, state_after = p_state_after, rows_in = p_rows_in, rows_out = p_rows_out, rows_bad = p_rows_bad,
+    bytes_in = p_bytes_in, bytes_out = p_bytes_out, source_ms = p_source_ms, work_ms = p_work_ms, sink_ms = p_sink_ms, newest_at = p_newest_at,
+    columns = trunq._find_new_columns(v_pipeline_id, p_columns)
   where a.attempt = p_attempt;
   return found;
 end $$;
 comment on function trunq._stage_run is
-  'All rows of an attempt are staged: what the run becomes if the sink takes it.
+  'All rows of an attempt are staged: what the run becomes if the sink takes it, with its figures (figure.sql); p_columns: those that the sink has for the rows, with their types.
 Returns: false when the run is over, and the sink is to take nothing of this attempt.';
 
-create or replace function trunq._finish_run(p_run_id bigint, p_attempt bigint, p_number bigint default null, p_sink_hash bigint default null) returns jsonb
+create or replace function trunq._finish_run(
+  p_run_id bigint, p_attempt bigint, p_number bigint default null, p_sink_hash bigint default null, p_commit_ms bigint default null
+) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_pipeline trunq.pipeline;
   v_run trunq.pipeline_run;
   v_attempt trunq.pipeline_attempt;
+  v_is_current boolean;
 begin
   select p.* into v_pipeline from trunq.pipeline p join trunq.pipeline_run r on r.pipeline_id = p.pipeline_id where r.run_id = p_run_id for no key update of p;
   select r.* into v_run from trunq.pipeline_run r where r.run_id = p_run_id;
@@ -219,21 +229,29 @@ begin
     return trunq._note_sink(p_run_id, coalesce(p_number, v_run.number));
   end if;
   update trunq.pipeline_run r set ended_at = coalesce(r.ended_at, trunq.clock()), outcome = case when p_attempt <> 0 then 'done' else coalesce(r.outcome, 'cancelled') end,
-    attempt = nullif(p_attempt, 0), rows_in = v_attempt.rows_in, rows_out = v_attempt.rows_out, rows_bad = v_attempt.rows_bad, holder = null, held_until = null,
+    attempt = nullif(p_attempt, 0), rows_in = v_attempt.rows_in, rows_out = v_attempt.rows_out, rows_bad = v_attempt.rows_bad,
+    bytes_in = v_attempt.bytes_in, bytes_out = v_attempt.bytes_out, source_ms = v_attempt.source_ms, work_ms = v_attempt.work_ms,
+    sink_ms = v_attempt.sink_ms + coalesce(p_commit_ms, 0), newest_at = v_attempt.newest_at, holder = null, held_until = null,
     error = case when p_attempt = 0 then r.error end, is_settled = true, sink_number = null
   where r.run_id = p_run_id returning r.* into v_run;
   delete from trunq.quarantine q using trunq.pipeline_attempt a
   where a.run_id = p_run_id and q.attempt = a.attempt and (q.attempt <> p_attempt or q.part is not null and q.part <> all(a.parts));
   delete from trunq.pipeline_attempt a where a.run_id = p_run_id and a.attempt <> p_attempt;
+  -- Of another sink, which it has by now, this run tells nothing.
+  v_is_current := p_sink_hash is null or p_sink_hash = trunq._hash_sink(v_pipeline);
   if v_run.backfill = 0 then
     update trunq.pipeline p set done = v_run.number, state = coalesce(v_attempt.state_after, p.state), asked = array_remove(p.asked, v_run.message_id),
-      marked = case when p_sink_hash = trunq._hash_sink(p) then v_run.number else p.marked end
+      marked = case when p_sink_hash = trunq._hash_sink(p) then v_run.number else p.marked end,
+      newest_at = case when p_attempt <> 0 and v_is_current then trunq._next_newest(p.definition, p.newest_at, v_attempt.newest_at) else p.newest_at end
     where p.pipeline_id = v_pipeline.pipeline_id;
     if v_pipeline.definition->'trigger' ? 'continuous' then
       perform trunq._call_runners();
     end if;
   end if;
   if p_attempt <> 0 then
+    if v_attempt.columns is not null and v_is_current then
+      perform trunq._note_columns(v_run, v_attempt.columns);
+    end if;
     perform trunq._settle_run(v_pipeline, v_run);
   end if;
   delete from trunq.pipeline_run r where r.pipeline_id = v_pipeline.pipeline_id and r.ended_at is not null
@@ -241,7 +259,7 @@ begin
   return trunq._tell_run(v_run);
 end $$;
 comment on function trunq._finish_run is
-  'Ends, or settles, a run as its sink says: with the attempt that it holds, or (0) with none, since the run was given up. State, counts and quarantine are that attempt''s; pipelines that run after it get their message. A run that has ended stays as it is. p_number: the run that the sink holds; p_sink_hash: which sink that is.
+  'Ends, or settles, a run as its sink says: with the attempt that it holds, or (0) with none, since the run was given up. State, counts and quarantine are that attempt''s; pipelines that run after it get their message. A run that has ended stays as it is. p_number: the run that the sink holds; p_sink_hash: which sink that is; p_commit_ms: how long its commit took, where that was seen.
 Returns: the run; with "is_lost" when the sink holds another run, or an attempt, that this database knows nothing of: that is noted, and nothing ends.';
 
 create or replace function trunq._note_sink(p_run_id bigint, p_number bigint) returns jsonb
@@ -413,25 +431,3 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   order by 3
 $$;
 comment on function trunq._warn_pipelines is 'Runs of pipelines that are open, or to be settled, and failed three times, or whose sink holds an unexpected run; and files that never came.';
-
-create or replace function trunq.list_runs(p_pipeline text default null, p_chain uuid default null, p_limit integer default 100)
-returns table (
-  pipeline text, number bigint, backfill bigint, message_id bigint, chain uuid, started_by text, begun_at timestamptz, ended_at timestamptz, outcome text,
-  attempts integer, rows_in bigint, rows_out bigint, rows_bad bigint, error text, is_cancelled boolean, progress jsonb, payload jsonb, slice jsonb
-)
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-begin
-  if p_pipeline is not null then
-    perform trunq._find_pipeline(p_pipeline);
-  end if;
-  perform trunq._check_limit(p_limit);
-  return query
-    select p.name, r.number, r.backfill, r.message_id, r.chain, r.started_by, r.begun_at, r.ended_at, r.outcome, r.attempts, r.rows_in, r.rows_out, r.rows_bad,
-      r.error, r.is_cancelled, r.progress, r.payload, r.slice
-    from trunq.pipeline_run r join trunq.pipeline p on p.pipeline_id = r.pipeline_id
-    where (p_pipeline is null or p.name = p_pipeline) and (p_chain is null or r.chain = p_chain)
-    order by r.run_id desc limit p_limit;
-end $$;
-comment on function trunq.list_runs is
-  'Runs, newest first, p_limit of them at most (100): of a pipeline, of a chain (a run and those that ran after it, which have one chain), or all. outcome null: it is open; error: of its newest attempt that failed; started_by: the pipeline that it ran after; backfill: the message that asked for a range, or 0.
-Raises: TQ005, TQ030.';

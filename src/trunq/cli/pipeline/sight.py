@@ -1,0 +1,92 @@
+"""A pipeline as it is shown: how fresh it is, what its runs moved, what changed, what was kept out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from trunq.cli.ground.output import Row, print_fact, say, write_rows
+from trunq.cli.operate.pause import with_words
+from trunq.cli.pipeline.run import progress_words, trigger_words
+from trunq.display import interval, text
+
+_SINKS: Final = {"http": "http (at least once)"}
+_RUNS: Final = (
+    "number",
+    "begun_at",
+    "ended_at",
+    "outcome",
+    "attempts",
+    "rows_in",
+    "rows_out",
+    "rows_bad",
+    "bytes in",
+    "bytes out",
+    "source",
+    "work",
+    "sink",
+    "error",
+)
+_CHANGES: Final = ("number", "noted_at", "column", "change")
+REASONS: Final = ("reason", "quarantined", "newest_at", "example")
+_UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def print_pipeline(row: Row, runs: Sequence[Row], changes: Sequence[Row], reasons: Sequence[Row]) -> None:
+    """Print what is known of a pipeline, and tables of its runs, changes and reasons where there are any."""
+    say("Pipeline {name}", name=row["pipeline"])
+    for fact, value in (
+        ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
+        ("freshness", _freshness(row)),
+        ("then", ", ".join(row["followers"]) or None),
+        ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
+        ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
+        ("state", json.dumps(row["state"])), ("error", row["error"]),
+    ):  # fmt: skip
+        print_fact(fact, value, 12)
+    for run in runs:
+        if run["outcome"] is None:
+            print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
+    write_rows([_with_figures(run) for run in runs], _RUNS, False, "It has not run yet.")
+    if changes:
+        write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
+    if reasons:
+        write_rows(reasons, REASONS, False, "")
+
+
+def seconds(age: timedelta | None) -> timedelta | None:
+    """An age in whole seconds."""
+    return None if age is None else timedelta(seconds=int(age.total_seconds()))
+
+
+def _freshness(row: Row) -> str | None:
+    if (age := seconds(row["age"])) is None:
+        return None
+    at = text(row["fresh_at"])
+    if row["fresh_by"] is None:
+        return f"{interval(age)} old: the source was read up to {at}"
+    return f"{interval(age)} old: the newest {row['fresh_by']} is {at}"
+
+
+def _with_figures(run: Row) -> Row:
+    times: dict[str, Any] = {
+        name: None if run[f"{name}_ms"] is None else interval(timedelta(milliseconds=run[f"{name}_ms"]))
+        for name in ("source", "work", "sink")
+    }
+    sizes = {f"bytes {way}": _size(run[f"bytes_{way}"]) for way in ("in", "out")}
+    return {**run, **times, **sizes}
+
+
+def _size(bytes: int | None) -> str | None:
+    if bytes is None:
+        return None
+    found = next(((size, unit) for size, unit in _UNITS if bytes >= size), None)
+    return f"{bytes} B" if found is None else f"{bytes / found[0]:,.1f} {found[1]}"
+
+
+def _with_change(change: Row) -> Row:
+    before = change["type_before"]
+    said = f"added as {change['type']}" if before is None else f"from {before} to {change['type']}"
+    return {**change, "column": change["column_name"], "change": said}
