@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -199,7 +200,7 @@ class Executor:
                     staged = flow.stage_in(self.engine, source, sink, self.dsn)
                     self.control.hold(run, asked.message_id)
                 else:
-                    staged = flow.stage(sink, flow.rows(source))
+                    staged = flow.stage(sink, flow.rows(source), self.dsn)
                 parts = [*staged.parts, *staged.kept]
                 if not self.control.stage(run, parts, flow.state_after(), staged.rows, flow.bad):
                     raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
@@ -243,7 +244,7 @@ class _Flow:
         """What is to be written."""
         name = self._pipeline.function
         if name is None:
-            return self._counted(source)
+            return self._given(source)
         function = find_function(self._pipeline.name, name)
         what = f"pipeline {self._pipeline.name}: function {name}"
         return batches_of(self._transformed(function, source), what)
@@ -257,27 +258,52 @@ class _Flow:
         self._require_good(staged.rows)
         return staged
 
-    def stage(self, sink: Sink, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def stage(self, sink: Sink, batches: Iterator[pa.RecordBatch], dsn: str) -> Staged:
         """Stage them in one part."""
         first = next(batches, None)
         if first is None:
             self._require_good(0)
             return Staged([], 0)
         schema = first.schema
-        sink.begin(self._run, schema)
         part = str(uuid.uuid4())
 
         def all_alike() -> Iterator[pa.RecordBatch]:
             batch: pa.RecordBatch | None = first
             while batch is not None:
                 self._check()
-                self._run.progress["rows_out"] += batch.num_rows
                 yield like(batch, schema)
                 batch = next(batches, None)
 
-        rows = sink.stage(self._run, part, all_alike())
+        if self._pipeline.checks:
+            return self._stage_checked(sink, part, schema, all_alike(), dsn)
+        sink.begin(self._run, schema)
+        rows = sink.stage(self._run, part, self._out(all_alike()))
         self._require_good(rows)
         return Staged([part], rows)
+
+    def _stage_checked(
+        self, sink: Sink, part: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], dsn: str
+    ) -> Staged:
+        """Stage those that break no rule."""
+        from trunq.pipeline.work.local import checking  # noqa: PLC0415
+        from trunq.pipeline.work.rule import check_failed  # noqa: PLC0415
+
+        with checking(self._pipeline, dsn, schema, batches, self._refuse, self._check) as checks:
+            sink.begin(self._run, schema)
+            rows = sink.stage(self._run, part, self._out(checks.good))
+        if checks.sorter.failed is not None:
+            raise check_failed(self._run.pipeline, checks.sorter.failed)
+        if checks.sorter.broken:
+            self._run.progress["broken"] = dict(checks.sorter.broken)
+        self._require_good(rows)
+        if not rows:
+            sink.discard(self._run)
+        return Staged([part] if rows else [], rows)
+
+    def _out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._run.progress["rows_out"] += batch.num_rows
+            yield batch
 
     def state_after(self) -> State | None:
         """Where the next slice begins, if the sink takes this attempt; None: where it began before."""
@@ -293,12 +319,26 @@ class _Flow:
             self._run.progress["bytes"] += batch.nbytes
             yield batch
 
+    def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
+        """What the source gave, after the steps of `columns`."""
+        batches = self._counted(source)
+        if self._pipeline.columns is None:
+            return batches
+        from trunq.pipeline.work.column import Steps  # noqa: PLC0415  # most runs have none
+
+        schema = None if source is None else source.schema(self._run.slice)
+        if schema is None:
+            if (first := next(batches, None)) is None:
+                return batches
+            schema, batches = first.schema, chain([first], batches)
+        return Steps(self._pipeline, schema, has_passed=source is None).apply(batches, self._refuse)
+
     def _again(self) -> Iterator[pa.RecordBatch]:
         rows = self._control.read_quarantine(self._run.pipeline, self._run.slice["quarantine"])
         return batches_of(rows, "the quarantine")
 
     def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
-        batches = list(self._counted(source))
+        batches = list(self._given(source))
         if not batches:
             return []
         first = batches[0].schema

@@ -21,6 +21,7 @@ from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.work.column import Steps
 from trunq.pipeline.work.schema import for_frame
 
 _FILE_ROWS: Final = 100_000
@@ -80,6 +81,8 @@ class Reading:
     """The columns as Spark has them."""
     lookup: str | None = None
     """Its name, where it is no source: what cannot be read of it fails the run."""
+    steps: Steps | None = None
+    """What becomes of the columns of the source."""
 
     def read(self, number: int, seen: Callable[[int, Read], None] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a share; `seen` is told when it was read to its end."""
@@ -92,7 +95,10 @@ class Reading:
                 for batch in source.read(self.shares[number], context):
                     rows += batch.num_rows
                     size += batch.nbytes
-                    yield like(for_frame(self._again(batch)), self.schema)
+                    given = self._again(batch)
+                    if self.steps is not None:
+                        given = self.steps.step(given, refuse)
+                    yield like(for_frame(given), self.schema)
             if seen is not None:
                 seen(number, Read(rows, size, refusal.count, refusal.part))
 

@@ -15,6 +15,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.work.rule import Sorter
+from trunq.pipeline.work.ruling import Ruling, ruling
 from trunq.pipeline.work.share import refusing
 
 
@@ -33,7 +34,8 @@ class Stager:
         sink = sinks.make(self.pipeline, self.dsn)
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, self.run) as refusal:
             sorter = Sorter(self.pipeline.checks, refusal)
-            rows = sink.stage(self.run, refusal.part, self._written(batches, sorter))
+            with ruling(self.pipeline, self.schema, self.dsn) as ruler:
+                rows = sink.stage(self.run, refusal.part, self._written(batches, sorter, ruler))
         return {
             "part": refusal.part,
             "rows": rows,
@@ -46,12 +48,24 @@ class Stager:
         """The same, as a function of Spark's: one row of JSON text."""
         yield pa.RecordBatch.from_pydict({"told": [json.dumps(self.stage(batches))]})
 
-    def _written(self, batches: Iterable[pa.RecordBatch], sorter: Sorter) -> Iterator[pa.RecordBatch]:
+    def _written(
+        self, batches: Iterable[pa.RecordBatch], sorter: Sorter, ruler: Ruling | None
+    ) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = sorter.sort(batch) if self.pipeline.checks else batch
+            rows = self._sorted(batch, sorter, ruler)
             if sorter.failed is not None:
                 # It fails whenever it is tried: no reason for Spark to repeat the task.
                 return
             if rows.num_rows:
                 fitting = like(rows, self.schema)
                 yield pa.RecordBatch.from_arrays(fitting.columns, schema=self.schema)
+
+    def _sorted(self, batch: pa.RecordBatch, sorter: Sorter, ruler: Ruling | None) -> pa.RecordBatch:
+        if ruler is None:
+            return sorter.sort(batch) if self.pipeline.is_marked else batch
+        names, rows = None, batch
+        if self.pipeline.is_marked:
+            names = batch.column(batch.num_columns - 1)
+            rows = batch.select(list(range(batch.num_columns - 1)))
+        rows = pa.RecordBatch.from_arrays(like(rows, self.schema).columns, schema=self.schema)
+        return sorter.sort_by(rows, ruler.wrong(rows), names)
