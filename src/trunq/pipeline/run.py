@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -195,12 +194,14 @@ class Executor:
         run.attempt = attempt
         try:
             with self._watched(pipeline, run, asked.message_id, lost) as check:
-                flow = _Flow(pipeline, run, self.control, check)
+                flow = _Flow(pipeline, run, self.control, check, self.dsn)
                 if pipeline.needs_spark:
-                    staged = flow.stage_in(self.engine, source, sink, self.dsn)
-                    self.control.hold(run, asked.message_id)
+                    staged = flow.stage_in(self.engine, source, sink)
                 else:
-                    staged = flow.stage(sink, flow.rows(source), self.dsn)
+                    staged = flow.stage(sink, flow.rows(source))
+                if pipeline.needs_spark or pipeline.checks:
+                    # With what broke which check.
+                    self.control.hold(run, asked.message_id)
                 parts = [*staged.parts, *staged.kept]
                 if not self.control.stage(run, parts, flow.state_after(), staged.rows, flow.bad):
                     raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
@@ -232,8 +233,11 @@ class Executor:
 class _Flow:
     """The rows of one attempt on their way."""
 
-    def __init__(self, pipeline: Pipeline, run: Run, control: Control, check: Callable[[], None]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, run: Run, control: Control, check: Callable[[], None], dsn: str
+    ) -> None:
         self._pipeline, self._run, self._control, self._check = pipeline, run, control, check
+        self._dsn = dsn
         self.bad = 0
         run.progress = {"rows_in": 0, "rows_out": 0, "rows_bad": 0, "bytes": 0}
         self._context = Context(
@@ -249,16 +253,16 @@ class _Flow:
         what = f"pipeline {self._pipeline.name}: function {name}"
         return batches_of(self._transformed(function, source), what)
 
-    def stage_in(self, engine: Engine, source: Source | None, sink: Sink, dsn: str) -> Staged:
+    def stage_in(self, engine: Engine, source: Source | None, sink: Sink) -> Staged:
         """Read, transform, check and stage the rows in Spark."""
         run = self._run
-        staged = engine.stage(self._pipeline, run, source, sink, self._context, self._check, dsn)
+        staged = engine.stage(self._pipeline, run, source, sink, self._context, self._check, self._dsn)
         self.bad += staged.bad
         run.progress["rows_bad"] = self.bad
         self._require_good(staged.rows)
         return staged
 
-    def stage(self, sink: Sink, batches: Iterator[pa.RecordBatch], dsn: str) -> Staged:
+    def stage(self, sink: Sink, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Stage them in one part."""
         first = next(batches, None)
         if first is None:
@@ -275,20 +279,20 @@ class _Flow:
                 batch = next(batches, None)
 
         if self._pipeline.checks:
-            return self._stage_checked(sink, part, schema, all_alike(), dsn)
+            return self._stage_checked(sink, part, schema, all_alike())
         sink.begin(self._run, schema)
         rows = sink.stage(self._run, part, self._out(all_alike()))
         self._require_good(rows)
         return Staged([part], rows)
 
     def _stage_checked(
-        self, sink: Sink, part: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], dsn: str
+        self, sink: Sink, part: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     ) -> Staged:
         """Stage those that break no rule."""
         from trunq.pipeline.work.local import checking  # noqa: PLC0415
         from trunq.pipeline.work.rule import check_failed  # noqa: PLC0415
 
-        with checking(self._pipeline, dsn, schema, batches, self._refuse, self._check) as checks:
+        with checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check) as checks:
             sink.begin(self._run, schema)
             rows = sink.stage(self._run, part, self._out(checks.good))
         if checks.sorter.failed is not None:
@@ -322,16 +326,14 @@ class _Flow:
     def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
         """What the source gave, after the steps of `columns`."""
         batches = self._counted(source)
-        if self._pipeline.columns is None:
+        if self._pipeline.columns is None and not self._pipeline.checks:
             return batches
-        from trunq.pipeline.work.column import Steps  # noqa: PLC0415  # most runs have none
+        from trunq.pipeline.work.local import given, given_again  # noqa: PLC0415  # most runs have neither
 
-        schema = None if source is None else source.schema(self._run.slice)
-        if schema is None:
-            if (first := next(batches, None)) is None:
-                return batches
-            schema, batches = first.schema, chain([first], batches)
-        return Steps(self._pipeline, schema, has_passed=source is None).apply(batches, self._refuse)
+        if source is None:
+            of_source = sources.make(self._pipeline, self._dsn, self._control).schema(self._run.slice)
+            return given_again(self._pipeline, of_source, batches, self._refuse)
+        return given(self._pipeline, source, self._run.slice, batches, self._refuse)
 
     def _again(self) -> Iterator[pa.RecordBatch]:
         rows = self._control.read_quarantine(self._run.pipeline, self._run.slice["quarantine"])

@@ -56,7 +56,8 @@ class Steps:
     def apply(self, batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[pa.RecordBatch]:
         """What becomes of batches."""
         for batch in batches:
-            yield self.step(batch, refuse)
+            if (made := self.step(batch, refuse)).num_rows:
+                yield made
 
     def step(self, batch: pa.RecordBatch, refuse: Refuse) -> pa.RecordBatch:
         """What becomes of a batch."""
@@ -153,6 +154,12 @@ class Steps:
         if not self._has_passed:
             return name
         return next((old for old, new in self._columns.rename.items() if new == name), name)
+
+
+def resuming(pipeline: Pipeline, of_source: pa.Schema | None, of_rows: pa.Schema) -> Steps:
+    """The steps of rows that have been through them; of_source None: their columns are not known."""
+    known = of_rows if of_source is None else Steps(pipeline, of_source).schema
+    return Steps(pipeline, known, has_passed=True)
 
 
 def require_known(pipeline: str, columns: Columns, names: Iterable[str]) -> None:

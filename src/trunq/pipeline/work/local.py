@@ -1,4 +1,4 @@
-"""Checks as data without Spark: the same rules over the same batches, in the process of the run."""
+"""Columns and checks as data without Spark: the same functions of batches, in the process of the run."""
 
 from __future__ import annotations
 
@@ -6,17 +6,55 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from trunq.arrow.batch import like
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.source import Context
-from trunq.pipeline.work.column import Refuse
+from trunq.pipeline.source import Context, Source
+from trunq.pipeline.work.column import Refuse, Steps, resuming
 from trunq.pipeline.work.rule import Sorter
 from trunq.pipeline.work.ruling import Ruling, ruling
-from trunq.pipeline.work.share import land
+from trunq.pipeline.work.share import as_before, land
 from trunq.pipeline.work.twin import Twins, twins
+
+
+def given(
+    pipeline: Pipeline,
+    source: Source,
+    slice: dict[str, Any],
+    batches: Iterator[pa.RecordBatch],
+    refuse: Refuse,
+) -> Iterator[pa.RecordBatch]:
+    """What a source gave, after the steps of `columns`. Where only reading tells its columns, the first rows
+    have all that are named.
+    """
+    if pipeline.columns is None:
+        return batches
+    if (schema := source.schema(slice)) is None:
+        if (first := next(batches, None)) is None:
+            return batches
+        schema, batches = first.schema, chain([first], batches)
+    return Steps(pipeline, schema).apply(batches, refuse)
+
+
+def given_again(
+    pipeline: Pipeline, of_source: pa.Schema | None, batches: Iterator[pa.RecordBatch], refuse: Refuse
+) -> Iterator[pa.RecordBatch]:
+    """What the quarantine gave, in the types of its source, where these are known."""
+    for batch in batches:
+        known, rows = of_source or batch.schema, batch
+        if pipeline.columns is not None:
+            steps = resuming(pipeline, of_source, batch.schema)
+            known = steps.schema
+            rows = steps.step(as_before(rows, known), refuse)
+        if of_source is not None:
+            rows = like(as_before(rows, known), known)
+        if rows.num_rows:
+            yield rows
 
 
 @dataclass(frozen=True, slots=True)

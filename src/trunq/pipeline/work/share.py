@@ -121,9 +121,7 @@ class Reading:
         """Rows of the quarantine have what sql added, and bytes as text; others are what they are."""
         if "quarantine" not in self.shares[0]:
             return batch
-        names = [name for name in batch.schema.names if name in self.schema.names]
-        columns = [_decoded(batch.column(name), self.schema.field(name).type) for name in names]
-        return pa.RecordBatch.from_arrays(columns, names=names)
+        return as_before(batch, self.schema)
 
     def _refuse(self, rows: list[Any], reasons: list[list[str]]) -> None:
         if rows:
@@ -131,6 +129,13 @@ class Reading:
                 f"pipeline {self.pipeline.name}: lookup {self.lookup} has a row that cannot be read"
                 f" ({reasons[0][0]}): {str(rows[0])[:200]}"
             )
+
+
+def as_before(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of the quarantine, of the columns that they had: bytes are texts there."""
+    names = [name for name in batch.schema.names if name in schema.names]
+    columns = [_decoded(batch.column(name), schema.field(name).type) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:

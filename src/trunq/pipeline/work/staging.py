@@ -22,7 +22,7 @@ from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
-from trunq.pipeline.work.column import Steps
+from trunq.pipeline.work.column import Steps, resuming
 from trunq.pipeline.work.frame import frame_of, lookups
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.reason import translating
@@ -149,17 +149,14 @@ class Staging:
             yield landed, slice, landed.schema(slice)
 
     def _steps(self, control: Control, slice: dict[str, Any], given: pa.Schema) -> Steps | None:
-        """What becomes of the columns. Rows of the quarantine are known by the columns of their source, or,
-        where only reading tells these, by their own.
-        """
+        """What becomes of the columns."""
         if self.pipeline.columns is None:
             return None
         if "quarantine" not in slice:
             return Steps(self.pipeline, given)
         of_source = sources.make(self.pipeline, self.dsn, control).schema(slice)
-        if of_source is not None:
-            given = Steps(self.pipeline, of_source).schema
-        return Steps(self.pipeline, given, has_passed=True)
+        # Where only reading tells the columns of a source, those of the rows.
+        return resuming(self.pipeline, of_source, given)
 
     def _counted(self, source: Source) -> Iterator[pa.RecordBatch]:
         for batch in source.read(self.run.slice, self.context):
