@@ -36,8 +36,8 @@ def people(bench: Bench) -> Bench:
     """A table of people."""
     bench.sql("create table source (id int, email text, born text, pay numeric(10,2), state text)")
     bench.sql(
-        "insert into source values (1, 'a@x.org', '2001-02-03', 10.50, 'CZ'), (2, null, '2002-02-03', 20, 'DE'),"
-        " (3, 'c', 'unknown', 30, 'XX')"
+        "insert into source values (1, 'a@x.org', '2001-02-03', 10.50, 'CZ'),"
+        " (2, null, '2002-02-03', 20, 'DE'), (3, 'c', 'unknown', 30, 'XX')"
     )
     return bench
 
@@ -216,14 +216,15 @@ def test_the_salt_is_in_no_run_no_error_and_no_definition(
         people.run(name)
     function = "pipeline.test_column:tells"
     name = people.make(TABLE, MOVED, columns=columns, function=function)
-    with pytest.raises(ValueError) if False else pytest.raises(Exception, match=r"\*\*\*") as caught:
+    with pytest.raises(Exception, match=r"not \*\*\*") as caught:
         people.run(name, SALT)
     assert SALT not in str(caught.value)
     people.make(TABLE, MOVED, columns=columns, name=name)
     people.run(name)
     for table in ("pipeline", "pipeline_run", "pipeline_attempt", "quarantine"):
         found = people.sql(f"select to_jsonb(t)::text from trunq.{table} t")
-        assert not [row for (row,) in found if SALT in row and '"payload"' not in row]
+        # The message alone says it, which this test has published.
+        assert not [row for (row,) in found if SALT in row.replace(f'"payload": "{SALT}"', "")]
     made = Pipeline("p", source=TABLE, sink=MOVED, columns=columns).expanded({"MASK_SALT": SALT})
     assert SALT not in repr(made)
 
@@ -234,31 +235,21 @@ def tells(rows: pa.Table, context: Context) -> pa.Table:
 
 
 def many(context: Context) -> Iterator[pa.RecordBatch]:
-    """As many batches of a megabyte as the message says, each value twice in the first half of a pair."""
+    """As many batches of a megabyte as the message says."""
     for number in range(context.message):
         ids = pa.array(range(number * 1000, number * 1000 + 1000), pa.int64())
         yield pa.RecordBatch.from_pydict({"id": ids, "text": ["x" * 1000] * 1000})
 
 
-@pytest.mark.parametrize("check", [None, "unique"])
-def test_memory_does_not_grow_with_the_run(bench: Bench, check: str | None) -> None:
+@pytest.mark.parametrize("checks", [[], [{"column": "n", "unique": True}]], ids=["steps", "unique"])
+def test_memory_does_not_grow_with_the_run(bench: Bench, checks: list[dict[str, Any]]) -> None:
     source = {"format": "python", "function": "pipeline.test_column:many"}
-    more: dict[str, Any] = {"checks": [{"column": "id", "unique": True}]} if check else {}
     peaks = []
     for count in (4, 40):
-        name = bench.make(
-            source,
-            {**MOVED, "table": f"moved_{count}"},
-            columns={"rename": {"id": "n"}} if not check else {"cast": {"text": "string"}},
-            **more,
-        )
+        sink = {**MOVED, "table": f"moved_{count}"}
+        name = bench.make(source, sink, columns={"rename": {"id": "n"}}, checks=checks)
         before, peak = pa.total_allocated_bytes(), [0]
-
-        class Watched(Pipeline):
-            pass
-
-        done = _peaking(bench, name, count, peak)
-        assert done["rows_out"] == count * 1000
+        assert _peaking(bench, name, count, peak)["rows_out"] == count * 1000
         peaks.append(peak[0] - before)
     assert peaks[1] < 2 * peaks[0] + (4 << 20)
 
@@ -286,7 +277,10 @@ NEVER: list[tuple[dict[str, Any], str]] = [
     ({"include": []}, "columns.include"),
     ({"cast": {"a": "int46"}}, "'a' is to be 'int46', which is no type: is it int64"),
     ({"cast": {"a": "decimal(39,1)"}}, "which is no type"),
-    ({"exclude": ["a"], "cast": {"a": "int64"}}, "cast names 'a', which is not taken: take it out of exclude"),
+    (
+        {"exclude": ["a"], "cast": {"a": "int64"}},
+        "cast names 'a', which is not taken: take it out of exclude",
+    ),
     ({"include": ["a"], "rename": {"b": "c"}}, "rename names 'b', which is not taken"),
     ({"rename": {"a": "c", "b": "C"}}, "two columns would be called 'C': exclude one, or rename it"),
     ({"include": ["a", "b"], "rename": {"a": "b"}}, "two columns would be called 'b'"),
@@ -303,7 +297,7 @@ NEVER: list[tuple[dict[str, Any], str]] = [
     ({"constant": {"a": 2**63}}, "64 bits do not hold"),
     ({"constant": {"a": [1]}}, r"\[1\] is neither text, nor a number"),
     ({"exclud": ["a"]}, "there is no columns.exclud; is it exclude"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("columns", "words"), NEVER)
@@ -318,7 +312,10 @@ def test_columns_that_cannot_be_are_refused_when_they_are_written(
 NO_CHECK: list[tuple[dict[str, Any], str]] = [
     ({"column": "a"}, "give column and one of not_null, .* not none"),
     ({"not_null": True, "name": "a"}, "give column and one of"),
-    ({"column": "a", "not_null": True, "unique": True}, "not not_null and unique: each rule is a check of its own"),
+    (
+        {"column": "a", "not_null": True, "unique": True},
+        "not not_null and unique: each rule is a check of its own",
+    ),
     ({"column": "a", "unique": True, "holds": "a > 1", "name": "b"}, "holds is a whole rule"),
     ({"holds": "a > 1"}, "name is missing"),
     ({"column": ["a", "b"], "not_null": True}, "several columns are for unique"),
@@ -337,7 +334,7 @@ NO_CHECK: list[tuple[dict[str, Any], str]] = [
         {"column": "a", "refers_to": {"table": "t", "column": "c", "dsn": "password=x"}},
         "a password does not belong",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("check", "words"), NO_CHECK)
@@ -348,29 +345,61 @@ def test_checks_that_cannot_be_are_refused_when_they_are_written(check: dict[str
 
 
 UNFIT: list[tuple[dict[str, Any], str, str]] = [
-    ({"columns": {"exclude": ["nope"]}}, 'columns.exclude names "nope", and rows have no such', "there are id, email"),
+    (
+        {"columns": {"exclude": ["nope"]}},
+        'columns.exclude names "nope", and rows have no such',
+        "there are id, email",
+    ),
     ({"columns": {"include": ["id", "nope"]}}, 'columns.include names "nope"', "there are id"),
     ({"columns": {"cast": {"nope": "int64"}}}, 'columns.cast names "nope"', "there are id"),
     ({"columns": {"rename": {"nope": "a"}}}, 'columns.rename names "nope"', "there are id"),
     ({"columns": {"mask": {"nope": "null"}}}, 'columns.mask names "nope"', "there are id"),
     ({"columns": {"rename": {"id": "Email"}}}, "two columns would be called 'email'", ""),
     ({"columns": {"constant": {"id": 1}}}, "two columns would be called 'id'", ""),
-    ({"columns": {"cast": {"id": "binary"}}}, r'"id" is int32, which cannot be cast to binary', "leave it out of cast"),
-    ({"columns": {"exclude": ["id", "email", "born", "pay", "state"]}}, "columns leaves no column", "exclude fewer"),
-    ({"checks": [{"column": "nope", "not_null": True}]}, "'nope not null': there is no column \"nope\"", "there are id"),
-    ({"checks": [{"column": "id", "matches": "1"}]}, 'for text, and column "id" is int32', "cast it first: .*'string'"),
-    ({"checks": [{"column": "id", "one_of": ["a"]}]}, "'a' is no value of column \"id\", which is int32", "cast it"),
+    (
+        {"columns": {"cast": {"id": "binary"}}},
+        r'"id" is int32, which cannot be cast to binary',
+        "leave it out of cast",
+    ),
+    (
+        {"columns": {"exclude": ["id", "email", "born", "pay", "state"]}},
+        "columns leaves no column",
+        "exclude fewer",
+    ),
+    (
+        {"checks": [{"column": "nope", "not_null": True}]},
+        "'nope not null': there is no column \"nope\"",
+        "there are id",
+    ),
+    (
+        {"checks": [{"column": "id", "matches": "1"}]},
+        'for text, and column "id" is int32',
+        "cast it first: .*'string'",
+    ),
+    (
+        {"checks": [{"column": "id", "one_of": ["a"]}]},
+        "'a' is no value of column \"id\", which is int32",
+        "cast it",
+    ),
     ({"checks": [{"column": "id", "one_of": [2**40]}]}, "1099511627776 is no value of column", "cast it"),
     ({"checks": [{"column": "id", "between": [0.5, 2]}]}, "0.5 is no value of column", "cast it"),
     ({"checks": [{"column": "born", "between": [1, 2]}]}, '1 is no value of column "born"', "cast it"),
-    ({"checks": [{"column": "ever", "between": [1, 2]}]}, "is numeric, which is here as text", r"decimal\(38,6\)"),
-    ({"checks": [{"column": "id", "refers_to": {"table": "no", "column": "a"}}]}, "no column a of a table no", "refers"),
+    (
+        {"checks": [{"column": "ever", "between": [1, 2]}]},
+        "is numeric, which is here as text",
+        r"decimal\(38,6\)",
+    ),
+    (
+        {"checks": [{"column": "id", "refers_to": {"table": "no", "column": "a"}}]},
+        "no column a of a table no",
+        "refers",
+    ),
     (
         {"checks": [{"column": "id", "refers_to": {"table": "source", "column": "email"}}]},
         'column "id" is integer, and source.email is text: they are never equal',
         "cast one of them",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("parts", "words", "hint"), UNFIT)

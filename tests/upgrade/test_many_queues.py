@@ -27,7 +27,7 @@ FEW_LOCKS: dict[str, Any] = {
     "autovacuum_worker_slots": 1,
     "max_locks_per_transaction": 60,
 }
-"""Room for some 1,950 locks in all; an install needs 1,450 of them, a queue 55, and 20 when it is taken back."""
+"""Room for some 1,950 locks in all; an install needs 1,450, a queue 55, and 20 when it is taken back."""
 
 MANY = 36
 """Queues for all of whose locks such a server has no room."""
