@@ -270,6 +270,23 @@ def _peaking(bench: Bench, name: str, count: int, peak: list[int]) -> dict[str, 
         return bench.run(name, count)
 
 
+def test_a_range_fills_no_partitions_of_columns_that_are_changed(people: Bench, tmp_path: Path) -> None:
+    sink = {
+        "format": "delta",
+        "path": f"{tmp_path}/lake",
+        "mode": "replace_partitions",
+        "partition_by": ["state"],
+    }
+    all_of_it = {**TABLE, "changes": "all"}
+    range = {"column": "state", "from": "A", "to": "Z"}
+    name = people.make(all_of_it, sink, columns={"mask": {"state": "null"}})
+    with pytest.raises(InvalidPipeline, match="casts, renames or masks columns") as caught:
+        people.client.backfill_pipeline(name, range)
+    assert caught.value.hint == "a range can be filled with mode upsert"
+    people.make(all_of_it, sink, columns={"exclude": ["email"]}, name=name)
+    assert people.execute(people.client.backfill_pipeline(name, range))["rows_out"] == 3
+
+
 HASHED = {"mask": {"email": "hash"}}
 
 NEVER: list[tuple[dict[str, Any], str]] = [
