@@ -103,7 +103,7 @@ def outcome(bench: Bench, sink: str, **parts: Any) -> Any:
 
 
 @settings(
-    max_examples=some(6, 60),
+    max_examples=some(15, 150),
     # Smaller examples take minutes of Spark.
     phases=[Phase.generate],
     deadline=None,
