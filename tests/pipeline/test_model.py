@@ -34,7 +34,7 @@ DELTA = {"format": "delta", "path": "x"}
         ({"source": TABLE, "sink": {**TABLE, "mode": "upsert"}}, r"mode = 'upsert' needs key"),
         ({"source": TABLE, "sink": {**TABLE, "key": ["id"]}}, "for the modes upsert and history"),
         ({"source": {**TABLE, "cursor": "at"}, "sink": TABLE}, "cursor and lag go together"),
-        ({"source": TABLE, "sink": TABLE, "checks": [{"name": "a"}]}, "checks.0.holds is missing"),
+        ({"source": TABLE, "sink": TABLE, "checks": [{"name": "a"}]}, "checks.0: holds is missing"),
         ({"source": TABLE, "sink": TABLE, "checks": [{**CHECK, "hold": "b"}]}, "checks.0.hold; is it holds"),
         ({"source": TABLE, "sink": TABLE, "checks": [CHECK, CHECK]}, "two checks have the name 'a'"),
         ({"source": TABLE, "sink": TABLE, "checks": [{**CHECK, "otherwise": "cry"}]}, "checks.0.otherwise"),

@@ -200,12 +200,12 @@ def _texts_of_plain(column: pa.Array) -> pa.Array:
             texts = pc.if_else(found, f'"{text}"', texts)
         return texts
     if kind == pa.date32():
-        return _quoted(_endless(column, column.cast(pa.string())))
+        return _quoted(endless_texts(column, column.cast(pa.string())))
     if pa.types.is_timestamp(kind):
         zone = "UTC" if kind.tz else None
         times = column.cast(pa.timestamp("us", zone))
         texts = pc.strftime(times, "%Y-%m-%dT%H:%M:%S" + "+00:00" * bool(zone))
-        return _quoted(_endless(times, pc.replace_substring_regex(texts, r"\.0+(\+|$)", r"\1")))
+        return _quoted(endless_texts(times, pc.replace_substring_regex(texts, r"\.0+(\+|$)", r"\1")))
     if kind in (pa.string(), pa.large_string(), pa.string_view()):
         escaped = column.cast(pa.string())
         for which, instead in _ESCAPES:
@@ -226,7 +226,7 @@ def is_endless(column: pa.Array) -> pa.Array | None:
     return found if pc.any(found).as_py() else None
 
 
-def _endless(column: pa.Array, texts: pa.Array) -> pa.Array:
+def endless_texts(column: pa.Array, texts: pa.Array) -> pa.Array:
     """Texts of times and dates, in which those without end are the words of Postgres."""
     if (found := is_endless(column)) is None:
         return texts

@@ -7,7 +7,8 @@ it, and `trunq.pipeline.runner` is the worker of that queue. docs/pipeline/pipel
 from __future__ import annotations
 
 from trunq.pipeline.definition.api import HttpSink, HttpSource
-from trunq.pipeline.definition.check import Check
+from trunq.pipeline.definition.check import Check, Reference
+from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.pipeline import (
     DeltaSink,
     FileSource,
@@ -25,6 +26,7 @@ from trunq.pipeline.definition.trigger import Trigger
 
 __all__ = [
     "Check",
+    "Columns",
     "DeltaSink",
     "FileSource",
     "FunctionSource",
@@ -35,6 +37,7 @@ __all__ = [
     "Pipeline",
     "QueueSink",
     "QueueSource",
+    "Reference",
     "TableSink",
     "TableSource",
     "Trigger",

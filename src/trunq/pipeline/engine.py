@@ -1,8 +1,8 @@
 """The engine: one Spark session for all runs of a process, started when the first run needs it.
 
-A run that has `sql`, `transform` or `checks` does its work here; others touch no Spark. `stage` blocks the
-thread that calls it, and all that Spark does for it is in a job group of that attempt: another thread can
-follow it (`statusTracker`) and end it (`cancelJobGroup`) by the name of the group.
+A run that has `sql`, `transform` or `checks` with `holds` does its work here; others touch no Spark. `stage`
+blocks the thread that calls it, and all that Spark does for it is in a job group of that attempt: another
+thread can follow it (`statusTracker`) and end it (`cancelJobGroup`) by the name of the group.
 """
 
 from __future__ import annotations

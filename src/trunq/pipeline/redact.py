@@ -24,7 +24,10 @@ def secrets(pipeline: Pipeline, *dsns: str) -> list[str]:
     found = set()
     if "http" in (pipeline.source.format, pipeline.sink.format):
         found |= {way for value in pipeline.variables.values() for way in ways(value)}
-    parts = (pipeline.source, pipeline.sink, *pipeline.lookups.values())
+    if pipeline.columns is not None and pipeline.columns.salt:
+        found |= set(ways(pipeline.columns.salt))
+    references = [check.refers_to for check in pipeline.checks]
+    parts = (pipeline.source, pipeline.sink, *pipeline.lookups.values(), *references)
     for dsn in (*(getattr(part, "dsn", None) for part in parts), *dsns):
         if not dsn:
             continue

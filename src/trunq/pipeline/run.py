@@ -195,12 +195,14 @@ class Executor:
         run.attempt, run.figures = attempt, Figures()
         try:
             with self._watched(pipeline, run, asked.message_id, lost) as check:
-                flow = _Flow(pipeline, run, self.control, check)
+                flow = _Flow(pipeline, run, self.control, check, self.dsn)
                 if pipeline.needs_spark:
-                    staged = flow.stage_in(self.engine, source, sink, self.dsn)
-                    self.control.hold(run, asked.message_id)
+                    staged = flow.stage_in(self.engine, source, sink)
                 else:
                     staged = flow.stage(sink, flow.rows(source))
+                if pipeline.needs_spark or pipeline.checks:
+                    # With what broke which check.
+                    self.control.hold(run, asked.message_id)
                 parts = [*staged.parts, *staged.kept]
                 if not self.control.stage(run, parts, flow.state_after(), staged.rows, flow.bad):
                     raise RunOver(f"run {run.number} of pipeline {run.pipeline} is not ours any more")
@@ -233,8 +235,11 @@ class Executor:
 class _Flow:
     """The rows of one attempt on their way."""
 
-    def __init__(self, pipeline: Pipeline, run: Run, control: Control, check: Callable[[], None]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, run: Run, control: Control, check: Callable[[], None], dsn: str
+    ) -> None:
         self._pipeline, self._run, self._control, self._check = pipeline, run, control, check
+        self._dsn = dsn
         self.bad = 0
         run.progress = {"rows_in": 0, "rows_out": 0, "rows_bad": 0, "bytes": 0}
         self._context = Context(
@@ -245,16 +250,16 @@ class _Flow:
         """What is to be written."""
         name = self._pipeline.function
         if name is None:
-            yield from self._counted(source)
+            yield from self._given(source)
             return
         function = find_function(self._pipeline.name, name)
         what = f"pipeline {self._pipeline.name}: function {name}"
         yield from batches_of(self._transformed(function, source), what)
 
-    def stage_in(self, engine: Engine, source: Source | None, sink: Sink, dsn: str) -> Staged:
+    def stage_in(self, engine: Engine, source: Source | None, sink: Sink) -> Staged:
         """Read, transform, check and stage the rows in Spark."""
         run = self._run
-        staged = engine.stage(self._pipeline, run, source, sink, self._context, self._check, dsn)
+        staged = engine.stage(self._pipeline, run, source, sink, self._context, self._check, self._dsn)
         self.bad += staged.bad
         run.progress["rows_bad"] = self.bad
         self._require_good(staged.rows)
@@ -271,24 +276,55 @@ class _Flow:
         if first is None:
             self._require_good(0)
             return Staged([], 0)
-        schema, figures = first.schema, self._run.figures
+        schema = first.schema
         newest = Newest(self._pipeline, schema)
-        figures.columns = sink.begin(self._run, schema)
         part = str(uuid.uuid4())
 
         def all_alike() -> Iterator[pa.RecordBatch]:
             batch: pa.RecordBatch | None = first
             while batch is not None:
                 self._check()
-                self._run.progress["rows_out"] += batch.num_rows
-                figures.bytes_out += batch.nbytes
-                figures.see(newest.of(batch))
                 yield like(batch, schema)
                 batch = next(batches, None)
 
-        rows = sink.stage(self._run, part, all_alike())
+        if self._pipeline.checks:
+            return self._stage_checked(sink, part, schema, all_alike(), newest)
+        self._run.figures.columns = sink.begin(self._run, schema)
+        rows = sink.stage(self._run, part, self._out(all_alike(), newest))
         self._require_good(rows)
         return Staged([part], rows)
+
+    def _stage_checked(
+        self,
+        sink: Sink,
+        part: str,
+        schema: pa.Schema,
+        batches: Iterator[pa.RecordBatch],
+        newest: Newest,
+    ) -> Staged:
+        """Stage those that break no rule."""
+        from trunq.pipeline.work.local import checking  # noqa: PLC0415
+        from trunq.pipeline.work.rule import check_failed  # noqa: PLC0415
+
+        with checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check) as checks:
+            self._run.figures.columns = sink.begin(self._run, schema)
+            rows = sink.stage(self._run, part, self._out(checks.good, newest))
+        if checks.sorter.failed is not None:
+            raise check_failed(self._run.pipeline, checks.sorter.failed)
+        if checks.sorter.broken:
+            self._run.progress["broken"] = dict(checks.sorter.broken)
+        self._require_good(rows)
+        if not rows:
+            sink.discard(self._run)
+        return Staged([part] if rows else [], rows)
+
+    def _out(self, batches: Iterator[pa.RecordBatch], newest: Newest) -> Iterator[pa.RecordBatch]:
+        figures = self._run.figures
+        for batch in batches:
+            self._run.progress["rows_out"] += batch.num_rows
+            figures.bytes_out += batch.nbytes
+            figures.see(newest.of(batch))
+            yield batch
 
     def state_after(self) -> State | None:
         """Where the next slice begins, if the sink takes this attempt; None: where it began before."""
@@ -304,12 +340,24 @@ class _Flow:
             self._run.progress["bytes"] += batch.nbytes
             yield batch
 
+    def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
+        """What the source gave, after the steps of `columns`."""
+        batches = self._counted(source)
+        if self._pipeline.columns is None and not self._pipeline.checks:
+            return batches
+        from trunq.pipeline.work.local import given, given_again  # noqa: PLC0415  # most runs have neither
+
+        if source is None:
+            of_source = sources.make(self._pipeline, self._dsn, self._control).schema(self._run.slice)
+            return given_again(self._pipeline, of_source, batches, self._refuse)
+        return given(self._pipeline, source, self._run.slice, batches, self._refuse)
+
     def _again(self) -> Iterator[pa.RecordBatch]:
         rows = self._control.read_quarantine(self._run.pipeline, self._run.slice["quarantine"])
         return batches_of(rows, "the quarantine")
 
     def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
-        batches = list(self._counted(source))
+        batches = list(self._given(source))
         if not batches:
             return []
         first = batches[0].schema

@@ -229,9 +229,14 @@ def asked(message: Message) -> Asked:
 def _needs_our_session(definition: Any) -> bool:
     return (
         isinstance(definition, Mapping)
-        and any(definition.get(part) for part in ("sql", "transform", "checks"))
+        and (bool(definition.get("sql") or definition.get("transform")) or _has_expressions(definition))
         and not definition.get("isolate")
     )
+
+
+def _has_expressions(definition: Mapping[str, Any]) -> bool:
+    checks = definition.get("checks")
+    return isinstance(checks, list) and any(isinstance(each, Mapping) and "holds" in each for each in checks)
 
 
 worker = Runner()

@@ -11,16 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.api import HttpSink, HttpSource
 from trunq.pipeline.definition.check import Check, DeltaLookup, FileLookup, Lookup, TableLookup
+from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.iso_duration import Span
-from trunq.pipeline.definition.part import VARIABLE, Files, Part, is_expanded
+from trunq.pipeline.definition.part import VARIABLE, Files, Part, expand, is_expanded, without_password
 from trunq.pipeline.definition.trigger import Trigger
 
 _ONLY_A_RUN_TELLS: Final = {"python", "http"}
@@ -29,25 +28,11 @@ _ONLY_A_RUN_TELLS: Final = {"python", "http"}
 Mode = Literal["append", "upsert", "replace", "history"]
 
 
-def _without_password(dsn: str | None) -> str | None:
-    try:
-        password = conninfo_to_dict(dsn or "").get("password")
-    except ProgrammingError:
-        # ${NAME} stands for a whole address, or for its password between @ and :.
-        password = None
-    if password and not is_expanded.get() and not VARIABLE.search(str(password)):
-        raise ValueError(
-            "a password does not belong into a pipeline, which lies in the database as it is written: put the"
-            " address into an environment variable and write dsn = '${NAME}'"
-        )
-    return dsn
-
-
 class _InPostgres(Part):
     dsn: str | None = None
     """Address; None: the database of trunq."""
 
-    _check_dsn = field_validator("dsn")(_without_password)
+    _check_dsn = field_validator("dsn")(without_password)
 
 
 class TableSource(_InPostgres):
@@ -206,12 +191,15 @@ Sink = Annotated[
 class Pipeline(Part):
     """What is moved from where to where, and how.
 
+    `columns` says what becomes of the source's columns before all else.
+
     `function` is a Python function `module:name`, or itself, that is given all rows of a run as an Arrow
     table (and a context, if it has a second parameter) and returns the table to be written.
 
     Spark is needed for these: `sql`, statements that each see what the one before gave as `input`, `lookups`
     by their names, and the message's payload as `:message`; `transform`, a function as above from DataFrame
-    to DataFrame, which is given what `sql` gave; and `checks`, which see what these gave.
+    to DataFrame, which is given what `sql` gave; and `checks` that are expressions. All `checks` see what
+    these gave, or `function`.
 
     `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: a new column is
     added to the sink's table, refused or ignored. `freshness`: the column whose newest time says how fresh
@@ -222,6 +210,7 @@ class Pipeline(Part):
 
     name: str
     source: Source
+    columns: Columns | None = None
     function: str | None = None
     sql: list[str] = []
     transform: str | None = None
@@ -267,7 +256,7 @@ class Pipeline(Part):
                     f"{name!r:.60} cannot be the name of a lookup: lower-case letters, digits, underscores;"
                     " input is what the statement before gave"
                 )
-            _without_password(getattr(lookup, "dsn", None))
+            without_password(getattr(lookup, "dsn", None))
         return value
 
     @model_validator(mode="after")
@@ -289,7 +278,7 @@ class Pipeline(Part):
         if self.function is not None and (self.needs_spark or self.lookups):
             raise ValueError(
                 "function is given rows as an Arrow table, without Spark, and does not go with sql,"
-                " transform, lookups or checks: write it as transform, which is given a DataFrame"
+                " transform, lookups or checks with holds: write it as transform, which is given a DataFrame"
             )
         if self.lookups and not (self.sql or self.transform):
             raise ValueError("lookups are for sql and transform, and there is neither")
@@ -316,7 +305,12 @@ class Pipeline(Part):
     @property
     def needs_spark(self) -> bool:
         """Whether its rows go through Spark."""
-        return bool(self.sql or self.transform or self.checks)
+        return bool(self.sql or self.transform or any(check.holds for check in self.checks))
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether Spark marks rows that break a check."""
+        return any(check.is_spark_s for check in self.checks)
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -335,7 +329,7 @@ class Pipeline(Part):
         known = os.environ if variables is None else variables
         token = is_expanded.set(True)
         try:
-            made = Pipeline(self.name, **_expand(self.name, self.definition, known))
+            made = Pipeline(self.name, **expand(self.name, self.definition, known))
         finally:
             is_expanded.reset(token)
         names = {name for escaped, name in VARIABLE.findall(json.dumps(self.definition)) if not escaped}
@@ -401,27 +395,6 @@ def name_of(function: Callable[..., Any]) -> str:
             f" module of its own"
         )
     return f"{function.__module__}:{name}"
-
-
-def _expand(pipeline: str, value: Any, variables: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _expand(pipeline, each, variables) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_expand(pipeline, each, variables) for each in value]
-    if not isinstance(value, str):
-        return value
-
-    def known(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[0][1:]
-        if found[2] not in variables:
-            raise InvalidPipeline(
-                f"pipeline {pipeline} names ${{{found[2]}}}, which is not in the environment of this process",
-                f"start it with {found[2]}=...",
-            )
-        return variables[found[2]]
-
-    return VARIABLE.sub(known, value)
 
 
 def _invalid(name: str, error: ValidationError) -> InvalidPipeline:

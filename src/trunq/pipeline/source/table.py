@@ -32,6 +32,7 @@ from trunq.pipeline.errors import SourceChanged
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.share import Piece, cut
 from trunq.pipeline.source.window import Clock, Connection, between
+from trunq.pipeline.work.column import require_known
 
 _COLUMNS: Final = """select a.attname, format_type(a.atttypid, -1),
 t.typnamespace = 'pg_catalog'::regnamespace, format_type(a.atttypid, a.atttypmod)
@@ -67,6 +68,7 @@ class TableSource(Source):
         assert isinstance(pipeline.source, Model)
         self._name = pipeline.name
         self._model = pipeline.source
+        self._chosen = pipeline.columns
         self._dsn = complete(self._model.dsn or dsn, f"trunq pipeline {pipeline.name}")
         self._clock = Clock(pipeline.name)
         parts = self._model.table.split(".")
@@ -260,7 +262,12 @@ class TableSource(Source):
     def _columns(self, connection: Connection) -> tuple[sql.Composed, pa.Schema]:
         selected: list[sql.Composable] = []
         fields: list[pa.Field] = []
-        for name, kind, is_builtin, full in connection.execute(_COLUMNS, (self._quoted,)).fetchall():
+        found = connection.execute(_COLUMNS, (self._quoted,)).fetchall()
+        if self._chosen is not None:
+            require_known(self._name, self._chosen, [name for name, *_ in found])
+            # What is not taken never leaves the database.
+            found = [each for each in found if self._chosen.takes(each[0])]
+        for name, kind, is_builtin, full in found:
             column = sql.Identifier(name)
             if is_builtin and kind in OF_POSTGRES:
                 selected.append(column)

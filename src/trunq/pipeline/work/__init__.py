@@ -1,4 +1,14 @@
-"""What Spark does for a run: one pass over its rows.
+"""What becomes of the rows of a run on their way. As data, with Spark and without:
+
+    column     steps of `columns`, batch by batch
+    ruling     checks as data: which rows of a batch break one
+    reference  of these refers_to, which asks Postgres
+    text       values as texts, which are hashed and compared
+    local      both without Spark
+    twin       unique without Spark
+    spread     unique with Spark
+
+What Spark does: one pass over the rows.
 
     share      each task reads its share of the slice
     frame      these as a DataFrame, and the lookups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ Seen = Callable[[int, Read], None]
 def frame_of(session: SparkSession, reading: Reading, seen: Seen | None = None) -> DataFrame:
     """A frame whose tasks read a share each; `seen` is called in the task that has read one to its end."""
     made, plain = spark_schema(reading.pipeline.name, reading.schema)
-    ready = Reading(reading.pipeline, reading.dsn, reading.run, reading.shares, plain, reading.lookup)
+    ready = replace(reading, schema=plain)
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -67,7 +68,7 @@ def _lookup(
 
         return read_delta(session, os.path.abspath(lookup.path))
     model = _source(lookup)
-    of_lookup = pipeline.model_copy(update={"source": model})
+    of_lookup = pipeline.model_copy(update={"source": model, "columns": None})
     source = sources.make(of_lookup, dsn, control)
     if isinstance(model, FileSource):
         slice = source.plan_range({"path": model.path})

@@ -1,10 +1,11 @@
-"""Checks: one more column, the names of the rules that a row breaks; and what becomes of such a row."""
+"""Checks: one more column, of the rules that Spark finds a row to break; and what becomes of such a row."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -15,42 +16,56 @@ from trunq.arrow.value import to_json
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.check import Check
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.errors import CheckFailed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 BROKEN: Final = "_broken"
 _SHOWN: Final = 500
 
 
-def marked(pipeline: Pipeline, frame: DataFrame) -> DataFrame:
-    """The frame with the column of broken rules last; without checks, itself. Null is broken."""
+def marked(pipeline: Pipeline, frame: DataFrame, schema: pa.Schema) -> DataFrame:
+    """The frame with the column of broken rules last, of those that Spark finds; without such, itself.
+
+    An expression that is null is broken. `schema`: the columns as the sink takes them.
+    """
     from pyspark.sql import functions  # noqa: PLC0415  # needs a session
-    from pyspark.sql.types import BooleanType  # noqa: PLC0415
 
-    from trunq.pipeline.work.statement import parsed  # noqa: PLC0415
+    from trunq.pipeline.work.spread import with_twins  # noqa: PLC0415
 
-    if not pipeline.checks:
+    if not pipeline.is_marked:
         return frame
     if BROKEN in frame.columns:
         raise InvalidPipeline(
             f'pipeline {pipeline.name}: rows have a column "{BROKEN}", which checks write themselves',
             "give it another name in sql",
         )
-    broken = []
-    for check in pipeline.checks:
-        expression = functions.expr(check.holds)
-        with parsed(pipeline, f"check {check.name!r}"):
-            kind = frame.select("*", expression.alias(BROKEN)).schema[BROKEN].dataType
-        if not isinstance(kind, BooleanType):
-            raise InvalidPipeline(
-                f"pipeline {pipeline.name}: check {check.name!r} is {kind.simpleString()}, neither true nor"
-                f" false: {check.holds}"
-            )
-        holds = functions.coalesce(expression, functions.lit(False))
-        broken.append(functions.when(~holds, functions.lit(check.name)))
+    broken = [_expression(pipeline, check, frame) for check in pipeline.checks if check.holds]
     names = functions.array_compact(functions.array(*broken))
-    return frame.select("*", names.alias(BROKEN))
+    made = frame.select("*", names.alias(BROKEN)) if broken else frame
+    if not any(check.unique for check in pipeline.checks):
+        return made
+    return with_twins(pipeline, frame, made, schema)
+
+
+def _expression(pipeline: Pipeline, check: Check, frame: DataFrame) -> Column:
+    """The name of a check where its expression does not hold."""
+    from pyspark.sql import functions  # noqa: PLC0415
+    from pyspark.sql.types import BooleanType  # noqa: PLC0415
+
+    from trunq.pipeline.work.statement import parsed  # noqa: PLC0415
+
+    expression = functions.expr(check.holds or "")
+    with parsed(pipeline, f"check {check.name!r}"):
+        kind = frame.select("*", expression.alias(BROKEN)).schema[BROKEN].dataType
+    if not isinstance(kind, BooleanType):
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name}: check {check.name!r} is {kind.simpleString()}, neither true nor"
+            f" false: {check.holds}"
+        )
+    holds = functions.coalesce(expression, functions.lit(False))
+    return functions.when(~holds, functions.lit(check.name))
 
 
 @dataclass(slots=True)
@@ -66,17 +81,27 @@ class Sorter:
 
     def sort(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is to be written of a batch whose last column is that of broken rules."""
-        names = batch.column(batch.num_columns - 1)
         rows = batch.select(list(range(batch.num_columns - 1)))
-        wrong = pc.greater(pc.list_value_length(names), 0)
+        return self.sort_by(rows, {}, batch.column(batch.num_columns - 1))
+
+    def sort_by(
+        self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], names: pa.Array | None = None
+    ) -> pa.RecordBatch:
+        """What is to be written of rows, of which these break rules: by the rule, and by the row."""
+        masks = list(broken.values())
+        if names is not None:
+            masks.append(pc.greater(pc.list_value_length(names), 0))
+        wrong = reduce(pc.or_, masks) if masks else pa.repeat(pa.scalar(False), rows.num_rows)
         if not pc.any(wrong, min_count=0).as_py():
             return rows
         otherwise = {check.name: check.otherwise for check in self.checks}
-        written = [True] * batch.num_rows
+        written = [True] * rows.num_rows
         kept: list[int] = []
         reasons: list[list[str]] = []
         for at in pc.indices_nonzero(wrong).to_pylist():
-            by = names[at].as_py()
+            found = {name for name, mask in broken.items() if mask[at].as_py()}
+            found.update(() if names is None else names[at].as_py())
+            by = [name for name in otherwise if name in found]
             self.broken.update(by)
             answers = {otherwise[name] for name in by}
             written[at] = answers == {"warn"}
@@ -92,3 +117,8 @@ class Sorter:
         if kept and self.failed is None:
             self.refuse(plain_rows(rows.take(pa.array(kept)).to_pylist(maps_as_pydicts="lossy")), reasons)
         return rows.filter(pa.array(written))
+
+
+def check_failed(pipeline: str, failed: Mapping[str, str]) -> CheckFailed:
+    """The error of a check that fails the run."""
+    return CheckFailed(f"pipeline {pipeline}: a row broke the check {failed['check']!r}: {failed['row']}")

@@ -22,6 +22,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.work.column import Steps
 from trunq.pipeline.work.schema import for_frame
 
 _FILE_ROWS: Final = 100_000
@@ -82,6 +83,8 @@ class Reading:
     """The columns as Spark has them."""
     lookup: str | None = None
     """Its name, where it is no source: what cannot be read of it fails the run."""
+    steps: Steps | None = None
+    """What becomes of the columns of the source."""
 
     def read(self, number: int, seen: Callable[[int, Read], None] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a share; `seen` is told when it was read to its end."""
@@ -95,7 +98,10 @@ class Reading:
                 for batch in timed_each(source.read(self.shares[number], context), figures.read):
                     rows += batch.num_rows
                     size += batch.nbytes
-                    yield like(for_frame(self._again(batch)), self.schema)
+                    given = self._again(batch)
+                    if self.steps is not None:
+                        given = self.steps.step(given, refuse)
+                    yield like(for_frame(given), self.schema)
             if seen is not None:
                 seen(number, Read(rows, size, refusal.count, refusal.part, figures.source))
 
@@ -118,9 +124,7 @@ class Reading:
         """Rows of the quarantine have what sql added, and bytes as text; others are what they are."""
         if "quarantine" not in self.shares[0]:
             return batch
-        names = [name for name in batch.schema.names if name in self.schema.names]
-        columns = [_decoded(batch.column(name), self.schema.field(name).type) for name in names]
-        return pa.RecordBatch.from_arrays(columns, names=names)
+        return as_before(batch, self.schema)
 
     def _refuse(self, rows: list[Any], reasons: list[list[str]]) -> None:
         if rows:
@@ -128,6 +132,13 @@ class Reading:
                 f"pipeline {self.pipeline.name}: lookup {self.lookup} has a row that cannot be read"
                 f" ({reasons[0][0]}): {str(rows[0])[:200]}"
             )
+
+
+def as_before(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of the quarantine, of the columns that they had: bytes are texts there."""
+    names = [name for name in batch.schema.names if name in schema.names]
+    columns = [_decoded(batch.column(name), schema.field(name).type) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -16,6 +16,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import Figures, Newest, timed, timed_each
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.work.rule import Sorter
+from trunq.pipeline.work.ruling import Ruling, ruling
 from trunq.pipeline.work.share import refusing
 
 
@@ -35,9 +36,10 @@ class Stager:
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, self.run) as refusal:
             sorter = Sorter(self.pipeline.checks, refusal)
             figures = Figures()
-            with timed(figures.staged):
+            with timed(figures.staged), ruling(self.pipeline, self.schema, self.dsn) as ruler:
                 pulled = timed_each(batches, figures.pulled)
-                rows = sink.stage(self.run, refusal.part, self._written(pulled, sorter, figures))
+                written = self._written(pulled, sorter, ruler, figures)
+                rows = sink.stage(self.run, refusal.part, written)
         return {
             "part": refusal.part,
             "rows": rows,
@@ -54,11 +56,15 @@ class Stager:
         yield pa.RecordBatch.from_pydict({"told": [json.dumps(self.stage(batches))]})
 
     def _written(
-        self, batches: Iterable[pa.RecordBatch], sorter: Sorter, figures: Figures
+        self,
+        batches: Iterable[pa.RecordBatch],
+        sorter: Sorter,
+        ruler: Ruling | None,
+        figures: Figures,
     ) -> Iterator[pa.RecordBatch]:
         newest = Newest(self.pipeline, self.schema)
         for batch in batches:
-            rows = sorter.sort(batch) if self.pipeline.checks else batch
+            rows = self._sorted(batch, sorter, ruler)
             if sorter.failed is not None:
                 # It fails whenever it is tried: no reason for Spark to repeat the task.
                 return
@@ -67,3 +73,13 @@ class Stager:
                 figures.bytes_out += fitting.nbytes
                 figures.see(newest.of(fitting))
                 yield pa.RecordBatch.from_arrays(fitting.columns, schema=self.schema)
+
+    def _sorted(self, batch: pa.RecordBatch, sorter: Sorter, ruler: Ruling | None) -> pa.RecordBatch:
+        if ruler is None:
+            return sorter.sort(batch) if self.pipeline.is_marked else batch
+        names, rows = None, batch
+        if self.pipeline.is_marked:
+            names = batch.column(batch.num_columns - 1)
+            rows = batch.select(list(range(batch.num_columns - 1)))
+        rows = pa.RecordBatch.from_arrays(like(rows, self.schema).columns, schema=self.schema)
+        return sorter.sort_by(rows, ruler.wrong(rows), names)

@@ -21,14 +21,15 @@ from trunq import Client
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.errors import CheckFailed
 from trunq.pipeline.figures import Newest, timed, timed_each
 from trunq.pipeline.sink import Sink, Staged
 from trunq.pipeline.source import Context, Source
+from trunq.pipeline.work.column import Steps, resuming
 from trunq.pipeline.work.frame import frame_of, lookups
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.reason import translating
-from trunq.pipeline.work.rule import marked
+from trunq.pipeline.work.rule import check_failed, marked
+from trunq.pipeline.work.ruling import ruling
 from trunq.pipeline.work.schema import sink_schema
 from trunq.pipeline.work.share import Quarantined, Read, Reading, land, unsliced
 from trunq.pipeline.work.spent import seconds_of_tasks
@@ -69,12 +70,14 @@ class Staging:
         # Views, and settings that a transform makes, are this run's alone.
         session = self.spark.newSession()
         require_queries(session, self.pipeline)
-        with self._client() as control, self._found(control) as (source, slice, schema):
+        with self._client() as control, self._found(control) as (source, slice, given):
             self.check()
-            if schema is None:
+            if given is None:
                 return Staged([], 0)
+            steps = self._steps(control, slice, given)
+            schema = given if steps is None else steps.schema
             shares = source.shares(slice, self.spark.sparkContext.defaultParallelism)
-            reading = Reading(self._rooted(), self.dsn, unsliced(self.run), shares, schema)
+            reading = Reading(self._rooted(), self.dsn, unsliced(self.run), shares, schema, steps=steps)
             firsts = self.spark.sparkContext.accumulator({}, _Firsts())
 
             def seen(number: int, read: Read) -> None:
@@ -88,7 +91,9 @@ class Staging:
 
     def _executed(self, frame: DataFrame) -> list[dict[str, Any]]:
         schema = sink_schema(self.pipeline.name, frame.schema)
-        checked = marked(self.pipeline, frame)
+        with ruling(self.pipeline, schema, self.dsn):
+            # Refused here, before a row is read.
+            checked = marked(self.pipeline, frame, schema)
         self.check()
         Newest(self.pipeline, schema)  # refused before a row is read
         figures = self.run.figures
@@ -104,9 +109,7 @@ class Staging:
 
     def _staged(self, results: list[dict[str, Any]], reads: list[Read]) -> Staged:
         if failed := next((each["failed"] for each in results if each["failed"]), None):
-            raise CheckFailed(
-                f"pipeline {self.pipeline.name}: a row broke the check {failed['check']!r}: {failed['row']}"
-            )
+            raise check_failed(self.pipeline.name, failed)
         progress = self.run.progress
         # What one process has read into files was counted there.
         if not progress["rows_in"]:
@@ -162,6 +165,16 @@ class Staging:
         with tempfile.TemporaryDirectory(prefix="trunq_landing_") as directory:
             landed, slice = land(self.pipeline.name, self._counted(self.source), Path(directory))
             yield landed, slice, landed.schema(slice)
+
+    def _steps(self, control: Control, slice: dict[str, Any], given: pa.Schema) -> Steps | None:
+        """What becomes of the columns."""
+        if self.pipeline.columns is None:
+            return None
+        if "quarantine" not in slice:
+            return Steps(self.pipeline, given)
+        of_source = sources.make(self.pipeline, self.dsn, control).schema(slice)
+        # Where only reading tells the columns of a source, those of the rows.
+        return resuming(self.pipeline, of_source, given)
 
     def _counted(self, source: Source) -> Iterator[pa.RecordBatch]:
         for batch in timed_each(source.read(self.run.slice, self.context), self.run.figures.read):

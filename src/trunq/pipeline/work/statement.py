@@ -39,8 +39,9 @@ def require_queries(session: SparkSession, pipeline: Pipeline) -> None:
                 "each statement is a select, which sees what the one before gave as input",
             )
     for check in pipeline.checks:
-        with parsed(pipeline, f"check {check.name!r}"):
-            parser.parseExpression(check.holds)
+        if check.holds:
+            with parsed(pipeline, f"check {check.name!r}"):
+                parser.parseExpression(check.holds)
     if pipeline.transform is not None:
         find_function(pipeline.name, pipeline.transform)
 

@@ -186,6 +186,9 @@ begin
     elsif v_definition ?| array['function', 'sql'] then
       perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function or sql: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
         'a range can be filled with mode upsert');
+    elsif v_definition->'columns' ?| array['cast', 'rename', 'mask'] then
+      perform trunq._fail('TQ031', format('pipeline "%s" casts, renames or masks columns: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
+        'a range can be filled with mode upsert');
     end if;
   elsif v_mode <> 'upsert' then
     perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows of a range that are in its sink would be there %s', p_pipeline, v_mode,
@@ -197,7 +200,7 @@ begin
   return trunq.publish('pipelines', p_range, p_pipeline, p_headers => '{"backfill": true}');
 end $$;
 comment on function trunq.backfill_pipeline is
-  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows.
+  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows, nor cast, rename or mask a column.
 Returns: the id of the message.
 Raises: TQ001, TQ030, TQ031.';
 
