@@ -12,6 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_ATTEMPTS = 4
+QUEUE: Mapping[str, Mapping[str, Any]] = {
+    "lanes": {"lanes": "key"},
+    "in_order": {"lanes": "key"},
+    "priority": {"lanes": "priority"},
+    "refuse": {"unique": "refuse"},
+    "replace": {"unique": "replace"},
+    "hold_size": {"hold_size": 10**10},
+}
+"""What features ask of create_queue."""
 POLICY: Mapping[str, Any] = {
     "max_attempts": MAX_ATTEMPTS,
     "backoff": "constant",

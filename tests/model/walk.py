@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from engine import Engine
 from model.aged import publish_of_old
 from model.forwarding import Forwarding
 from model.leftover import left_of
-from model.matrix import MAX_ATTEMPTS, POLICY, Fate, Reader
+from model.matrix import MAX_ATTEMPTS, POLICY, QUEUE, Fate, Reader
 from model.parking import Parking
 from trunq.arrow import history
 
@@ -25,15 +25,6 @@ SPAN = 60
 RETENTION = f"{2 * SPAN} seconds"
 TIMES = 3
 """How often each verb is called."""
-QUEUE: Mapping[str, Mapping[str, Any]] = {
-    "lanes": {"lanes": "key"},
-    "in_order": {"lanes": "key"},
-    "priority": {"lanes": "priority"},
-    "refuse": {"unique": "refuse"},
-    "replace": {"unique": "replace"},
-    "hold_size": {"hold_size": 10**10},
-}
-"""What features ask of create_queue."""
 GROUP = "ledgers"
 ASKS: tuple[dict[str, Any], ...] = ({}, {"kinds": ["a"]}, {"not_kinds": ["a"]}, {"key_prefix": "x"})
 
