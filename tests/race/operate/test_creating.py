@@ -131,6 +131,7 @@ declare
 begin
   insert into trunq.subscription (queue_id, name, mode, start)
   select q.queue_id, p_subscription, 'shared', '3:3:' from trunq.queue q where q.name = p_queue
+  on conflict (queue_id, name) do update set mode = excluded.mode
   returning * into v_sub;
   return v_sub;
 end $$
