@@ -379,3 +379,11 @@ def test_what_is_too_old_for_the_subscription_is_told_and_passed_over(engine: En
         assert engine.drain() == []
         assert engine.state(old) == "outdated"
         assert others(engine, old) == {old: ("outdated", None)}
+
+
+def test_a_message_of_this_transaction_goes_back_and_comes_again(engine: Engine) -> None:
+    with engine.connection.transaction():
+        (id,) = engine.publish()
+        engine.answer("release", engine.take(id))
+    come_back(engine.connection, engine.queue)
+    assert engine.lease().ids == [id]
