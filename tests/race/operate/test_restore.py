@@ -484,20 +484,6 @@ def test_what_a_member_noted_of_its_group_ends_with_a_rebase(session: Connection
     assert [row.id for row in call(session, "read_batch", **crew, batch_id=batch.batch_id)] == ids
 
 
-def test_what_a_lease_set_aside_is_not_published_again(session: Connection, queue: str) -> None:
-    """Neither what is set aside, nor what was taken from there: no lease held its first row."""
-    ids = publish(session, queue, 5, kinds=["mail", "fax", "text", "mail", "text"])
-    for kind in ("fax", "mail"):
-        done = lease(session, queue, asks={"kinds": [kind]})
-        assert answer(session, "ack", done) == 1
-    call(session, "cancel", queue=queue, ids=ids[2:3])
-    held = lease(session, queue, asks={"kinds": ["mail"]})
-    assert held.ids == ids[3:4]
-    ask(session, "rebase")
-    assert sorted(drain(session, queue)) == ids[3:]
-    assert [state(session, queue, id).state for id in ids] == ["done", "done", "dead", "done", "done"]
-
-
 def test_what_was_requeued_before_the_rebase_is_published_again(moved: tuple[Connection, Story]) -> None:
     """Its row has a transaction id of this cluster, its attempts before have those of the other."""
     session, story = moved

@@ -182,3 +182,17 @@ def test_what_is_deleted_while_a_lease_sets_it_aside_is_erased(
     finally:
         engine.run("drop trigger linger on trunq.delayed")
         engine.run("drop function public.linger()")
+
+
+def test_what_a_lease_set_aside_is_not_published_again_by_a_rebase(connect: Connect) -> None:
+    """Neither what is set aside, nor what was taken from there: no lease held its first row."""
+    engine = Engine(connect(), "letters").create()
+    ids = engine.publish(5, kinds=["mail", "fax", "text", "mail", "text"])
+    for asks in (FAX, MAIL):
+        engine.ack(engine.lease(asks=asks))
+    engine.call("cancel", ids=ids[2:3])
+    assert engine.lease(asks=MAIL).ids == ids[3:4]
+    assert not engine.lease(asks=MAIL)
+    assert engine.connection.execute("select trunq.rebase()").fetchone() == (1,)
+    assert sorted(engine.drain()) == ids[3:]
+    assert [engine.state(id) for id in ids] == ["done", "done", "dead", "done", "done"]

@@ -387,3 +387,14 @@ def test_a_message_of_this_transaction_goes_back_and_comes_again(engine: Engine)
         engine.answer("release", engine.take(id))
     come_back(engine.connection, engine.queue)
     assert engine.lease().ids == [id]
+
+
+def test_what_falls_due_goes_back_in_the_same_transaction_and_comes_again(engine: Engine) -> None:
+    engine.ask("subscribe", subscription="default", due_first=True)
+    (id,) = engine.publish(delay="1 microsecond")
+    with engine.connection.transaction():
+        assert engine.ask("promote") == 1
+        engine.answer("release", engine.lease())
+    come_back(engine.connection, engine.queue)
+    engine.ack(engine.lease())
+    assert engine.state(id) == "done"

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import ask, come_back, new_names, refused
+from calling import ask, new_names, refused
 from engine import Engine
 from keying import is_free, take
 from laning import LATER
@@ -492,13 +492,3 @@ def test_streams_and_groups_have_their_order(engine: Engine) -> None:
     with refused("TQ005", "crew", "due_first"):
         engine.ask("subscribe", subscription="crew", mode="exclusive", due_first=True)
     engine.ask("subscribe", subscription="crew", mode="exclusive", due_first=False)
-
-
-def test_what_falls_due_goes_back_in_the_same_transaction_and_comes_again(engine: Engine) -> None:
-    (id,) = delay(engine)
-    with engine.connection.transaction():
-        assert engine.ask("promote") == 1
-        engine.answer("release", engine.lease())
-    come_back(engine.connection, engine.queue)
-    engine.ack(engine.lease())
-    assert engine.state(id) == "done"

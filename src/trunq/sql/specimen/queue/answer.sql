@@ -347,9 +347,8 @@ begin
         case when (v_sub.has_progress or v_is_above) and trunq._has_checkpoint(p_subscription_id, g.id) then coalesce(g.options, '{}') || '{"checkpoint": true}' else g.options end options,
         coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts) max_attempts,
         case when v_is_wider then trunq._extra(to_jsonb(g)) end extra,
-        (trunq_queue._specimen_key_hold(g)).unique_key,
-        -- This transaction put it into the log: it would get the same place again, which was taken (ahead.sql).
-        g.txid = pg_current_xact_id() is_own
+        -- is_own: put into the log by this transaction, it would get the same place again, which was taken (ahead.sql).
+        (trunq_queue._specimen_key_hold(g)).unique_key, g.txid = pg_current_xact_id() is_own
       from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, place.txid, place.id, p_subscription_id)
       offset 0) m
