@@ -154,6 +154,7 @@ def test_what_is_deleted_while_a_lease_sets_it_aside_is_erased(
 ) -> None:
     """The lease has read the message and copies it, while nobody sees that copy yet."""
     engine = Engine(session, queue)
+    assert not engine.lease(asks=MAIL)
     (id,) = engine.publish(kinds=["fax"])
     # Copies wait for this lock, behind what they have read.
     engine.run(
