@@ -482,3 +482,12 @@ def test_what_a_member_noted_of_its_group_ends_with_a_rebase(session: Connection
     ids = publish(session, queue)
     (batch,) = call(session, "next_batch", **crew, worker="ada")
     assert [row.id for row in call(session, "read_batch", **crew, batch_id=batch.batch_id)] == ids
+
+
+def test_what_was_requeued_before_the_rebase_is_published_again(moved: tuple[Connection, Story]) -> None:
+    """Its row has a transaction id of this cluster, its attempts before have those of the other."""
+    session, story = moved
+    count = len(story.dead)
+    assert ask(session, "requeue", queue="q", subscription="default") == count
+    assert ask(session, "rebase") == sum(map(len, story.due.values())) + count
+    assert read(session, "default") == sorted([*story.due["default"], *story.dead])

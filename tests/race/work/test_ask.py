@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import psycopg
@@ -13,6 +13,7 @@ import pytest
 from calling import move_clock
 from conftest import Connect
 from engine import Engine
+from race.conftest import Meanwhile
 from waiting import wait_until_blocked
 
 Connection = psycopg.Connection[Any]
@@ -146,3 +147,53 @@ def test_nothing_is_lost_or_doubled_however_leases_meet(engine: Engine, open_ses
     assert engine.listed(state="ready") == engine.listed(state="leased") == []
     assert sorted(engine.listed(state="done")) == sorted(published)
     assert engine.fetch("select count(*) from trunq.delayed where queue_id = {id}") == 0
+
+
+def test_what_is_deleted_while_a_lease_sets_it_aside_is_erased(
+    session: Connection, open_session: Connect, queue: str, meanwhile: Meanwhile
+) -> None:
+    """The lease has read the message and copies it, while nobody sees that copy yet."""
+    engine = Engine(session, queue)
+    assert not engine.lease(asks=MAIL)
+    (id,) = engine.publish(kinds=["fax"])
+    # Copies wait for this lock, behind what they have read.
+    engine.run(
+        "create function public.linger() returns trigger language plpgsql as $$"
+        " begin perform pg_advisory_xact_lock(424242); return new; end $$"
+    )
+    engine.run(
+        "create trigger linger before insert on trunq.delayed for each row when (new.queue_id = {id})"
+        " execute function public.linger()"
+    )
+    holder, leaser, deleter = open_session(), open_session(), open_session()
+    try:
+        holder.execute("select pg_advisory_lock(424242)")
+        leasing = meanwhile(lambda s: engine.on(s).lease(asks=MAIL).ids, leaser)
+        wait_until_blocked(holder, leaser)
+        deleting = meanwhile(lambda s: engine.on(s).ask("delete", ids=[id]), deleter)
+        wait([deleting], timeout=1)
+        holder.execute("select pg_advisory_unlock(424242)")
+        assert leasing.result() == []
+        assert deleting.result() == 1
+        assert (
+            engine.fetch("select count(*) from trunq.delayed where queue_id = {id} and payload is not null")
+            == 0
+        )
+        assert not engine.lease()
+    finally:
+        engine.run("drop trigger linger on trunq.delayed")
+        engine.run("drop function public.linger()")
+
+
+def test_what_a_lease_set_aside_is_not_published_again_by_a_rebase(connect: Connect) -> None:
+    """Neither what is set aside, nor what was taken from there: no lease held its first row."""
+    engine = Engine(connect(), "letters").create()
+    ids = engine.publish(5, kinds=["mail", "fax", "text", "mail", "text"])
+    for asks in (FAX, MAIL):
+        engine.ack(engine.lease(asks=asks))
+    engine.call("cancel", ids=ids[2:3])
+    assert engine.lease(asks=MAIL).ids == ids[3:4]
+    assert not engine.lease(asks=MAIL)
+    assert engine.connection.execute("select trunq.rebase()").fetchone() == (1,)
+    assert sorted(engine.drain()) == ids[3:]
+    assert [engine.state(id) for id in ids] == ["done", "done", "dead", "done", "done"]

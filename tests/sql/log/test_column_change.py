@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from calling import OUTDATED, ask, call, fetch, move_clock, refused
+from calling import OUTDATED, ask, call, fetch, move_clock, new_names, refused
 from conftest import Connect
 from engine import Engine
 from trunq import install
@@ -32,7 +32,25 @@ def test_a_column_that_is_there_is_no_news_and_another_type_is_refused(plain: En
     assert plain.call("list_columns") == [("total", "numeric(12,2)", "'1'::numeric")]
 
 
-NAMES = ["id", "txid", "payload", "columns", "unique_key", "state", "error", "trunq_columns", "", "n" * 64]
+NAMES = [
+    "id",
+    "txid",
+    "payload",
+    "columns",
+    "unique_key",
+    "state",
+    "error",
+    "trunq_columns",
+    "g",
+    "told",
+    "hold",
+    "extra",
+    "is_next",
+    "v_all",
+    "p_ids",
+    "",
+    "n" * 64,
+]
 
 
 def test_names_of_ours_are_refused(plain: Engine) -> None:
@@ -240,3 +258,18 @@ def test_names_are_written_as_names(plain: Engine) -> None:
     assert len(call(plain.connection, "lease", queue="wide", subscription="some", worker="w")) == 1
     with refused("TQ005", '"some"'):
         plain.ask("drop_column", column=odd)
+
+
+@pytest.mark.parametrize("name", ["n", "w", "late", "place", "turn"])
+@pytest.mark.parametrize("lanes", [None, "key"])
+def test_a_column_by_the_name_of_something_in_our_statements(
+    session: Connection, name: str, lanes: str | None
+) -> None:
+    engine = Engine(session, next(new_names("named"))).create(**({"lanes": lanes} if lanes else {}))
+    engine.ask("add_column", column=name, type="integer", default="7")
+    ids = engine.publish(2)
+    held = engine.lease()
+    assert told(held.messages[0]) == {name: 7}
+    engine.answer("release", held)
+    engine.ask("promote")
+    assert sorted(engine.drain()) == ids

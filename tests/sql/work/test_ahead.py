@@ -379,3 +379,22 @@ def test_what_is_too_old_for_the_subscription_is_told_and_passed_over(engine: En
         assert engine.drain() == []
         assert engine.state(old) == "outdated"
         assert others(engine, old) == {old: ("outdated", None)}
+
+
+def test_a_message_of_this_transaction_goes_back_and_comes_again(engine: Engine) -> None:
+    with engine.connection.transaction():
+        (id,) = engine.publish()
+        engine.answer("release", engine.take(id))
+    come_back(engine.connection, engine.queue)
+    assert engine.lease().ids == [id]
+
+
+def test_what_falls_due_goes_back_in_the_same_transaction_and_comes_again(engine: Engine) -> None:
+    engine.ask("subscribe", subscription="default", due_first=True)
+    (id,) = engine.publish(delay="1 microsecond")
+    with engine.connection.transaction():
+        assert engine.ask("promote") == 1
+        engine.answer("release", engine.lease())
+    come_back(engine.connection, engine.queue)
+    engine.ack(engine.lease())
+    assert engine.state(id) == "done"

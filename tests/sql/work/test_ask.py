@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from calling import come_back, new_names
+from calling import ask, come_back, new_names, refused
 from conftest import Connect
 from engine import Engine
 
@@ -318,3 +318,99 @@ def test_retries_are_forwarded_without_what_is_set_aside(engine: Engine) -> None
     engine.ask("forward_retries", subscription="default", into=away.queue)
     assert engine.state(waits) == "ready"
     assert engine.lease(asks=FAX).ids == [waits]
+
+
+@pytest.mark.parametrize("verb", ["release", "retry", "reject"])
+def test_what_goes_back_in_the_transaction_that_took_it_comes_again(engine: Engine, verb: str) -> None:
+    """Its row is of this transaction: another one of the same would pass for the one that was taken."""
+    (id,) = publish(engine, "fax")
+    assert not engine.lease(asks=MAIL)
+    with engine.connection.transaction():
+        held = engine.lease(asks=FAX)
+        engine.answer(verb, held, **({"delays": ["0"]} if verb == "retry" else {}))
+        if verb == "reject":
+            assert engine.ask("requeue") == 1
+        engine.ask("promote")
+        assert engine.state(id) == "retrying"
+    come_back(engine.connection, engine.queue)
+    engine.ack(engine.lease(asks=FAX))
+    assert engine.state(id) == "done"
+
+
+@pytest.mark.parametrize("asks", [FAX, None], ids=["asks", "everything"])
+def test_what_the_log_refuses_waits_and_the_others_are_leased(
+    engine: Engine, asks: dict[str, Any] | None
+) -> None:
+    ids = publish(engine, *["fax"] * 4)
+    assert not engine.lease(asks=MAIL)
+    engine.run(f"alter table {{log}} add constraint refuses check (id not in ({ids[0]}, {ids[2]})) not valid")
+    more = {} if asks is None else {"asks": asks}
+    assert engine.lease(10, **more).ids == [ids[1], ids[3]]
+    assert [engine.state(id) for id in ids] == ["retrying", "leased", "retrying", "leased"]
+    (next_one,) = publish(engine, "fax")
+    assert engine.lease(10, **more).ids == [next_one]
+    engine.run("alter table {log} drop constraint refuses")
+    come_back(engine.connection, engine.queue)
+    assert engine.lease(10, **more).ids == [ids[0], ids[2]]
+
+
+def test_a_lease_goes_on_behind_what_the_log_refuses_of_all_that_is_set_aside(engine: Engine) -> None:
+    publish(engine, *["fax"] * 120)
+    assert not engine.lease(asks=MAIL)
+    engine.run("alter table {log} add constraint refuses check (subscription_id is null) not valid")
+    (next_one,) = publish(engine, "fax")
+    assert engine.lease(200, asks=FAX).ids == [next_one]
+    assert engine.status()[3:6] == (0, 1, 120)
+
+
+def test_of_those_named_what_the_log_refuses_is_told_as_it_is(engine: Engine) -> None:
+    ids = publish(engine, "fax", "fax")
+    assert not engine.lease(asks=MAIL)
+    engine.run(f"alter table {{log}} add constraint refuses check (id <> {ids[0]}) not valid")
+    held, others = engine.lease_ids(*ids)
+    assert held.ids == ids[1:]
+    assert others[ids[0]].state == "retrying"
+    assert others[ids[0]].due_at is not None
+
+
+def test_what_was_answered_before_is_not_forwarded_from_where_it_is_set_aside(
+    engine: Engine,
+) -> None:
+    away = Engine(engine.connection, next(new_names("asked_away"))).create()
+    (id,) = publish(engine, "fax")
+    held = engine.lease()
+    engine.answer("release", held)
+    assert not engine.lease(asks=MAIL)
+    assert ask(engine.connection, "forward", **held.named, ids=[id], into=away.queue) == [None]
+    assert engine.lease(asks=FAX).ids == [id]
+
+
+def test_a_lease_asks_by_columns_that_there_are(engine: Engine) -> None:
+    with refused("TQ005", '"customer"', "add_column"):
+        engine.lease(asks={"columns": {"customer": "acme"}})
+    engine.ask("add_column", column="customer", type="text")
+    ids = publish(engine, "fax", "fax")
+    engine.run("insert into {log} (kind, customer) values ('fax', 'acme')")
+    assert not engine.lease(asks=MAIL)
+    (held,) = engine.lease(10, asks={"columns": {"customer": "acme"}}).messages
+    assert held.options == {"columns": {"customer": "acme"}}
+    assert engine.lease(10, asks={"not_columns": {"customer": "acme"}}).ids == ids
+
+
+def test_a_delayed_message_is_waited_for_by_whom_asks_for_its_columns(engine: Engine) -> None:
+    engine.ask("add_column", column="customer", type="text")
+    engine.run("insert into {log} (kind, customer, due_at) values ('fax', 'acme', now() + interval '1 hour')")
+    for customer, waits in (("acme", True), ("ada", False)):
+        asks = {"columns": {"customer": customer}}
+        assert engine.ask("_has_delayed", subscription="default", asks=asks) is waits
+
+
+def test_what_is_named_and_not_had_is_told_to_those_who_sleep(engine: Engine, open_session: Connect) -> None:
+    ids = publish(engine, "fax", "fax")
+    assert not engine.lease(asks=MAIL)
+    engine.ask("subscribe", subscription="default", max_running=1)
+    sleeper = open_session()
+    sleeper.execute(f"listen trunq_{engine.queue_id}".encode())
+    held, others = engine.lease_ids(*ids)
+    assert (held.ids, others[ids[1]].reason) == (ids[:1], "limit")
+    assert [each.payload for each in sleeper.notifies(timeout=5, stop_after=1)] == ["look"]

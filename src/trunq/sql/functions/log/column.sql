@@ -43,12 +43,24 @@ declare
   c_columns constant text := 'id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, expiries, options';
   v_values constant text := 'g.' || replace(c_columns, ', ', ', g.');
   v_extra constant text := trunq._extra_columns(p_queue);
+  v_later text := '';
 begin
+  if pg_current_xact_id_if_assigned() is not null and p_queue.lanes is null then
+    -- A row that this transaction has leased ahead of the position would come again at the same place, which was taken: later, by another one.
+    v_later := format($q$
+      came as materialized (
+        select g.*, g.subscription_id is not null and trunq._is_ahead(g.subscription_id, pg_current_xact_id(), g.id) is_later from %1$s g),
+      later as (
+        insert into trunq.delayed (queue_id, %2$s, extra, due_at)
+        select %3$s, %4$s, g.extra, trunq.clock() + interval '1 second' from came g where g.is_later order by g.at, g.id),
+    $q$, p_rows, c_columns, p_queue.queue_id, v_values);
+    p_rows := '(select * from came where not is_later)';
+  end if;
   if v_extra = '' then
-    return format('logged as (insert into trunq_log.%I (%s) select %s from %s g order by g.at, g.id)',
+    return v_later || format('logged as (insert into trunq_log.%I (%s) select %s from %s g order by g.at, g.id)',
       p_queue.log_table, c_columns, v_values, p_rows);
   end if;
-  return format($q$
+  return v_later || format($q$
     logged as (
       insert into trunq_log.%1$I (%2$s)
       select %3$s from %4$s g where g.extra is null order by g.at, g.id),
@@ -136,10 +148,10 @@ comment on function trunq._own_columns is 'The columns that the user added to th
 
 create or replace function trunq._names_of_ours() returns text[]
 language sql immutable set search_path = pg_catalog, pg_temp as $$
-  -- Of the log, with unique keys; of the view of messages; of batches.
+  -- Of the log, with unique keys; of the view of messages; of batches; and what statements over the log call its rows, and put beside them.
   select '{id,txid,created_at,subscription_id,segment,attempt,priority,kind,key,payload,body,headers,errors,expiries,due_at,options,
     unique_key,unique_turn,unique_until,
-    subscription,state,published_at,worker,leased_at,expires_at,finished_at,error,result,took,columns}'::text[]
+    subscription,state,published_at,worker,leased_at,expires_at,finished_at,error,result,took,columns,g,told,hold,extra,is_next,is_again}'::text[]
 $$;
 comment on function trunq._names_of_ours is 'Names that no column of the user''s may have.';
 
@@ -198,7 +210,8 @@ declare
 begin
   if p_column is null or p_column = '' or octet_length(p_column) > 63 then
     perform trunq._fail('TQ005', format('a column has a name of 1 to 63 bytes, not %s', coalesce(format('"%s"', left(p_column, 100)), 'null')));
-  elsif p_column = any (trunq._names_of_ours()) or starts_with(p_column, 'trunq_') then
+  -- Parameters and variables of a queue's functions, too.
+  elsif p_column = any (trunq._names_of_ours()) or p_column ~ '^(trunq|p|v)_' then
     perform trunq._fail('TQ005', format('a column of your own cannot be called "%s": that name is one of trunq''s', p_column),
       format('take another name, such as my_%s', left(p_column, 60)));
   end if;

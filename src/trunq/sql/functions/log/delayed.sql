@@ -137,7 +137,7 @@ begin
   return exists (
     select from trunq.delayed d
     where d.queue_id = v_sub.queue_id and (d.subscription_id is null or d.subscription_id = v_sub.subscription_id)
-      and d.parked_at is null and d.aside is null and (p_asks is null or trunq._is_asked(v_asking, d.kind, d.key, d.headers))
+      and d.parked_at is null and d.aside is null and (p_asks is null or trunq._is_asked(v_asking, d.kind, d.key, trunq._sifted(d.headers, d.extra)))
       and (p_kinds is null or (d.errors -> -1 ? 'times') is not true or d.kind = any (p_kinds)));
 end $$;
 comment on function trunq._has_delayed is 'Whether a delayed message of a subscription waits for its time, or for a worker that has a handler for one of these kinds (null: for any), and p_asks asks for it; what is parked, or set aside, waits for neither.';

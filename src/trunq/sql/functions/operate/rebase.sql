@@ -96,7 +96,7 @@ begin
   perform set_config('trunq.rewrite', 'on', true);
   v_tick := trunq._cut_tick(p_queue);
   for v_sub in
-    select s.subscription_id, s.filter, p.since,
+    select s.subscription_id, s.filter, p.since, s.mode = 'shared' is_shared,
       case s.mode when 'exclusive' then trunq._read_floor(s) else s.start end as floor
     from trunq.subscription s cross join lateral (
       select coalesce(max(t.created_at), s.created_at) since from trunq.tick t
@@ -106,19 +106,31 @@ begin
     -- Transaction id 2 marks what is published again, until the old rows are out of the way.
     execute format($q$
       with answered as (
-        select u.txid, u.id from trunq_data.%2$I l
+        select u.txid, u.id, r.outcome from trunq_data.%2$I l
         cross join lateral unnest(l.txids, l.ids) u(txid, id)
         join trunq_data.%3$I r on r.lease_id = l.lease_id and r.subscription_id = l.subscription_id and u.id = any (r.ids)
-        where l.subscription_id = $1)
+        where l.subscription_id = $1),
+      held as materialized (
+        select u.txid, u.id from trunq_data.%2$I l cross join lateral unnest(l.txids, l.ids) u(txid, id) where l.subscription_id = $1),
+      -- A row that a lease set aside, no lease held: it tells nothing of its message, which went on from elsewhere. Transaction ids tell no
+      -- order here, as some rows may be of the new cluster.
+      gone_on as materialized (
+        select a.id from answered a where a.outcome in ('a', 'o', 'p')
+        union select h.id from held h where not exists (select from answered a where a.txid = h.txid and a.id = h.id)
+        union select d.id from trunq.delayed d where d.subscription_id = $1
+        union select d.id from trunq.dead d where d.subscription_id = $1
+        union select unnest(p.ids) from trunq.purged p where p.subscription_id = $1)
       insert into trunq_log.%1$I (id, txid, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, options%4$s)
-      select g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.options%5$s
+      select distinct on (g.id, case when not $4 then g.txid end) g.id, '2', $1, g.created_at, g.attempt, g.priority, g.kind, g.key, g.payload, g.body, g.headers, g.errors, g.options%5$s
       from trunq_log.%1$I g
       where g.txid <> '2' and (g.subscription_id is null and %6$s or g.subscription_id = $1)
         and not (pg_visible_in_snapshot(g.txid, $2) and (g.txid < '500' or g.created_at < $3))
         and not exists (select from answered a where a.txid = g.txid and a.id = g.id)
+        and not ($4 and exists (select from gone_on o where o.id = g.id) and not exists (select from held h where h.txid = g.txid and h.id = g.id))
+      order by g.id, case when not $4 then g.txid end, g.attempt desc, g.txid desc
     $q$, p_queue.log_table, p_queue.lease_table, p_queue.receipt_table, trunq._extra_columns(p_queue), trunq._extra_columns(p_queue, 'g.'),
       trunq._filter_condition(v_sub.filter))
-    using v_sub.subscription_id, v_sub.floor, v_sub.since;
+    using v_sub.subscription_id, v_sub.floor, v_sub.since, v_sub.is_shared;
     get diagnostics v_count = row_count;
     v_total := v_total + v_count;
   end loop;

@@ -84,6 +84,7 @@ begin
   if found then
     return v_ask;
   end if;
+  perform trunq._check_filter_columns(p_queue, p_asks);
   if p_asks <> '{}' and (
       select count(*) from trunq.ask a where a.subscription_id = p_subscription_id and a.asked_at > p_now - interval '1 hour') >= c_most then
     perform trunq._fail('TQ005', format('leases of subscription "%s" of queue "%s" have asked for %s different parts within an hour, and may for so many',

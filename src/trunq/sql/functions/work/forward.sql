@@ -82,7 +82,7 @@ begin
   return trunq._note_forward(v_queue, v_sub, array(
     select d.id from trunq.delayed d
     where d.queue_id = v_queue.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (p_ids)
-      and d.due_at > trunq.clock() + interval '998 years' and d.parked_at is null order by d.id));
+      and d.due_at > trunq.clock() + interval '998 years' and d.parked_at is null and d.aside is null order by d.id));
 end $$;
 comment on function trunq._forward_out is
   'The first step of trunq.forward: gives messages back for a time that never comes. Returns: those that the second may take.';

@@ -112,8 +112,8 @@ begin
           turns, shares, limits, most, p_max_messages, p_is_watched, is_deep) b;
       end if;
       segments := array(
-        select n::smallint from generate_series(0, 3 /*last_segment*/) n
-        where (select g.txid from trunq_log._specimen g where g.segment = n order by g.txid desc, g.id desc limit 1)
+        select s.n::smallint from generate_series(0, 3 /*last_segment*/) s(n)
+        where (select g.txid from trunq_log._specimen g where g.segment = s.n order by g.txid desc, g.id desc limit 1)
           >= v_floor);
       return;
     end if;

@@ -15,7 +15,7 @@ declare
   v_queue constant trunq.queue := trunq._find_queue('_specimen');
   v_sub trunq.subscription;
   v_ids constant bigint[] := array(select distinct u.id from unnest(p_ids) u(id));
-  v_at trunq.leasing; v_found record; v_told jsonb; v_rows record; v_lost bigint[]; v_aside bigint[];
+  v_at trunq.leasing; v_found record; v_told jsonb; v_rows record; v_lost bigint[]; v_aside bigint[]; v_places tid[];
 begin
   perform trunq._check_ids(p_ids, p_lease_time);
   v_sub := trunq._subscription('_specimen', p_subscription, 'shared');
@@ -31,13 +31,18 @@ begin
   cross join lateral trunq._unread_rows(v_queue, v_sub.subscription_id, t.ids, false) r where t.ids is not null;
   v_at := trunq_queue._specimen_lock_cursor(v_sub.subscription_id, p_subscription, p_lease_time, cardinality(v_ids));
   if v_sub.has_asks then
-    v_aside := (trunq_queue._specimen_put_back(array(
-      select d.ctid from trunq.delayed d where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id
-        and d.id = any (v_ids) and d.aside is not null))).ids;
+    select array_agg(d.id), array_agg(d.ctid) into v_aside, v_places from trunq.delayed d
+    where d.queue_id = v_sub.queue_id and d.subscription_id = v_sub.subscription_id and d.id = any (v_ids) and d.aside is not null;
+    perform trunq_queue._specimen_put_back(v_places) where v_aside is not null;
+    -- Also those that are not there now: what these are is told below.
     v_found.ids := v_found.ids || v_aside;
     v_found.txids := v_found.txids || array_fill(pg_current_xact_id(), array[coalesce(cardinality(v_aside), 0)]);
   end if;
   v_rows := trunq_queue._specimen_lease_ahead(v_at, p_worker, v_found.ids, v_found.txids);
+  if exists (select unnest(v_aside) except select unnest(v_rows.ids)) then
+    -- What it put into the log and did not get waits there for others.
+    perform trunq._call_workers(v_sub.queue_id);
+  end if;
   -- Somebody had it before the lock: what it is now.
   v_lost := array(select unnest(v_found.ids) except select unnest(v_rows.waiting));
   if v_lost <> '{}' then

@@ -347,7 +347,8 @@ begin
         case when (v_sub.has_progress or v_is_above) and trunq._has_checkpoint(p_subscription_id, g.id) then coalesce(g.options, '{}') || '{"checkpoint": true}' else g.options end options,
         coalesce((g.options->>'max_attempts')::integer, v_sub.max_attempts) max_attempts,
         case when v_is_wider then trunq._extra(to_jsonb(g)) end extra,
-        (trunq_queue._specimen_key_hold(g)).unique_key
+        -- is_own: put into the log by this transaction, it would get the same place again, which was taken (ahead.sql).
+        (trunq_queue._specimen_key_hold(g)).unique_key, g.txid = pg_current_xact_id() is_own
       from trunq_log._specimen g
       where trunq._is_row(g.txid, g.id, g.subscription_id, place.txid, place.id, p_subscription_id)
       offset 0) m
@@ -382,12 +383,12 @@ begin
   delayed as (
     insert into trunq.delayed (queue_id, id, subscription_id, due_at, created_at, attempt, priority, kind, key, payload, body, headers, errors, extra, expiries, options, parked_at)
     select v_sub.queue_id, f.id, p_subscription_id, p_now + greatest(f.wait, '0'), f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.extra, f.next_expiries, f.options, case when p_outcome = 'k' then p_now end
-    from fate f where f.reason is null and (f.wait > '0' or f.extra is not null) order by f.at
+    from fate f where f.reason is null and (f.wait > '0' or f.extra is not null or f.is_own) order by f.at
   ),
   again as (
     insert into trunq_log._specimen (id, subscription_id, created_at, attempt, priority, kind, key, payload, body, headers, errors, expiries, options)
     select f.id, p_subscription_id, f.created_at, f.next_attempt, f.priority, f.kind, f.key, f.payload, f.body, f.headers, f.all_errors, f.next_expiries, f.options
-    from fate f where f.reason is null and f.wait <= '0' and f.extra is null order by f.at
+    from fate f where f.reason is null and f.wait <= '0' and f.extra is null and not f.is_own order by f.at
   )
   select count(*), array_agg(f.id) filter (where f.reason is null),
     array_agg(f.id) filter (where f.reason is not null and f.unique_key is not null)

@@ -132,13 +132,14 @@ begin
   else
     last_txid := pg_snapshot_xmax(c.hi); last_id := 0;
   end if;
-  if v.other_ids is not null then
-    first := trunq_queue._specimen_set_aside(c.subscription_id, v.other_ids, v.other_txids, c.leased_at);
-  end if;
   taken := coalesce(cardinality(v.asked_ids), 0);
   c.last_txid := last_txid; c.last_id := last_id;
   lease_id := trunq_queue._specimen_lease_given(c, p_worker, v.asked_ids, v.asked_txids, v.is_suspect, v.awaited,
     trunq_queue._specimen_note_keys(v.keyed, v.freed));
+  if v.other_ids is not null then
+    -- Copied after the lease is written: trunq.delete, which locks leases, then waits for the copy, or the copy is of what it left.
+    first := trunq_queue._specimen_set_aside(c.subscription_id, v.other_ids, v.other_txids, c.leased_at);
+  end if;
 end $$;
 comment on function trunq_queue._specimen_read_asked is
   'The step of a lease that asks, at the position: leases what comes next and is asked for, and sets aside what is not, out of a thousand.
@@ -238,7 +239,10 @@ begin
     -- Somebody has one just now, who may let it go.
     looked := p_from;
   end if;
-  if v.ids is not null then
+  if v.ids = '{}' then
+    -- The log refused them, and they are out of the way.
+    is_more := true;
+  elsif v.ids is not null then
     taken := cardinality(v.ids);
     lease_id := trunq_queue._specimen_lease_taken(c, p_worker, v.ids, v.awaited, v.is_suspect);
   end if;
@@ -256,25 +260,50 @@ set DateStyle = 'ISO, YMD' set IntervalStyle = postgres set extra_float_digits =
 as $$
 declare
   v_notify constant text := coalesce(current_setting('trunq.notify', true), '');
-begin
-  perform trunq._pass_gate('_specimen');
-  -- They are leased at once: nobody need look for them.
-  perform set_config('trunq.notify', 'off', true);
-  execute format($q$
+  v_statement constant text := format($q$
     with gone as (
       delete from trunq.delayed d using (
         select d.ctid from trunq.delayed d where d.ctid = any ($1) and d.aside is not null for update skip locked) x
       where d.ctid = x.ctid returning d.*, d.aside as at),
     %s
-    select array_agg(g.id order by g.at), array_agg(g.id) filter (where g.options->>'awaited' is not null),
-      nullif(bool_or(coalesce(g.expiries, 0) > 1), false)
+    select array_agg(g.id order by g.at) ids, array_agg(g.id) filter (where g.options->>'awaited' is not null) awaited,
+      nullif(bool_or(coalesce(g.expiries, 0) > 1), false) is_suspect
     from gone g
-  $q$, trunq._log(trunq._find_queue('_specimen'), 'gone')) into ids, awaited, is_suspect using p_rows;
+  $q$, trunq._log(trunq._find_queue('_specimen'), 'gone'));
+  v_row tid; v_one record; v_id bigint;
+begin
+  perform trunq._pass_gate('_specimen');
+  -- They are leased at once: nobody need look for them.
+  perform set_config('trunq.notify', 'off', true);
+  begin
+    execute v_statement into ids, awaited, is_suspect using p_rows;
+  exception
+    -- Of the lease, not of a message.
+    when insufficient_resources or operator_intervention or object_not_in_prerequisite_state or transaction_rollback then
+      raise;
+    when others then
+      -- A message that the log refuses must not hold up the others, as in trunq._promote_apart, which tries it again.
+      ids := '{}';
+      foreach v_row in array p_rows[1:100] loop
+        begin
+          execute v_statement into v_one using array[v_row];
+          ids := ids || v_one.ids; awaited := awaited || v_one.awaited;
+          is_suspect := coalesce(v_one.is_suspect, is_suspect);
+        exception
+          when insufficient_resources or operator_intervention or object_not_in_prerequisite_state or transaction_rollback then
+            raise;
+          when others then
+            update trunq.delayed d set due_at = trunq.clock() + interval '1 minute', aside = null, aside_at = null
+            where d.ctid = v_row returning d.id into v_id;
+            raise warning 'trunq: message % cannot go into the log of queue %, and is tried again in a minute: %', v_id, '_specimen', sqlerrm;
+        end;
+      end loop;
+  end;
   perform set_config('trunq.notify', v_notify, true);
   perform trunq._pass_gate(null);
 end $$;
 comment on function trunq_queue._specimen_put_back is
-  'Puts rows of trunq.delayed that are set aside into the log again, under the lock of their subscription. Returns: which; those that somebody else has just now are left out.';
+  'Puts rows of trunq.delayed that are set aside into the log again, under the lock of their subscription; what the log refuses is tried again in a minute, by promote. Returns: which; those that somebody else has just now are left out. Empty, not null: the log refused some, and took none.';
 
 create or replace function trunq_queue._specimen_lease_taken(
   c trunq.leasing, p_worker text, p_ids bigint[], p_awaited bigint[], p_is_suspect boolean
