@@ -65,8 +65,7 @@ begin
     perform trunq._fail('TQ005', format('subscription "%s" is exclusive: its batches are the same whenever they are read, whatever their age', p_subscription),
       'give max_age to a shared subscription, or have the reader pass over what was created too long ago');
   end if;
-  perform trunq._check_filter(p_filter);
-  perform trunq._check_filter_columns(p_queue, p_filter);
+  perform trunq._check_filter(p_filter), trunq._check_filter_columns(p_queue, p_filter);
   perform trunq._check_limits(p_subscription, p_rate, p_rate_interval, p_burst, p_max_running);
   -- Shared with other subscribers; rotation and drop wait, so no segment goes that this reader is about to need.
   perform pg_advisory_xact_lock_shared(trunq._lock_class('queue'), v_queue_id);
