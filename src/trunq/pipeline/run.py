@@ -353,8 +353,12 @@ class _Flow:
         return given(self._pipeline, source, self._run.slice, batches, self._refuse)
 
     def _again(self) -> Iterator[pa.RecordBatch]:
-        rows = self._control.read_quarantine(self._run.pipeline, self._run.slice["quarantine"])
-        return batches_of(rows, "the quarantine")
+        from trunq.pipeline.work.again import again  # noqa: PLC0415
+
+        def lost(count: int) -> None:
+            self._run.progress["rows_in"] += count
+
+        return again(self._pipeline, self._control, self._run.slice["quarantine"], self._refuse, lost)
 
     def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
         batches = list(self._given(source))

@@ -138,6 +138,10 @@ class Columns(Part):
         """Whether a column of the source is taken."""
         return name not in self.exclude if self.include is None else name in self.include
 
+    def renamed(self, name: str) -> str:
+        """What a column of the source is called after `rename`."""
+        return self.rename.get(name, name)
+
     def unknown(self, names: Iterable[str]) -> tuple[str, str] | None:
         """The first column that is named and not among these of a source, and by what."""
         known = set(names)

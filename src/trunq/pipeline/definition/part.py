@@ -24,7 +24,7 @@ is_expanded: Final = ContextVar("is_expanded", default=False)
 class Part(BaseModel):
     """A part: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def directory_of(pattern: str) -> str:
