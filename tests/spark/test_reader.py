@@ -336,6 +336,24 @@ def test_columns_of_the_user_s_come_in_their_types(queue: Queue, engine: str) ->
     assert set(second.values()) == {None}
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_times_of_fewer_digits_are_times(queue: Queue, engine: str) -> None:
+    types = {"at": "timestamp(3) with time zone", "local": "timestamp(0)", "clock": "time(3)"}
+    for name, type in types.items():
+        queue.connection.execute("select trunq.add_column('q', %s, %s)", (name, type))
+    day = "2030-01-31 10:00:00.123456"
+    queue.connection.execute(
+        "insert into trunq_log.q (at, local, clock) values (%s, %s, '10:00:00.1234')", (f"{day}Z", day)
+    )
+    with closing(Database(lambda: queue.dsn)) as database:
+        own = QueueLog(database, "q").own_columns()
+    assert [column.kind for column in own] == ["timestamp", "timestamp_ntz", "string"]
+    at = datetime(2030, 1, 31, 10)
+    assert read(BatchReader(queue.options(engine=engine), own)).to_pylist() == [
+        {"at": at.replace(microsecond=123_000, tzinfo=UTC), "local": at, "clock": "10:00:00.123"}
+    ]
+
+
 def test_the_schema_that_spark_asks_for_has_them(queue: Queue) -> None:
     queue.connection.execute("select trunq.add_column('q', 'customer', 'text')")
     queue.connection.execute("select trunq.add_column('q', 'ship to', 'numeric(9,2)')")
