@@ -13,15 +13,18 @@ from pydantic import ValidationError
 
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
-from trunq.pipeline import Check, Columns, Pipeline
-from trunq.pipeline.control import Control
+from trunq.pipeline import Check, Columns, Pipeline, figures
+from trunq.pipeline import sink as sinks
+from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.pipeline import read_definition
 from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import CheckFailed
 from trunq.pipeline.source import Context
 from trunq.pipeline.work.again import alike
 from trunq.pipeline.work.column import arrow_type, cast
+from trunq.pipeline.work.ruling import Ruling
 from trunq.pipeline.work.share import Quarantined
+from trunq.pipeline.work.stager import Stager
 
 TABLE = {"format": "table", "table": "source"}
 MOVED = {"format": "table", "table": "moved"}
@@ -315,3 +318,40 @@ def test_the_ends_of_a_range_of_times_are_compared_as_times() -> None:
     assert Check(column="a", between=("2030-01-01", "2030-01-01T12:00:00+00:00")).between
     with pytest.raises(ValidationError, match="nothing is between"):
         Check(column="a", between=("b", "a"))
+
+
+class Clock:
+    """It stands but where checks are at work, which takes a second for each call."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(figures, "monotonic", lambda: self.now)
+        for name in ("wrong", "keys", "_ready"):
+            monkeypatch.setattr(Ruling, name, self._slow(getattr(Ruling, name)))
+
+    def _slow(self, method: Any) -> Any:
+        def slow(*given: Any) -> Any:
+            self.now += 1
+            return method(*given)
+
+        return slow
+
+
+def test_the_time_that_checks_take_is_that_of_the_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.sql("create table source (id int); insert into source values (1), (2)")
+    checks = [Check(column="id", unique=True), Check(column="id", not_null=True)]
+    clock = Clock(monkeypatch)
+    name = bench.make(TABLE, MOVED, checks=checks)
+    bench.run(name)
+    (run,) = bench.client.list_runs(name)
+    # Each is made ready; keys are made twice.
+    assert (run.source_ms, run.work_ms, run.sink_ms) == (0, 5000, 0)
+    made = Pipeline("p", source=TABLE, sink={**MOVED, "table": "other"}, checks=checks[1:])
+    batch = pa.RecordBatch.from_pydict({"id": pa.array([3, 4], pa.int32())})
+    attempt = Run("p", "identity", 1, 1, 1, {}, attempt=1)
+    sink = sinks.make(made, bench.dsn)
+    sink.begin(attempt, batch.schema)
+    before = clock.now
+    told = Stager(made, bench.dsn, attempt, batch.schema).stage([batch])
+    assert (told["rows"], told["seconds"], clock.now - before) == (2, 0, 2)
+    sink.discard(attempt)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -306,13 +306,17 @@ class _Flow:
         from trunq.pipeline.work.local import checking  # noqa: PLC0415
         from trunq.pipeline.work.rule import check_failed  # noqa: PLC0415
 
-        with checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check) as checks:
-            self._run.figures.columns = sink.begin(self._run, schema)
-            rows = sink.stage(self._run, part, self._out(checks.good, newest))
-        if checks.sorter.failed is not None:
-            raise check_failed(self._run.pipeline, checks.sorter.failed)
-        if checks.sorter.broken:
-            self._run.progress["broken"] = dict(checks.sorter.broken)
+        figures = self._run.figures
+        with ExitStack() as stack:
+            checks = checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check)
+            with figures.working():
+                checked = stack.enter_context(checks)
+            figures.columns = sink.begin(self._run, schema)
+            rows = sink.stage(self._run, part, self._out(figures.worked_each(checked.good), newest))
+        if checked.sorter.failed is not None:
+            raise check_failed(self._run.pipeline, checked.sorter.failed)
+        if checked.sorter.broken:
+            self._run.progress["broken"] = dict(checked.sorter.broken)
         self._require_good(rows)
         if not rows:
             sink.discard(self._run)

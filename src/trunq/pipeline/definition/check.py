@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from trunq.pipeline.definition.part import Part, is_plain, without_password
+from trunq.pipeline.definition.part import Part, plain_value, without_password
 
 Dsn = Annotated[str | None, AfterValidator(without_password)]
 
@@ -17,7 +17,7 @@ def _as_json(value: Any) -> Any:
     """Days and times as their texts."""
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    return is_plain(value)
+    return plain_value(value)
 
 
 Value = Annotated[str | bool | int | float, BeforeValidator(_as_json)]
@@ -136,7 +136,7 @@ class Check(Part):
         return [self.column] if isinstance(self.column, str) else self.column or []
 
     @property
-    def is_spark_s(self) -> bool:
+    def is_found_by_spark(self) -> bool:
         """Whether the rows that break it are found by Spark, where there is Spark."""
         return self.holds is not None or self.unique is not None
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from trunq.pipeline.definition.part import VARIABLE, Part, is_expanded, is_plain
+from trunq.pipeline.definition.part import VARIABLE, Part, is_expanded, plain_value
 
 TYPES: Final = (
     "bool",
@@ -32,7 +32,7 @@ DECIMAL: Final = re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)")
 _MOST_DIGITS: Final = 38
 _SHORTEST_SALT: Final = 8
 
-Constant = Annotated[str | bool | int | float, BeforeValidator(is_plain)]
+Constant = Annotated[str | bool | int | float, BeforeValidator(plain_value)]
 
 
 class Columns(Part):

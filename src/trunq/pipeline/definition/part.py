@@ -81,7 +81,7 @@ def expand(pipeline: str, value: Any, variables: Mapping[str, str]) -> Any:
     return VARIABLE.sub(known, value)
 
 
-def is_plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value that TOML, JSON and columns have. Raises ValueError for others."""
     if isinstance(value, str | bool | int | float):
         return value
