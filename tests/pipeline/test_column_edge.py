@@ -287,6 +287,19 @@ def test_rows_that_are_sent_again_make_no_sink_fresh(bench: Bench) -> None:
     assert bench.client.list_pipelines(name)[0].fresh_at == before
 
 
+def test_rows_that_are_sent_again_have_the_types_of_their_source_when_checks_are_gone(bench: Bench) -> None:
+    bench.sql("create table source (id int, on_day date, share real)")
+    bench.sql("insert into source values (1, '2030-01-31', 0.5), (2, 'infinity', 'NaN')")
+    name = bench.make(TABLE, MOVED, checks=[{"column": "id", "one_of": [1]}])
+    assert bench.run(name)["rows_bad"] == 1
+    bench.make(TABLE, MOVED, name=name)
+    assert resent(bench, name) == (1, 1, 0)
+    assert bench.sql("select id, on_day::text, share::text from moved order by id") == [
+        (1, "2030-01-31", "0.5"),
+        (2, "infinity", "NaN"),
+    ]
+
+
 def growing(context: Context) -> Iterator[pa.RecordBatch]:
     """A column that has nothing but nulls at first, and is of two types later."""
     context.state["seen"] = True

@@ -347,7 +347,8 @@ class _Flow:
     def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
         """What the source gave, after the steps of `columns`."""
         batches = self._counted(source)
-        if self._pipeline.columns is None and not self._pipeline.checks:
+        is_plain = self._pipeline.columns is None and not self._pipeline.checks
+        if is_plain and (source is not None or self._pipeline.function is not None):
             return batches
         from trunq.pipeline.work.local import given, given_again  # noqa: PLC0415  # most runs have neither
 
