@@ -353,6 +353,23 @@ def test_a_queue_that_a_mover_makes_has_the_columns(pair: Pair) -> None:
     assert message.columns == {"customer": "acme"}
 
 
+def test_a_queue_is_made_with_all_columns_or_not_at_all(pair: Pair) -> None:
+    made = f"{pair.queue}_made"
+    pair.look.execute(f"create domain public.{pair.queue}_sum as numeric".encode())
+    pair.here.add_column(pair.queue, "customer", "text")
+    pair.here.add_column(pair.queue, "sum", f"public.{pair.queue}_sum")
+    pair.here.publish(pair.queue, 1, columns={"customer": "acme", "sum": 1.5})
+    for _ in range(2):
+        # A queue left behind would be taken for ready, and the columns for unwanted.
+        with pytest.raises(InvalidArgument, match=f"{pair.queue}_sum"):
+            pair.move(made, create=True)
+        assert made not in {row.queue for row in pair.there.list_queues()}
+    pair.look_there.execute(f"create domain public.{pair.queue}_sum as numeric".encode())
+    pair.move(made, create=True)
+    (message,) = pair.there.lease(made, "default", "w")
+    assert message.columns == {"customer": "acme", "sum": 1.5}
+
+
 def test_columns_that_no_target_has_stay_behind(pair: Pair) -> None:
     pair.here.add_column(pair.queue, "customer", "text")
     pair.here.publish(pair.queue, 1, columns={"customer": "acme"})

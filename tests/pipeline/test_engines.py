@@ -23,7 +23,9 @@ ROW = st.fixed_dictionaries(
     {
         "i": st.none() | st.integers(-4, 4) | st.sampled_from([2**31 - 1, -(2**31)]),
         "w": st.none() | st.sampled_from(WORDS),
-        "f": st.none() | st.sampled_from([0.0, -0.0, 1.0, 0.1, 1e20, 1e-7, float("inf")]) | st.floats(-9, 9),
+        "f": st.none()
+        | st.sampled_from([0.0, -0.0, 1.0, 0.1, 1e20, 1e300, 1e-7, float("inf")])
+        | st.floats(-9, 9),
         "n": st.none() | st.decimals(-99, 99, places=2, allow_nan=False),
         "d": st.none() | st.dates(dt.date(2029, 12, 30), dt.date(2030, 1, 2)),
         "t": st.none() | st.datetimes(dt.datetime(2030, 1, 1), dt.datetime(2030, 1, 2)),
@@ -164,3 +166,24 @@ def test_a_row_that_broke_a_check_in_spark_is_sent_again_as_it_is(
     bench.make(TABLE, sink, columns=columns, sql=sql, checks=[], name=name)
     assert bench.execute(bench.client.resend_quarantine(name))["rows_out"] == 1
     assert bench.one("select count(distinct secret) from moved where length(secret) = 64 and n = 5") == 4
+
+
+def test_what_could_not_be_cast_is_sent_again_through_spark_as_without(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASK_SALT", "salty-and-long")
+    bench.sql("create table source (id int, n text, secret text)")
+    bench.sql("insert into source values (1, 'x', '1'), (2, '5', '2'), (3, '6', 'much')")
+    columns = {"cast": {"n": "int32", "secret": "int64"}, "mask": {"secret": "hash"}, "salt": "${MASK_SALT}"}
+    sink = {"format": "table", "table": "moved"}
+    sql = ["select * from input"]
+    name = bench.make(TABLE, sink, columns=columns, sql=sql, checks=[{"column": "id", "one_of": [9]}])
+    assert bench.run(name)["rows_bad"] == 3
+    bench.make(TABLE, sink, columns=columns, sql=sql, name=name)
+    done = bench.execute(bench.client.resend_quarantine(name))
+    assert (done["rows_in"], done["rows_out"], done["rows_bad"]) == (3, 1, 2)
+    assert bench.sql("select id, n, length(secret) from moved") == [(2, 5, 64)]
+    assert [row.reasons for row in bench.client.list_quarantine(name)] == [
+        ["n cannot be cast to int32"],
+        ["secret cannot be cast to int64"],
+    ]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql.datasource import EqualTo, In, IsNotNull, StringStartsWith
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import DecimalType, StringType, StructType
 
 from spark.conftest import Queue, columns
 from trunq.errors import InvalidArgument, InvalidName, QueueNotFound, SchemaMissing, TickNotFound
@@ -334,6 +334,42 @@ def test_columns_of_the_user_s_come_in_their_types(queue: Queue, engine: str) ->
         *(b"\x00\xff", '{"a": [1]}', "{a,b}", "00000000-0000-0000-0000-000000000001"),
     ]
     assert set(second.values()) == {None}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_times_of_fewer_digits_are_times(queue: Queue, engine: str) -> None:
+    types = {"at": "timestamp(3) with time zone", "local": "timestamp(0)", "clock": "time(3)"}
+    for name, type in types.items():
+        queue.connection.execute("select trunq.add_column('q', %s, %s)", (name, type))
+    day = "2030-01-31 10:00:00.123456"
+    queue.connection.execute(
+        "insert into trunq_log.q (at, local, clock) values (%s, %s, '10:00:00.1234')", (f"{day}Z", day)
+    )
+    with closing(Database(lambda: queue.dsn)) as database:
+        own = QueueLog(database, "q").own_columns()
+    assert [column.kind for column in own] == ["timestamp", "timestamp_ntz", "string"]
+    at = datetime(2030, 1, 31, 10)
+    assert read(BatchReader(queue.options(engine=engine), own)).to_pylist() == [
+        {"at": at.replace(microsecond=123_000, tzinfo=UTC), "local": at, "clock": "10:00:00.123"}
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_number_that_a_decimal_lacks_is_refused_by_its_column_and_the_others_are_read(
+    queue: Queue, engine: str
+) -> None:
+    for name in ("price", "other"):
+        queue.connection.execute("select trunq.add_column('q', %s, 'numeric(10,2)')", (name,))
+    queue.connection.execute("insert into trunq_log.q (price, other) values ('NaN', 1.5)")
+    with closing(Database(lambda: queue.dsn)) as database:
+        own = QueueLog(database, "q").own_columns()
+    with pytest.raises(
+        InvalidArgument, match=r'"price" has a value that decimal128\(10, 2\).*[nN]a[nN]'
+    ) as caught:
+        read(BatchReader(queue.options(engine=engine), own))
+    assert "names those that are read" in str(caught.value.hint)
+    chosen = choose(StructType().add("other", DecimalType(10, 2)), lambda: own)
+    assert read(BatchReader(queue.options(engine=engine), chosen)).to_pylist() == [{"other": Decimal("1.50")}]
 
 
 def test_the_schema_that_spark_asks_for_has_them(queue: Queue) -> None:

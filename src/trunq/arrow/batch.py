@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunq.arrow.value import TYPE, WIDER, is_endless, plain
+from trunq.arrow.value import TYPE, WIDER, endless_texts, is_endless, plain
 from trunq.errors import InvalidPipeline
 
 
@@ -47,7 +47,7 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return column.cast(kind)
     except pa.ArrowInvalid as error:
-        unfit = pc.is_in(column, pa.array(_NO_DIGITS)) if pa.types.is_string(column.type) else None
+        unfit = pc.is_in(column, pa.array(NO_DIGITS)) if pa.types.is_string(column.type) else None
         if unfit is None or not pc.any(unfit).as_py():
             what = f"a value that {kind} cannot hold: {error}"
         else:
@@ -58,7 +58,7 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
         ) from error
 
 
-_NO_DIGITS: Final = ("NaN", "Infinity", "-Infinity")
+NO_DIGITS: Final = ("NaN", "Infinity", "-Infinity")
 """What numeric holds besides numbers."""
 
 _MOST_DIGITS: Final = 38
@@ -68,6 +68,40 @@ _DIGITS: Final = re.compile(r"numeric\((3[0-8]|[12]?\d),(\d+)\)")
 def plain_rows(rows: Iterable[Any]) -> list[Any]:
     """Rows as values that JSON has."""
     return [plain(row) for row in rows]
+
+
+def plain_rows_of(batch: pa.RecordBatch) -> list[Any]:
+    """The rows of a batch as values that JSON has; times and dates that Python lacks are texts."""
+    columns, texts = [], {}
+    for column, name in zip(batch.columns, batch.schema.names, strict=True):
+        if (found := _beyond(column)) is not None:
+            texts[name] = endless_texts(column, column.cast(pa.string())).filter(found).to_pylist()
+            texts[name] = list(zip(pc.indices_nonzero(found).to_pylist(), texts[name], strict=True))
+            column = pc.if_else(found, None, column)  # noqa: PLW2901
+        columns.append(column)
+    given = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    rows = plain_rows(given.to_pylist(maps_as_pydicts="lossy"))
+    for name, places in texts.items():
+        for at, text in places:
+            rows[at][name] = text
+    return rows
+
+
+def _beyond(column: pa.Array) -> pa.Array | None:
+    """Which times and dates of a column Python has no value for; None: it has all."""
+    if column.type == pa.date32():
+        whole, per_day = column.cast(pa.int32()), 1
+    elif pa.types.is_timestamp(column.type) and column.type.unit == "us":
+        whole, per_day = column.cast(pa.int64()), 86_400_000_000
+    else:
+        return None
+    first, end = (at * per_day for at in _DAYS)
+    found = pc.or_(pc.less(whole, first), pc.greater_equal(whole, end))
+    return pc.fill_null(found, False) if pc.any(found, min_count=0).as_py() else None
+
+
+_DAYS: Final = (-719_162, 2_932_897)
+"""Those of Python, from 1970: year 1, and behind year 9999."""
 
 
 def batches_of(rows: Any, what: str, size: int = 20_000) -> Iterator[pa.RecordBatch]:

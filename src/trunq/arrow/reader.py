@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final
@@ -70,9 +71,19 @@ def run(cursor: Any, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for batch in cursor.fetch_record_batch():
         if batch.num_rows:
             columns = zip(batch.columns, schema, strict=True)
-            yield pa.RecordBatch.from_arrays(
-                [column.cast(field.type) for column, field in columns], schema=schema
-            )
+            made = [_made(field, partial(column.cast, field.type)) for column, field in columns]
+            yield pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _made(field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
+    """A column in its type. Raises InvalidArgument for a value that the type lacks, as NaN of a decimal."""
+    try:
+        return make()
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument(
+            f'column "{field.name}" has a value that {field.type} has no word for: {error}',
+            "read the other columns: in Spark, .schema(...) names those that are read",
+        ) from None
 
 
 def fetch(
@@ -115,7 +126,10 @@ class Gathering:
         if not self._rows:
             return None
         columns = zip(*self._rows, strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
+        arrays = [
+            _made(field, partial(pa.array, values, field.type))
+            for values, field in zip(columns, self._schema, strict=True)
+        ]
         self._rows, self._size = [], 0
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

@@ -236,6 +236,26 @@ def endless_texts(column: pa.Array, texts: pa.Array) -> pa.Array:
     return pc.if_else(found, words, texts)
 
 
+def from_endless_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts of times or dates as these, where one of them is without end; else, and where not all are such,
+    as they were.
+    """
+    if kind != pa.date32() and not (pa.types.is_timestamp(kind) and kind.unit == "us"):
+        return column
+    last, first = _ENDS[kind.id]
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    at_last, at_first = pc.equal(column, "infinity"), pc.equal(column, "-infinity")
+    found = pc.or_(at_last, at_first)
+    if not pc.any(found, min_count=0).as_py():
+        return column
+    try:
+        others = pc.if_else(found, None, column).cast(kind).cast(whole)
+    except pa.ArrowInvalid:
+        return column
+    ends = pc.if_else(at_first, pa.scalar(first, whole), others)
+    return pc.if_else(at_last, pa.scalar(last, whole), ends).cast(kind)
+
+
 # As they come by ADBC, which counts them from 1970: past the end of the numbers.
 _ENDS: Final = {
     pa.timestamp("us").id: (-9222425352054775809, -9222425352054775808),

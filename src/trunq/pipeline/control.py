@@ -198,6 +198,11 @@ class Control:
         rows: list[Any] = self._call("_read_quarantine", pipeline=pipeline, ids=_json(ids))
         return rows
 
+    def read_reasons(self, pipeline: str, ids: list[int]) -> list[list[str]]:
+        """For which reasons each of them is there."""
+        reasons: list[list[str]] = self._call("_read_reasons", pipeline=pipeline, ids=_json(ids))
+        return reasons
+
     def new_files(self, pipeline: str, files: list[list[Any]], limit: int | None) -> list[list[Any]]:
         """Of files those that no run has read."""
         new: list[list[Any]] = self._call(

@@ -1,8 +1,8 @@
 """What one sees of an attempt later: bytes, times, the newest value and the columns of the sink.
 
 Rows pass in a chain that is pulled from its end, so each step is timed where it waits for the one before.
-What is between source and sink is the work: a function, or Spark. With Spark, tasks time themselves, and
-times are those of all of them together.
+What is between source and sink is the work: columns, checks, a function, or Spark. With Spark, tasks time
+themselves, and times are those of all of them together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _UTC: Final = pa.timestamp("us", "UTC")
 """A time without a zone is taken as UTC."""
 
-Columns = dict[str, str]
+SinkColumns = dict[str, str]
 """Columns with their types, as a sink has them."""
 
 
@@ -44,7 +44,7 @@ class Figures:
     """None: this process has not seen it."""
     newest: datetime | None = None
     """Of the column that says how fresh the sink is."""
-    columns: Columns | None = None
+    columns: SinkColumns | None = None
     """None: of no rows, or of a sink without columns."""
     _pulled: float = 0.0
 
@@ -55,6 +55,27 @@ class Figures:
     def pulled(self, seconds: float) -> None:
         """Waiting for rows, of the source and through the work, took this long, a part of `staged`."""
         self._pulled += seconds
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """What its body takes is work, but for reading within it."""
+        pulled, begun = self._pulled, monotonic()
+        try:
+            yield
+        finally:
+            # Rows that were waited for meanwhile are in it already.
+            self._pulled = pulled + monotonic() - begun
+
+    def worked_each(self, items: Iterable[T]) -> Iterator[T]:
+        """The same of each step of an iterator."""
+        iterator = iter(items)
+        end = object()
+        while True:
+            with self.working():
+                item: Any = next(iterator, end)
+            if item is end:
+                return
+            yield item
 
     def staged(self, seconds: float) -> None:
         """All took this long: the sink has what it did not wait for."""
@@ -131,7 +152,7 @@ def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
-def lake_columns(schema: pa.Schema) -> Columns:
+def lake_columns(schema: pa.Schema) -> SinkColumns:
     """The columns of rows as a lake has them."""
     made = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
     return {field.name: str(field.type) for field in made}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -306,13 +306,17 @@ class _Flow:
         from trunq.pipeline.work.local import checking  # noqa: PLC0415
         from trunq.pipeline.work.rule import check_failed  # noqa: PLC0415
 
-        with checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check) as checks:
-            self._run.figures.columns = sink.begin(self._run, schema)
-            rows = sink.stage(self._run, part, self._out(checks.good, newest))
-        if checks.sorter.failed is not None:
-            raise check_failed(self._run.pipeline, checks.sorter.failed)
-        if checks.sorter.broken:
-            self._run.progress["broken"] = dict(checks.sorter.broken)
+        figures = self._run.figures
+        with ExitStack() as stack:
+            checks = checking(self._pipeline, self._dsn, schema, batches, self._refuse, self._check)
+            with figures.working():
+                checked = stack.enter_context(checks)
+            figures.columns = sink.begin(self._run, schema)
+            rows = sink.stage(self._run, part, self._out(figures.worked_each(checked.good), newest))
+        if checked.sorter.failed is not None:
+            raise check_failed(self._run.pipeline, checked.sorter.failed)
+        if checked.sorter.broken:
+            self._run.progress["broken"] = dict(checked.sorter.broken)
         self._require_good(rows)
         if not rows:
             sink.discard(self._run)
@@ -343,7 +347,8 @@ class _Flow:
     def _given(self, source: Source | None) -> Iterator[pa.RecordBatch]:
         """What the source gave, after the steps of `columns`."""
         batches = self._counted(source)
-        if self._pipeline.columns is None and not self._pipeline.checks:
+        is_plain = self._pipeline.columns is None and not self._pipeline.checks
+        if is_plain and (source is not None or self._pipeline.function is not None):
             return batches
         from trunq.pipeline.work.local import given, given_again  # noqa: PLC0415  # most runs have neither
 
@@ -353,8 +358,12 @@ class _Flow:
         return given(self._pipeline, source, self._run.slice, batches, self._refuse)
 
     def _again(self) -> Iterator[pa.RecordBatch]:
-        rows = self._control.read_quarantine(self._run.pipeline, self._run.slice["quarantine"])
-        return batches_of(rows, "the quarantine")
+        from trunq.pipeline.work.again import again  # noqa: PLC0415
+
+        def lost(count: int) -> None:
+            self._run.progress["rows_in"] += count
+
+        return again(self._pipeline, self._control, self._run.slice["quarantine"], self._refuse, lost)
 
     def _transformed(self, function: Callable[..., Any], source: Source | None) -> Any:
         batches = list(self._given(source))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from trunq.pipeline.definition.part import Part, is_plain, without_password
+from trunq.pipeline.definition.part import Part, plain_value, without_password
 
 Dsn = Annotated[str | None, AfterValidator(without_password)]
 
@@ -16,12 +17,25 @@ def _as_json(value: Any) -> Any:
     """Days and times as their texts."""
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    return is_plain(value)
+    return plain_value(value)
 
 
 Value = Annotated[str | bool | int | float, BeforeValidator(_as_json)]
 
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d")
+
 RULES: Final = ("not_null", "one_of", "between", "matches", "unique", "refers_to")
+
+
+def _placed(value: Any, other: Any) -> Any:
+    """By what a value comes before another one: of times, whatever their zones, when they are."""
+    if isinstance(value, str) and _TIME.match(value) and _TIME.match(other):
+        try:
+            times = [dt.datetime.fromisoformat(each) for each in (value, other)]
+        except ValueError:
+            return value
+        return times[0] if times[0].tzinfo else times[0].replace(tzinfo=dt.UTC)
+    return value
 
 
 class Reference(Part):
@@ -113,7 +127,7 @@ class Check(Part):
             raise ValueError("between is for what has an order: one_of is for true and false")
         if isinstance(least, str) != isinstance(most, str):
             raise ValueError(f"between has {least!r} and {most!r}: write both as text, or as numbers")
-        if least > most:  # type: ignore[operator]
+        if _placed(least, most) > _placed(most, least):
             raise ValueError(f"nothing is between {least!r} and {most!r}: write the smaller one first")
 
     @property
@@ -122,7 +136,7 @@ class Check(Part):
         return [self.column] if isinstance(self.column, str) else self.column or []
 
     @property
-    def is_spark_s(self) -> bool:
+    def is_found_by_spark(self) -> bool:
         """Whether the rows that break it are found by Spark, where there is Spark."""
         return self.holds is not None or self.unique is not None
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from trunq.pipeline.definition.part import VARIABLE, Part, is_expanded, is_plain
+from trunq.pipeline.definition.part import VARIABLE, Part, is_expanded, plain_value
 
 TYPES: Final = (
     "bool",
@@ -32,7 +32,7 @@ DECIMAL: Final = re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)")
 _MOST_DIGITS: Final = 38
 _SHORTEST_SALT: Final = 8
 
-Constant = Annotated[str | bool | int | float, BeforeValidator(is_plain)]
+Constant = Annotated[str | bool | int | float, BeforeValidator(plain_value)]
 
 
 class Columns(Part):
@@ -137,6 +137,10 @@ class Columns(Part):
     def takes(self, name: str) -> bool:
         """Whether a column of the source is taken."""
         return name not in self.exclude if self.include is None else name in self.include
+
+    def renamed(self, name: str) -> str:
+        """What a column of the source is called after `rename`."""
+        return self.rename.get(name, name)
 
     def unknown(self, names: Iterable[str]) -> tuple[str, str] | None:
         """The first column that is named and not among these of a source, and by what."""

@@ -24,7 +24,7 @@ is_expanded: Final = ContextVar("is_expanded", default=False)
 class Part(BaseModel):
     """A part: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def directory_of(pattern: str) -> str:
@@ -81,7 +81,7 @@ def expand(pipeline: str, value: Any, variables: Mapping[str, str]) -> Any:
     return VARIABLE.sub(known, value)
 
 
-def is_plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value that TOML, JSON and columns have. Raises ValueError for others."""
     if isinstance(value, str | bool | int | float):
         return value

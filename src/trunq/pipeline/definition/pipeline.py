@@ -310,7 +310,7 @@ class Pipeline(Part):
     @property
     def is_marked(self) -> bool:
         """Whether Spark marks rows that break a check."""
-        return any(check.is_spark_s for check in self.checks)
+        return any(check.is_found_by_spark for check in self.checks)
 
     @property
     def definition(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.figures import Columns
+from trunq.pipeline.figures import SinkColumns
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Sink(Protocol):
     def applied(self, run: Run) -> Mark | None:
         """The mark of this pipeline; None: the sink keeps none, and what is staged is written."""
 
-    def begin(self, run: Run, schema: pa.Schema) -> Columns | None:
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         """Make ready for rows of this schema; refuse those that do not fit.
 
         The columns that the sink has for them; None: it has none, as a queue.

@@ -30,7 +30,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import DeltaSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import Outrun
-from trunq.pipeline.figures import Columns
+from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, read
 from trunq.pipeline.sink.lake import move_in, removed, sync_log, write_listed
@@ -65,7 +65,7 @@ class DeltaSink:
             sync_log(self._stage.root, table.version(), _of(run), run.number)
         return mark
 
-    def begin(self, run: Run, schema: pa.Schema) -> Columns:
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
         needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
         if missing := [name for name in needed if name not in lake.names]:

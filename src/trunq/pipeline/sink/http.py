@@ -26,7 +26,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.api import HttpSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import RunCancelled, RunOver
-from trunq.pipeline.figures import Columns
+from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.request import Api
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 
@@ -64,7 +64,7 @@ class HttpSink(PostgresSink):
     def check(self) -> None:
         """Whether the API takes rows, only rows show."""
 
-    def begin(self, run: Run, schema: pa.Schema) -> Columns | None:  # noqa: ARG002  # any rows are JSON
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:  # noqa: ARG002  # any rows are JSON
         super().begin(run, _STAGED)
         with self._connected() as connection:
             query = sql.SQL("create index on {} ({}, at)")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import ParquetSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.figures import Columns, lake_columns
+from trunq.pipeline.figures import SinkColumns, lake_columns
 from trunq.pipeline.sink import Mark
 from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, prefix, sync
 
@@ -37,7 +37,7 @@ class ParquetSink:
             return Mark()
         return Mark(int(found[-1].name.removeprefix(begin)), int((found[-1] / "_attempt").read_text()))
 
-    def begin(self, run: Run, schema: pa.Schema) -> Columns:
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         with explaining_disk(self._name, str(self._stage.root)):
             self._stage.begin(run)
         return lake_columns(schema)

@@ -14,7 +14,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.pipeline import QueueSink as Model
-from trunq.pipeline.figures import Columns
+from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 
 _STAGED = pa.schema([("key", pa.string()), ("payload", pa.string())])
@@ -40,7 +40,7 @@ class QueueSink(PostgresSink):
                 f"trunq queue create {self._model.queue}",
             )
 
-    def begin(self, run: Run, schema: pa.Schema) -> Columns | None:
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         if self._model.key is not None and self._model.key not in schema.names:
             raise InvalidPipeline(
                 f'pipeline {self._pipeline.name}: there is no column "{self._model.key}" in the'

@@ -29,7 +29,7 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.pipeline import TableSink as Model
 from trunq.pipeline.errors import StageLost
-from trunq.pipeline.figures import Columns
+from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.unwritable import named_by_postgres
 
@@ -55,7 +55,7 @@ class PostgresSink:
             row = connection.execute(mark.read(run.mark)).fetchone()
         return Mark(*row) if row else Mark()
 
-    def begin(self, run: Run, schema: pa.Schema) -> Columns | None:
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         with self._connected() as connection:
             mark.make_marks(connection)
             fitted = self._fit(connection, schema)
@@ -98,7 +98,7 @@ class PostgresSink:
             connection.execute("set lock_timeout = '5s'")
             connection.execute(sql.SQL("drop table if exists {}").format(stage_of(run)))
 
-    def _fit(self, connection: Connection, schema: pa.Schema) -> Columns | None:
+    def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns | None:
         """Make ready for these columns, or refuse them; those of a table, as it has them."""
 
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
@@ -158,7 +158,7 @@ class TableSink(PostgresSink):
         if self._target.mode == "replace" and is_there(connection, self._target.quoted):
             connection.execute(empty(self._target.table))
 
-    def _fit(self, connection: Connection, schema: pa.Schema) -> Columns:
+    def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
         """The columns that are written, with the types of the table; made or added where they are missing."""
         with self._refused():
             kinds = table.incoming(self._target, schema)

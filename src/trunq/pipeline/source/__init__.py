@@ -52,14 +52,17 @@ class Context:
         """Keep rows (dicts, or an Arrow table or batch) in the quarantine for these reasons, not in the
         sink.
         """
-        from trunq.arrow.batch import plain_rows  # noqa: PLC0415
+        from trunq.arrow.batch import plain_rows, plain_rows_of  # noqa: PLC0415
 
         if not reasons:
             raise InvalidPipeline(
                 "rows are quarantined for a reason", "context.quarantine(rows, 'no tail number')"
             )
-        given = rows.to_pylist() if isinstance(rows, pa.Table | pa.RecordBatch) else rows
-        kept = plain_rows(given)
+        if isinstance(rows, pa.Table | pa.RecordBatch):
+            batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+            kept = [row for batch in batches for row in plain_rows_of(batch)]
+        else:
+            kept = plain_rows(rows)
         self.refuse(kept, [list(reasons)] * len(kept))
 
 

@@ -1,5 +1,6 @@
 """What becomes of the rows of a run on their way. As data, with Spark and without:
 
+    again      rows of the quarantine, sent again
     column     steps of `columns`, batch by batch
     ruling     checks as data: which rows of a batch break one
     reference  of these refers_to, which asks Postgres

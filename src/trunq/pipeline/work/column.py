@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunq.arrow.batch import like, plain_rows
-from trunq.arrow.value import plain
+from trunq.arrow.batch import like, plain_rows_of
+from trunq.arrow.value import endless_texts, is_endless
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.column import DECIMAL, Columns, require_one_each
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -35,6 +35,10 @@ _TYPES: Final = {
     "timestamp[us]": pa.timestamp("us"),
     "timestamp[us, UTC]": pa.timestamp("us", "UTC"),
 }
+
+
+_WHOLE: Final = pa.decimal128(20, 0)
+"""The digits of any integer."""
 
 
 class Steps:
@@ -59,26 +63,41 @@ class Steps:
             if (made := self.step(batch, refuse)).num_rows:
                 yield made
 
+    @property
+    def cast(self) -> set[str]:
+        """The columns that are cast, as they are called when these steps begin."""
+        return set(self._kinds)
+
     def step(self, batch: pa.RecordBatch, refuse: Refuse) -> pa.RecordBatch:
         """What becomes of a batch."""
         names = batch.schema.names
         if not self._is_chosen and not all(map(self._columns.takes, names)):
             batch = batch.select([name for name in names if self._columns.takes(name)])
-        made, wrong = self._result(batch if self._has_passed else like(batch, self._taken))
+        made, wrong = self._result(batch if self._has_passed else like(batch, self._taken_of(batch)))
         if not wrong:
             return made
         bad = sorted({at for places in wrong.values() for at in places})
-        rows = plain_rows(made.take(pa.array(bad)).to_pylist(maps_as_pydicts="lossy"))
+        rows = plain_rows_of(made.take(pa.array(bad)))
         reasons: list[list[str]] = [[] for _ in bad]
         place = {at: number for number, at in enumerate(bad)}
         for (name, new), places in wrong.items():
             for at in places:
                 if new not in self._columns.mask:
-                    rows[place[at]][new] = plain(batch.column(name)[at].as_py())
+                    given = pa.RecordBatch.from_arrays([batch.column(name).slice(at, 1)], [new])
+                    rows[place[at]] |= plain_rows_of(given)[0]
                 reasons[place[at]].append(f"{new} cannot be cast to {self._columns.cast[self._old(name)]}")
         refuse(rows, reasons)
         keep = pa.array([at not in place for at in range(made.num_rows)], pa.bool_())
         return made.filter(keep)
+
+    def _taken_of(self, batch: pa.RecordBatch) -> pa.Schema:
+        """What is taken; a column that is cast may be of another type in each batch."""
+        made = self._taken
+        for name in self._kinds:
+            if name in batch.schema.names:
+                at = made.get_field_index(name)
+                made = made.set(at, batch.schema.field(name).with_metadata(made.field(at).metadata))
+        return made
 
     def _result(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[tuple[str, str], list[int]]]:
         """The rows after all steps, and where a column, by both names, could not be cast."""
@@ -128,7 +147,7 @@ class Steps:
         """To which type each column is cast, which all of them can be."""
         kinds = {}
         for old, text in self._columns.cast.items():
-            name = self._columns.rename.get(old, old) if self._has_passed else old
+            name = self._columns.renamed(old) if self._has_passed else old
             if self._has_passed and (name in self._columns.mask or name not in self._taken.names):
                 continue
             kind, given = arrow_type(text), self._taken.field(name).type
@@ -147,7 +166,7 @@ class Steps:
             ) from None
 
     def _new(self, name: str) -> str:
-        return name if self._has_passed else self._columns.rename.get(name, name)
+        return name if self._has_passed else self._columns.renamed(name)
 
     def _old(self, name: str) -> str:
         """By what name cast knows a column."""
@@ -209,8 +228,18 @@ def cast(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
+        # Arrow takes for these alone as many digits as their type may have.
+        return column.cast(_WHOLE).cast(kind)
+    if is_endless(column) is not None and column.type.id != kind.id:
+        if not pa.types.is_string(kind):
+            raise pa.ArrowInvalid("a time without end")
+        return endless_texts(column, column.cast(kind))
     if not pa.types.is_string(column.type) or not pa.types.is_timestamp(kind):
-        return column.cast(kind)
+        made = column.cast(kind)
+        if kind == pa.float32():
+            _require_no_larger(column, made)
+        return made
     # With a zone where the type has none, or without where it has one: both are UTC.
     has_zone = pc.match_substring_regex(column, r"(Z|[+-]\d\d(:?\d\d)?)$")
     day = pc.match_substring_regex(column, r"^\d{4}-\d\d-\d\d$")
@@ -218,3 +247,16 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     zoned = pc.if_else(has_zone, column, None).cast(pa.timestamp("us", "UTC"))
     plainly = pc.if_else(has_zone, None, column).cast(pa.timestamp("us"))
     return pc.coalesce(zoned.cast(kind), plainly.cast(kind))
+
+
+def _require_no_larger(column: pa.Array, made: pa.Array) -> None:
+    """Refuse what became infinite for want of room. Raises ArrowInvalid."""
+    if not pc.any(endless := pc.is_inf(made), min_count=0).as_py():
+        return
+    given = column.filter(pc.fill_null(endless, False))
+    if pa.types.is_string(given.type):
+        was = pc.match_substring_regex(given, r"(?i)^\s*[+-]?inf(inity)?\s*$")
+    else:
+        was = pc.is_inf(given.cast(pa.float64()))
+    if not pc.all(was).as_py():
+        raise pa.ArrowInvalid("a number that is too large")

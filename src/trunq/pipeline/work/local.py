@@ -50,7 +50,7 @@ def given_again(
         if pipeline.columns is not None:
             steps = resuming(pipeline, of_source, batch.schema)
             known = steps.schema
-            rows = steps.step(as_before(rows, known), refuse)
+            rows = steps.step(as_before(rows, known, steps.cast), refuse)
         if of_source is not None:
             rows = like(as_before(rows, known), known)
         if rows.num_rows:

@@ -17,7 +17,7 @@ from trunq.pipeline.definition.check import Check
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.work.text import texts
 
-_COLUMN: Final = """select format_type(a.atttypid, null), format_type(to_regtype(%s), null)
+_COLUMN: Final = """select format_type(a.atttypid, null), format_type(to_regtype(%s), -1)
 from pg_attribute a where a.attrelid = to_regclass(%s) and a.attname = %s and a.attnum > 0
 and not a.attisdropped"""
 

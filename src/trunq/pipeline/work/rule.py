@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunq.arrow.batch import plain_rows
+from trunq.arrow.batch import plain_rows_of
 from trunq.arrow.value import to_json
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.check import Check
@@ -109,13 +109,13 @@ class Sorter:
                 name = next(name for name in by if otherwise[name] == "fail")
                 self.failed = {
                     "check": name,
-                    "row": to_json(rows.slice(at, 1).to_pylist(maps_as_pydicts="lossy")[0])[:_SHOWN],
+                    "row": to_json(plain_rows_of(rows.slice(at, 1))[0])[:_SHOWN],
                 }
             elif "quarantine" in answers:
                 kept.append(at)
                 reasons.append([name for name in by if otherwise[name] != "warn"])
         if kept and self.failed is None:
-            self.refuse(plain_rows(rows.take(pa.array(kept)).to_pylist(maps_as_pydicts="lossy")), reasons)
+            self.refuse(plain_rows_of(rows.take(pa.array(kept))), reasons)
         return rows.filter(pa.array(written))
 
 

@@ -14,13 +14,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunq.arrow.value import TYPE
+from trunq.arrow.batch import NO_DIGITS
+from trunq.arrow.value import TYPE, is_endless
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.check import Check
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.work.reference import References
 from trunq.pipeline.work.schema import for_frame
-from trunq.pipeline.work.text import keys
+from trunq.pipeline.work.text import keys, texts
 
 _TEXTS: Final = ("uuid", "character", '"char"', "name", "time without", "inet", "cidr", "macaddr")
 """Types of Postgres that come as texts, and are compared as these."""
@@ -50,7 +51,7 @@ class Ruling:
     def keys(self, check: Check, batch: pa.RecordBatch) -> list[bytes | None]:
         """By which rows are the same to a check that they are unique; None: one that breaks it never."""
         return keys(
-            [self._normal(name, batch) for name in check.of], [self._schema.field(name) for name in check.of]
+            [self._texts(name, batch) for name in check.of], [self._schema.field(name) for name in check.of]
         )
 
     def _wrong(self, check: Check, batch: pa.RecordBatch) -> pa.Array:
@@ -61,7 +62,7 @@ class Ruling:
         if pa.types.is_null(column.type):
             return pa.repeat(pa.scalar(False), batch.num_rows)
         if check.refers_to is not None:
-            return self._references.missing(check, column)
+            return self._references.missing(check, self._texts(name, batch))
         if check.one_of is not None:
             holds = pc.is_in(column, self._values[check.name])
         elif check.between is not None:
@@ -71,11 +72,34 @@ class Ruling:
             holds = pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
         else:
             holds = pc.match_substring_regex(column, check.matches)
-        return pc.and_(pc.is_valid(column), pc.invert(pc.fill_null(holds, True)))
+        wrong = pc.and_(pc.is_valid(column), pc.invert(pc.fill_null(holds, True)))
+        beyond = self._beyond(name, batch)
+        return wrong if beyond is None or check.matches is not None else pc.or_(wrong, beyond)
 
     def _normal(self, name: str, batch: pa.RecordBatch) -> pa.Array:
+        """A column in the type that Spark has of it, null where that lacks the value."""
+        column, beyond = batch.column(name), self._beyond(name, batch)
+        if beyond is not None:
+            column = pc.if_else(beyond, None, column)
         fields = pa.schema([self._schema.field(name)])
-        return for_frame(pa.RecordBatch.from_arrays([batch.column(name)], schema=fields)).column(0)
+        return for_frame(pa.RecordBatch.from_arrays([column], schema=fields)).column(0)
+
+    def _texts(self, name: str, batch: pa.RecordBatch) -> pa.Array:
+        """The texts of a column."""
+        found, beyond = texts(self._normal(name, batch)), self._beyond(name, batch)
+        return found if beyond is None else pc.if_else(beyond, texts(batch.column(name)), found)
+
+    def _beyond(self, name: str, batch: pa.RecordBatch) -> pa.Array | None:
+        """Where values are that Postgres has and Spark lacks: times without end, and NaN and infinity of
+        exact numbers. They are outside of each range. None: nowhere.
+        """
+        column = batch.column(name)
+        came_as = (self._schema.field(name).metadata or {}).get(TYPE, b"")
+        if came_as.startswith(b"numeric(") and pa.types.is_string(column.type):
+            found = pc.is_in(column, pa.array(NO_DIGITS))
+            return found if pc.any(found, min_count=0).as_py() else None
+        found = is_endless(column)
+        return None if found is None else pc.fill_null(found, False)
 
     def _ready(self, check: Check) -> None:
         """Refuse a check that does not go with its column, and have its values in the column's type."""

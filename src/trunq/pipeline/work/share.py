@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from pyarrow import ipc
 
 from trunq import Client
 from trunq.arrow.batch import batches_of, like, unified
+from trunq.arrow.value import from_endless_texts
 from trunq.errors import InvalidPipeline
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
@@ -22,6 +23,7 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import Figures, timed_each
 from trunq.pipeline.redact import redacted
 from trunq.pipeline.source import Context, Plan, Source, State
+from trunq.pipeline.work.again import again, alike
 from trunq.pipeline.work.column import Steps
 from trunq.pipeline.work.schema import for_frame
 
@@ -102,6 +104,8 @@ class Reading:
                     if self.steps is not None:
                         given = self.steps.step(given, refuse)
                     yield like(for_frame(given), self.schema)
+                if isinstance(source, Quarantined):
+                    rows += source.lost
             if seen is not None:
                 seen(number, Read(rows, size, refusal.count, refusal.part, figures.source))
 
@@ -114,7 +118,7 @@ class Reading:
         try:
             control = Control(client)
             if "quarantine" in share:
-                yield Quarantined(self.pipeline.name, control, None)
+                yield Quarantined(self.pipeline, control, None)
             else:
                 yield sources.make(self.pipeline, self.dsn, control)
         finally:
@@ -124,7 +128,7 @@ class Reading:
         """Rows of the quarantine have what sql added, and bytes as text; others are what they are."""
         if "quarantine" not in self.shares[0]:
             return batch
-        return as_before(batch, self.schema)
+        return as_before(batch, self.schema, set() if self.steps is None else self.steps.cast)
 
     def _refuse(self, rows: list[Any], reasons: list[list[str]]) -> None:
         if rows:
@@ -134,16 +138,20 @@ class Reading:
             )
 
 
-def as_before(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of the quarantine, of the columns that they had: bytes are texts there."""
+def as_before(batch: pa.RecordBatch, schema: pa.Schema, cast: Collection[str] = ()) -> pa.RecordBatch:
+    """Rows of the quarantine, of the columns that they had: bytes are texts there, and times without end
+    words, unless these are what could not be cast.
+    """
     names = [name for name in batch.schema.names if name in schema.names]
-    columns = [_decoded(batch.column(name), schema.field(name).type) for name in names]
+    columns = [_decoded(batch.column(name), schema.field(name).type, name in cast) for name in names]
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _decoded(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if kind != pa.binary() or not pa.types.is_string(column.type):
+def _decoded(column: pa.Array, kind: pa.DataType, is_cast: bool) -> pa.Array:
+    if not pa.types.is_string(column.type):
         return column
+    if kind != pa.binary():
+        return column if is_cast else from_endless_texts(column, kind)
     return pa.array([None if each is None else base64.b64decode(each) for each in column.to_pylist()], kind)
 
 
@@ -168,8 +176,10 @@ class _Once(Source):
 class Quarantined(_Once):
     """Rows of the quarantine, as rows of the source that they came from."""
 
-    def __init__(self, pipeline: str, control: Control, source: Source | None) -> None:
+    def __init__(self, pipeline: Pipeline, control: Control, source: Source | None) -> None:
         self._pipeline, self._control, self._source = pipeline, control, source
+        self.lost = 0
+        """How many rows that were read it has not given, since what they were is not known."""
 
     def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:
         ids = slice["quarantine"]
@@ -178,15 +188,15 @@ class Quarantined(_Once):
     def schema(self, slice: dict[str, Any]) -> pa.Schema | None:
         if self._source is not None and (known := self._source.schema(slice)) is not None:
             return known
-        return unified(self._pipeline, [batch.schema for batch in self._batches(slice)])
+        rows = self._control.read_quarantine(self._pipeline.name, slice["quarantine"])
+        found = [batch.schema for batch in batches_of(alike(rows), "the quarantine")]
+        return unified(self._pipeline.name, found)
 
-    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        return self._batches(slice)
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        return again(self._pipeline, self._control, slice["quarantine"], context.refuse, self._lose)
 
-    def _batches(self, slice: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        return batches_of(
-            self._control.read_quarantine(self._pipeline, slice["quarantine"]), "the quarantine"
-        )
+    def _lose(self, count: int) -> None:
+        self.lost += count
 
 
 class Landed(_Once):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,9 @@ class Stager:
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, self.run) as refusal:
             sorter = Sorter(self.pipeline.checks, refusal)
             figures = Figures()
-            with timed(figures.staged), ruling(self.pipeline, self.schema, self.dsn) as ruler:
+            with timed(figures.staged), ExitStack() as stack:
+                with figures.working():
+                    ruler = stack.enter_context(ruling(self.pipeline, self.schema, self.dsn))
                 pulled = timed_each(batches, figures.pulled)
                 written = self._written(pulled, sorter, ruler, figures)
                 rows = sink.stage(self.run, refusal.part, written)
@@ -64,7 +67,8 @@ class Stager:
     ) -> Iterator[pa.RecordBatch]:
         newest = Newest(self.pipeline, self.schema)
         for batch in batches:
-            rows = self._sorted(batch, sorter, ruler)
+            with figures.working():
+                rows = self._sorted(batch, sorter, ruler)
             if sorter.failed is not None:
                 # It fails whenever it is tried: no reason for Spark to repeat the task.
                 return

@@ -154,7 +154,7 @@ class Staging:
         slice = self.run.slice
         if "quarantine" in slice:
             of_rows = sources.make(self.pipeline, self.dsn, control)
-            quarantined = Quarantined(self.pipeline.name, control, of_rows)
+            quarantined = Quarantined(self.pipeline, control, of_rows)
             yield quarantined, slice, quarantined.schema(slice)
             return
         assert self.source is not None

@@ -192,9 +192,17 @@ class Mover:
                 f'there is no queue "{queue}" in the target', "create it there first, or have it made: create"
             )
         (like,) = [row for row in await source.list_queues() if row.queue == self._queue]
-        await target.create_queue(queue, retention=like.retention, lanes=like.lanes)  # type: ignore[arg-type]
-        for column in await source.list_columns(self._queue):
-            await target.add_column(queue, column.name, column.type)
+        columns = await source.list_columns(self._queue)
+        async with target.transaction() as made:
+            # At once: one that is there without its columns would be taken for ready.
+            await target.create_queue(
+                queue,
+                retention=like.retention,
+                lanes=like.lanes,  # type: ignore[arg-type]
+                connection=made,
+            )
+            for column in columns:
+                await target.add_column(queue, column.name, column.type, connection=made)
         log.info("made queue %s in the target", queue)
         self._known.add(queue)
 

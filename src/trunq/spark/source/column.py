@@ -73,6 +73,7 @@ _KINDS: Final = {
 }
 _TEXT: Final = ("text", "string")
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_SECONDS: Final = re.compile(r"^(timestamp)\(\d\)")
 _NUMERIC: Final = re.compile(r"numeric\((3[0-8]|[12]?\d),(\d+)\)")
 
 BY_NAME: Final = {
@@ -87,7 +88,8 @@ def own(name: str, type: str) -> Column:
     """A column that the user added to the log; what Spark has no type for is text."""
     if (digits := _NUMERIC.fullmatch(type)) and int(digits[2]) <= int(digits[1]):
         return Column(name, "numeric", f"decimal({digits[1]},{digits[2]})")
-    return Column(name, *_KINDS.get(type, _TEXT))
+    # With or without the digits of its seconds.
+    return Column(name, *_KINDS.get(_SECONDS.sub(r"\1", type), _TEXT))
 
 
 def ddl(columns: Iterable[Column]) -> str:

@@ -117,7 +117,7 @@ begin
       order by r.number desc limit 1
     ) l on true
     left join lateral (
-      select r.begun_at from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.outcome = 'done'
+      select r.begun_at from trunq.pipeline_run r where r.pipeline_id = p.pipeline_id and r.backfill = 0 and r.outcome = 'done' and not r.slice ? 'quarantine'
       order by r.number desc limit 1
     ) d on true
     cross join lateral (select coalesce(p.newest_at, greatest(p.looked_at, d.begun_at)) as fresh_at) f

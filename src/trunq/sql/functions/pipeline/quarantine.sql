@@ -27,6 +27,14 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._read_quarantine is 'Rows of a quarantine by their ids.';
 
+create or replace function trunq._read_reasons(p_pipeline text, p_ids jsonb) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(jsonb_agg(to_jsonb(q.reasons) order by q.quarantine_id), '[]') from trunq.quarantine q
+  join trunq.pipeline p on p.pipeline_id = q.pipeline_id
+  where p.name = p_pipeline and q.quarantine_id in (select jsonb_array_elements_text(p_ids)::bigint)
+$$;
+comment on function trunq._read_reasons is 'The reasons of rows of a quarantine, by their ids, in the order of _read_quarantine.';
+
 create or replace function trunq._find_quarantined(p_pipeline text, p_reason text default null) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select coalesce(jsonb_agg(f.quarantine_id), '[]') from (
