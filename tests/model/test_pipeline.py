@@ -202,7 +202,7 @@ class PipelineMachine(RuleBasedStateMachine):
             assert not (moved.is_paused and result["action"] == "plan")
         elif point == "plan":
             execution.seen["until"] = frozenset(self.committed)
-        elif point == "begin" and result is not None:
+        elif point == "begin" and "run_id" in (result or ()):  # not that of a sink
             if result["backfill"]:
                 range_ = execution.asked.payload
                 moved.slices[result["run_id"]] = Slice(keys=range(int(range_["from"]), int(range_["to"])))
