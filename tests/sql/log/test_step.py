@@ -241,7 +241,7 @@ def test_the_session_s_own_zone_and_style_change_nothing(work: Engine) -> None:
         ({"every": "1 day", "at": "24:00"}, "before 24:00"),
         (
             {"cron": "0 * * * *", "every": None, "at": "09:00", "due_times": [START]},
-            "goes with days, months and years",
+            "p_at goes with an interval",
         ),
         (
             {"cron": "0 * * * *", "every": None, "start_at": START, "due_times": [START]},
