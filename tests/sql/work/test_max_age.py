@@ -190,7 +190,7 @@ def test_progress_of_an_attempt_before_goes_with_it(work: Engine) -> None:
     with work.clock("2 hours"):
         work.ask("promote")
         assert not work.lease()
-    assert work.fetch("select count(*) from trunq.progress where id = %s", held.ids[0]) == 0
+    assert work.fetch("select count(*) from trunq.progress where queue_id = {id}") == 0
 
 
 def test_rotation_empties_what_was_passed_over(session: Connection) -> None:

@@ -131,7 +131,7 @@ Raises: TQ001.';
 
 create or replace function trunq._own_columns(p_queue trunq.queue)
 returns table (place integer, name text, type text, preset text, is_given boolean)
-language sql stable set search_path = pg_catalog, pg_temp as $$
+language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $$
   select a.attnum::integer, a.attname::text, format_type(a.atttypid, a.atttypmod), case when a.attgenerated = '' then pg_get_expr(f.adbin, f.adrelid) end,
     a.attgenerated = '' and a.attidentity <> 'a'
   -- By the catalog: not everybody may look a name up in that schema.
