@@ -353,6 +353,12 @@ def use_forward(client: Any, queue: str) -> None:
 
 def use_conversion(client: Any, queue: str) -> None:
     client.create_queue(queue)
+    assert client.add_column(queue, "customer", "text")
+    assert [each.name for each in client.list_columns(queue)] == ["customer"]
+    client.publish(queue, queue, columns={"customer": queue})
+    assert [each.columns for each in client.lease(queue, "default", "w")] == [{"customer": queue}]
+    client.drop_column(queue, "customer")
+    assert client.list_columns(queue) == []
     assert client.list_preparations(queue, "key") == []
     assert client.convert_queue(queue, lanes="key")
     client.drop_queue(queue, force=True)
@@ -373,6 +379,7 @@ def use_pipelines(client: Any, pipeline: str) -> None:
     assert client.accept_pipeline(pipeline) is None
     client.set_pipeline_state(pipeline, {"of": pipeline})
     assert client.set_pipeline_state(pipeline, {}) == {"of": pipeline}
+    assert client.list_schema_changes(pipeline) == []
     assert client.count_quarantine(pipeline) == []
     assert client.list_quarantine(pipeline) == []
     assert client.purge_quarantine(pipeline) == 0

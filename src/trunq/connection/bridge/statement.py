@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from trunq.wire.array import Array, literal
 from trunq.wire.call import Call
@@ -118,5 +119,5 @@ def _text(value: Any) -> str:
         return f"{value.days:+d} day {value.seconds:+d} second {value.microseconds:+d} microsecond"
     if isinstance(value, datetime):
         return value.isoformat()
-    assert isinstance(value, bool), type(value)
+    assert isinstance(value, bool | UUID), type(value)
     return str(value)
