@@ -70,6 +70,7 @@ def call_everything(client: Any, queue: str, direct: psycopg.Connection[Any]) ->
     use_references(client, f"{queue}_referred")
     use_pipelines(client, f"{queue}_piped")
     use_ids(client, f"{queue}_picked")
+    use_columns(client, f"{queue}_wider")
     use_forward(client, f"{queue}_staged")
     use_conversion(client, f"{queue}_converted")
     # The bell is a session's, of which a pooler has none to give.
@@ -337,6 +338,17 @@ def use_ids(client: Any, queue: str) -> None:
     client.drop_queue(queue, force=True)
 
 
+def use_columns(client: Any, queue: str) -> None:
+    client.create_queue(queue)
+    assert client.add_column(queue, "customer", "text")
+    assert [each.name for each in client.list_columns(queue)] == ["customer"]
+    client.publish(queue, queue, columns={"customer": queue})
+    assert [each.columns for each in client.lease(queue, "default", "w")] == [{"customer": queue}]
+    client.drop_column(queue, "customer")
+    assert client.list_columns(queue) == []
+    client.drop_queue(queue, force=True)
+
+
 def use_forward(client: Any, queue: str) -> None:
     into = f"{queue}_next"
     client.create_queue(queue)
@@ -353,12 +365,6 @@ def use_forward(client: Any, queue: str) -> None:
 
 def use_conversion(client: Any, queue: str) -> None:
     client.create_queue(queue)
-    assert client.add_column(queue, "customer", "text")
-    assert [each.name for each in client.list_columns(queue)] == ["customer"]
-    client.publish(queue, queue, columns={"customer": queue})
-    assert [each.columns for each in client.lease(queue, "default", "w")] == [{"customer": queue}]
-    client.drop_column(queue, "customer")
-    assert client.list_columns(queue) == []
     assert client.list_preparations(queue, "key") == []
     assert client.convert_queue(queue, lanes="key")
     client.drop_queue(queue, force=True)
