@@ -11,7 +11,8 @@ from pyarrow import dataset
 from pipeline.piping import Bench
 from trunq.pipeline import sink as sinks
 from trunq.pipeline.control import Run
-from trunq.pipeline.definition.pipeline import Pipeline, read_definition
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reading import read_definition
 
 ALL = {"changes": "all"}
 TABLE = {"format": "table", "table": "moved"}

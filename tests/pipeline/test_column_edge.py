@@ -16,7 +16,7 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline import Check, Columns, Pipeline, figures
 from trunq.pipeline import sink as sinks
 from trunq.pipeline.control import Control, Run
-from trunq.pipeline.definition.pipeline import read_definition
+from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import CheckFailed
 from trunq.pipeline.source import Context

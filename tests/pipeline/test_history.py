@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pipeline.killing import execute_and_die
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.definition.pipeline import read_definition
+from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.source import Context
 from trunq.pipeline.source.history import HistorySource
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 from trunq.pipeline.definition.api import HttpSink, HttpSource
 from trunq.pipeline.definition.check import Check, Reference
 from trunq.pipeline.definition.column import Columns
-from trunq.pipeline.definition.pipeline import (
-    DeltaSink,
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reading import load
+from trunq.pipeline.definition.sink import DeltaSink, ParquetSink, QueueSink, TableSink
+from trunq.pipeline.definition.source import (
     FileSource,
     FunctionSource,
     HistorySource,
-    ParquetSink,
-    Pipeline,
-    QueueSink,
     QueueSource,
-    TableSink,
     TableSource,
-    load,
 )
 from trunq.pipeline.definition.trigger import Trigger
 

@@ -23,7 +23,8 @@ from trunq.errors import InvalidPipeline
 from trunq.pipeline import sink as sinks
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Asked, Control, Run
-from trunq.pipeline.definition.pipeline import Pipeline, read_definition
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import RunCancelled, RunOver, TooManyBad, Wait
 from trunq.pipeline.figures import Figures, Newest, timed, timed_each

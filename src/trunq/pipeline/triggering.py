@@ -27,7 +27,9 @@ from trunq.connection.ear import Ear
 from trunq.connection.outage import Said
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control
-from trunq.pipeline.definition.pipeline import Pipeline, QueueSource, read_definition
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.reading import read_definition
+from trunq.pipeline.definition.source import QueueSource
 from trunq.pipeline.redact import redact
 from trunq.word import OPEN
 

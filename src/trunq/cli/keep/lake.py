@@ -71,7 +71,7 @@ def find(
 def takers_of(client: Client, lake: str) -> list[str]:
     """Names of the pipelines that take history from this database into a Delta table at this path."""
     from trunq.pipeline import DeltaSink, HistorySource  # noqa: PLC0415
-    from trunq.pipeline.definition.pipeline import read_definition  # noqa: PLC0415
+    from trunq.pipeline.definition.reading import read_definition  # noqa: PLC0415
     from trunq.spark.lake.delta import local_path  # noqa: PLC0415
 
     directory = local_path(lake).resolve()

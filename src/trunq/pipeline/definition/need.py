@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from trunq.pipeline.definition.part import VARIABLE, directory_of
-from trunq.pipeline.definition.pipeline import FileSource, Pipeline
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.source import FileSource
 
 _OF_FORMATS: Final = {
     "table": "adbc_driver_postgresql",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 from trunq.errors import InvalidPipeline
 
@@ -86,3 +86,12 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, str | bool | int | float):
         return value
     raise ValueError(f"{value!r:.60} is neither text, nor a number, nor true or false")
+
+
+class InPostgres(Part):
+    """A part that lies in a database of Postgres."""
+
+    dsn: str | None = None
+    """Address; None: the database of trunq."""
+
+    _check_dsn = field_validator("dsn")(without_password)

@@ -27,8 +27,8 @@ from trunq.arrow.delta import (
 from trunq.arrow.parquet import DataFile
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
-from trunq.pipeline.definition.pipeline import DeltaSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.sink import DeltaSink as Model
 from trunq.pipeline.errors import Outrun
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from trunq.pipeline.control import Run
-from trunq.pipeline.definition.pipeline import ParquetSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.sink import ParquetSink as Model
 from trunq.pipeline.figures import SinkColumns, lake_columns
 from trunq.pipeline.sink import Mark
 from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, prefix, sync

@@ -13,7 +13,7 @@ from trunq.arrow.value import json_rows
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.definition.pipeline import QueueSink as Model
+from trunq.pipeline.definition.sink import QueueSink as Model
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 

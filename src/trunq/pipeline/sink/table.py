@@ -27,7 +27,7 @@ from trunq.connection.address import complete
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.definition.pipeline import TableSink as Model
+from trunq.pipeline.definition.sink import TableSink as Model
 from trunq.pipeline.errors import StageLost
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked

@@ -21,8 +21,8 @@ from trunq.arrow.batch import unified
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.part import directory_of
-from trunq.pipeline.definition.pipeline import FileSource as Model
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.source import FileSource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.typed import read_types, typed
 

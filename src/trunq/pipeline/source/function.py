@@ -12,8 +12,8 @@ import pyarrow as pa
 from trunq.arrow.batch import batches_of
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
-from trunq.pipeline.definition.pipeline import FunctionSource as Model
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.source import FunctionSource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
 
 

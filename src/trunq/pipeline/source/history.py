@@ -16,8 +16,8 @@ from trunq import Client
 from trunq.arrow import history
 from trunq.errors import InvalidPipeline, QueueNotFound
 from trunq.pipeline.control import Control
-from trunq.pipeline.definition.pipeline import HistorySource as Model
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.source import HistorySource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
 
 

@@ -14,7 +14,7 @@ from trunq.arrow.reader import fetch
 from trunq.errors import InvalidPipeline, TickNotFound
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.definition.pipeline import QueueSource as Model
+from trunq.pipeline.definition.source import QueueSource as Model
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.spark.connection import Database
 from trunq.spark.source.log import QueueLog, Tick

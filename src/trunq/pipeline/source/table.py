@@ -27,7 +27,7 @@ from trunq.connection.address import complete
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.definition.pipeline import TableSource as Model
+from trunq.pipeline.definition.source import TableSource as Model
 from trunq.pipeline.errors import SourceChanged
 from trunq.pipeline.source import Context, Plan, Source, State
 from trunq.pipeline.source.share import Piece, cut

@@ -17,7 +17,8 @@ from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.check import DeltaLookup, FileLookup, Lookup, TableLookup
-from trunq.pipeline.definition.pipeline import FileSource, Pipeline, TableSource
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.source import FileSource, TableSource
 from trunq.pipeline.work.hop import map_batches
 from trunq.pipeline.work.schema import spark_schema
 from trunq.pipeline.work.share import Read, Reading, unsliced

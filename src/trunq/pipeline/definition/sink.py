@@ -1,0 +1,83 @@
+"""Where rows go to: the models of sinks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from trunq.pipeline.definition.api import HttpSink
+from trunq.pipeline.definition.part import InPostgres, Part
+
+Mode = Literal["append", "upsert", "replace", "history"]
+
+
+class TableSink(InPostgres):
+    """A table of Postgres, made when it is not there.
+
+    `upsert` needs a `key` with a unique index, and takes the row with the largest `newest` column where that
+    is given. `history` keeps each version of a key from `valid_from` to `valid_to`.
+    """
+
+    format: Literal["table"] = "table"
+    table: str
+    mode: Mode = "append"
+    key: list[str] = []
+    newest: str | None = None
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if self.mode in ("upsert", "history") and not self.key:
+            raise ValueError(f"mode = '{self.mode}' needs key = ['...'], the columns that name a row")
+        if self.mode in ("append", "replace") and (self.key or self.newest):
+            raise ValueError(f"key and newest are for the modes upsert and history, not for {self.mode}")
+        if any(len(part.strip('"').encode()) > 63 for part in self.table.split(".")):
+            raise ValueError(f"table is {self.table[:40]}...: a name in Postgres has at most 63 bytes")
+        return self
+
+
+class QueueSink(InPostgres):
+    """Messages of a queue of trunq: a row is a payload. `key` names the column of their keys."""
+
+    format: Literal["queue"] = "queue"
+    queue: str
+    kind: str | None = None
+    key: str | None = None
+
+
+class DeltaSink(Part):
+    """A Delta table in a directory, made when it is not there.
+
+    With `replace` a run stands for all rows, with `replace_partitions` for all rows of the partitions that
+    it has rows of; the others stay.
+    """
+
+    format: Literal["delta"] = "delta"
+    path: str
+    mode: Literal["append", "upsert", "replace", "replace_partitions"] = "append"
+    key: list[str] = []
+    newest: str | None = None
+    partition_by: list[str] = []
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if (self.mode == "upsert") != bool(self.key):
+            raise ValueError("mode = 'upsert' and key = ['...'] go together")
+        if self.newest and self.mode != "upsert":
+            raise ValueError(f"newest is for the mode upsert, not for {self.mode}")
+        if self.mode == "replace_partitions" and not self.partition_by:
+            raise ValueError("mode = 'replace_partitions' needs partition_by = ['...']")
+        return self
+
+
+class ParquetSink(Part):
+    """A directory of Parquet files, in which each run has a directory of its own."""
+
+    format: Literal["parquet"] = "parquet"
+    path: str
+
+
+Sink = Annotated[
+    TableSink | QueueSink | DeltaSink | ParquetSink | HttpSink,
+    Field(discriminator="format"),
+]
