@@ -13,7 +13,7 @@ from trunq.arrow.catalog import identifier
 Columns = Sequence[tuple[str, str]]
 """Names and types. Of a stage's: those that its values are cast to."""
 
-Mode = Literal["append", "upsert", "history", "replace"]
+Mode = Literal["append", "upsert", "history", "replace", "apply"]
 
 PART: Final = "trunq part"
 """The column of a stage that says which task wrote a row."""

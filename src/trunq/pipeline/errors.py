@@ -8,6 +8,7 @@ trunq.errors.TrunqError
 ├── RunCancelled   somebody cancelled the run
 ├── RunOver        somebody else ended the run, or is at it
 ├── TooManyBad     more rows broke a rule than the pipeline allows
+├── TooManyMissing the source lacks more rows of the sink than the pipeline allows
 ├── CheckFailed    a row broke a rule that fails the run
 ├── WorkFailed     Spark ended the work
 ├── EngineDied     the Java process of Spark ended
@@ -49,6 +50,10 @@ class RunOver(TrunqError):
 
 class TooManyBad(TrunqError):
     """A larger share of rows broke a rule than `max_bad`."""
+
+
+class TooManyMissing(TrunqError):
+    """A larger share of the sink's rows is missing in the source than `max_missing`."""
 
 
 class CheckFailed(TrunqError):

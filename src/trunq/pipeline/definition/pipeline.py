@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
+from trunq.pipeline.definition.change import require_changes
 from trunq.pipeline.definition.check import Check, Lookup
 from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.mistake import invalid
@@ -123,7 +124,8 @@ class Pipeline(Part):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        """What stands for all rows has to be given all."""
+        """What stands for all rows has to be given all, and what deletes has to hear of deletes."""
+        require_changes(self.source, self.sink)
         mode = getattr(self.sink, "mode", None)
         if mode not in ("replace", "replace_partitions"):
             return self

@@ -7,16 +7,18 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from trunq.pipeline.definition.api import HttpSink
+from trunq.pipeline.definition.change import Applying
 from trunq.pipeline.definition.part import InPostgres, Part
 
-Mode = Literal["append", "upsert", "replace", "history"]
+Mode = Literal["append", "upsert", "replace", "history", "apply"]
 
 
-class TableSink(InPostgres):
+class TableSink(InPostgres, Applying):
     """A table of Postgres, made when it is not there.
 
     `upsert` needs a `key` with a unique index, and takes the row with the largest `newest` column where that
-    is given. `history` keeps each version of a key from `valid_from` to `valid_to`.
+    is given. `history` keeps each version of a key from `valid_from` to `valid_to`. `apply` has what its
+    source has: rows that are deleted there are deleted; its key is the source's where it names none.
     """
 
     format: Literal["table"] = "table"
@@ -30,41 +32,54 @@ class TableSink(InPostgres):
         if self.mode in ("upsert", "history") and not self.key:
             raise ValueError(f"mode = '{self.mode}' needs key = ['...'], the columns that name a row")
         if self.mode in ("append", "replace") and (self.key or self.newest):
-            raise ValueError(f"key and newest are for the modes upsert and history, not for {self.mode}")
+            raise ValueError(
+                f"key and newest are for the modes upsert, history and apply, not for {self.mode}"
+            )
         if any(len(part.strip('"').encode()) > 63 for part in self.table.split(".")):
             raise ValueError(f"table is {self.table[:40]}...: a name in Postgres has at most 63 bytes")
         return self
 
 
 class QueueSink(InPostgres):
-    """Messages of a queue of trunq: a row is a payload. `key` names the column of their keys."""
+    """Messages of a queue of trunq: a row is a payload. `key` names the column of their keys.
+
+    With `apply` a message tells what a row has become: `op` upsert or delete, `key` and `row`.
+    """
 
     format: Literal["queue"] = "queue"
     queue: str
     kind: str | None = None
     key: str | None = None
+    mode: Literal["append", "apply"] = "append"
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if self.mode == "apply" and self.key is not None:
+            raise ValueError("key is not for mode = 'apply': the key of a message is that of its row")
+        return self
 
 
-class DeltaSink(Part):
+class DeltaSink(Applying):
     """A Delta table in a directory, made when it is not there.
 
     With `replace` a run stands for all rows, with `replace_partitions` for all rows of the partitions that
-    it has rows of; the others stay.
+    it has rows of; the others stay. `history` and `apply` are those of a table.
     """
 
     format: Literal["delta"] = "delta"
     path: str
-    mode: Literal["append", "upsert", "replace", "replace_partitions"] = "append"
+    mode: Literal["append", "upsert", "replace", "replace_partitions", "history", "apply"] = "append"
     key: list[str] = []
     newest: str | None = None
     partition_by: list[str] = []
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
-        if (self.mode == "upsert") != bool(self.key):
-            raise ValueError("mode = 'upsert' and key = ['...'] go together")
-        if self.newest and self.mode != "upsert":
-            raise ValueError(f"newest is for the mode upsert, not for {self.mode}")
+        if self.mode != "apply" and (self.mode in ("upsert", "history")) != bool(self.key):
+            keyed = self.mode if self.mode == "history" else "upsert"
+            raise ValueError(f"mode = '{keyed}' and key = ['...'] go together")
+        if self.newest and self.mode not in ("upsert", "history", "apply"):
+            raise ValueError(f"newest is for the modes upsert and history, not for {self.mode}")
         if self.mode == "replace_partitions" and not self.partition_by:
             raise ValueError("mode = 'replace_partitions' needs partition_by = ['...']")
         return self

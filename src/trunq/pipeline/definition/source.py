@@ -12,24 +12,30 @@ from trunq.pipeline.definition.part import Files, InPostgres, Part
 
 
 class TableSource(InPostgres):
-    """A table of Postgres: what was committed since the last run (`window`), or `all` of it each time.
+    """A table of Postgres: what was committed since the last run (`window`), `all` of it each time, or first
+    all of it and then each change, deletes too (`capture`).
 
-    With `cursor`, an indexed time column, and `lag`, a run reads only rows not older than the newest one of
+    `capture` publishes changes into `queue`, where `subscription` holds them until they are written; both are
+    made where they are not named. With `cursor`, an indexed time column, and `lag`, a run reads only rows not older than the newest one of
     the last run less the lag, and loses what was committed later than that.
     """
 
     format: Literal["table"] = "table"
     table: str
-    changes: Literal["window", "all"] = "window"
+    changes: Literal["window", "all", "capture"] = "window"
     cursor: str | None = None
     lag: Span | None = None
+    queue: str | None = None
+    subscription: str | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Self:
         if (self.cursor is None) != (self.lag is None):
             raise ValueError("cursor and lag go together: cursor = 'updated_at', lag = '1 hour'")
-        if self.cursor is not None and self.changes == "all":
+        if self.cursor is not None and self.changes != "window":
             raise ValueError("cursor and lag are for changes = 'window'")
+        if (self.queue or self.subscription) and self.changes != "capture":
+            raise ValueError("queue and subscription are for changes = 'capture'")
         return self
 
 

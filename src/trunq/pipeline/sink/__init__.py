@@ -69,6 +69,7 @@ class Sink(Protocol):
 
 _CLASSES: Final = {
     "table": ("trunq.pipeline.sink.table", "TableSink"),
+    "table that deletes": ("trunq.pipeline.sink.apply", "DeletingTableSink"),
     "delta": ("trunq.pipeline.sink.delta", "DeltaSink"),
     "parquet": ("trunq.pipeline.sink.parquet", "ParquetSink"),
     "queue": ("trunq.pipeline.sink.queue", "QueueSink"),
@@ -78,7 +79,9 @@ _CLASSES: Final = {
 
 def make(pipeline: Pipeline, dsn: str) -> Sink:
     """The sink of a pipeline whose variables are expanded; `dsn`: where trunq is."""
-    module, name = _CLASSES[pipeline.sink.format]
+    of = pipeline.sink
+    deletes = of.format == "table" and (of.mode == "apply" or of.missing == "delete")
+    module, name = _CLASSES["table that deletes" if deletes else of.format]
     made: Sink = getattr(import_module(module), name)(pipeline, dsn)
     return made
 

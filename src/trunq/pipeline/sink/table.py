@@ -88,7 +88,7 @@ class PostgresSink:
                 self._apply(connection, run, parts)
                 connection.execute(sql.SQL("drop table {}").format(stage_of(run)))
             elif run.attempt:
-                self._apply_nothing(connection)
+                self._apply_nothing(connection, run)
             self._set_mark(connection, run, run.attempt)
         return True
 
@@ -104,7 +104,7 @@ class PostgresSink:
     def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
         """Take what is staged."""
 
-    def _apply_nothing(self, connection: Connection) -> None:
+    def _apply_nothing(self, connection: Connection, run: Run) -> None:
         """Take a run without rows."""
 
     @contextmanager
@@ -154,7 +154,7 @@ class TableSink(PostgresSink):
             connection.execute(empty(self._target.table))
         connection.execute(take(self._target, self._columns, stage_of(run)), {"parts": parts})
 
-    def _apply_nothing(self, connection: Connection) -> None:
+    def _apply_nothing(self, connection: Connection, run: Run) -> None:  # noqa: ARG002  # as all tables
         if self._target.mode == "replace" and is_there(connection, self._target.quoted):
             connection.execute(empty(self._target.table))
 

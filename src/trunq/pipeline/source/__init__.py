@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Control
+from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 
 State = dict[str, Any]
@@ -99,6 +100,7 @@ class Source(Protocol):
 
 _CLASSES: Final = {
     "table": ("trunq.pipeline.source.table", "TableSource"),
+    "capture": ("trunq.pipeline.source.capture", "CaptureSource"),
     "queue": ("trunq.pipeline.source.queue", "QueueSource"),
     "history": ("trunq.pipeline.source.history", "HistorySource"),
     "csv": ("trunq.pipeline.source.file", "FileSource"),
@@ -111,6 +113,6 @@ _CLASSES: Final = {
 
 def make(pipeline: Pipeline, dsn: str, control: Control) -> Source:
     """The source of a pipeline whose variables are expanded; `dsn`: where trunq is."""
-    module, name = _CLASSES[pipeline.source.format]
+    module, name = _CLASSES["capture" if gives_changes(pipeline.source) else pipeline.source.format]
     made: Source = getattr(import_module(module), name)(pipeline, dsn, control)
     return made

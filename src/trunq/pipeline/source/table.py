@@ -262,7 +262,7 @@ class TableSource(Source):
     def _columns(self, connection: Connection) -> tuple[sql.Composed, pa.Schema]:
         selected: list[sql.Composable] = []
         fields: list[pa.Field] = []
-        found = connection.execute(_COLUMNS, (self._quoted,)).fetchall()
+        found = self._found_columns(connection)
         if self._chosen is not None:
             require_known(self._name, self._chosen, [name for name, *_ in found])
             # What is not taken never leaves the database.
@@ -278,6 +278,10 @@ class TableSource(Source):
                 metadata = {TYPE: full.encode()} if is_builtin else None
                 fields.append(pa.field(name, pa.string(), metadata=metadata))
         return sql.SQL(", ").join(selected), pa.schema(fields)
+
+    def _found_columns(self, connection: Connection) -> list[Any]:
+        """Those of the table: name, type, whether it is one of Postgres' own, and its whole name."""
+        return connection.execute(_COLUMNS, (self._quoted,)).fetchall()
 
 
 def _known(tables: list[int], state: State) -> tuple[list[int], list[int]]:

@@ -1,0 +1,91 @@
+"""Changes of a table, deletes too: which sources give them, which sinks take them, and what goes together."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from trunq.pipeline.definition.part import Part
+
+OP: Final = "_op"
+CHANGED_AT: Final = "_changed_at"
+DELETED_AT: Final = "deleted_at"
+"""When a row was deleted that a sink with `deletes = "soft"` keeps."""
+
+OWN: Final = (OP, CHANGED_AT)
+"""Columns that captured rows have beside those of their table."""
+
+_WITHOUT_DELETES: Final = ("upsert", "history")
+_OF_ALL: Final = ("replace", "replace_partitions")
+
+
+class Applying(Part):
+    """A sink that deletes: what its source deleted (`mode = "apply"`), or has no longer (`missing`).
+
+    `deletes = "soft"` keeps such rows with the time in `deleted_at`. `max_missing`: the share of the rows of
+    the sink that a run may find missing.
+    """
+
+    deletes: Literal["hard", "soft"] = "hard"
+    missing: Literal["keep", "delete"] = "keep"
+    max_missing: float = Field(0.5, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _deleting(self) -> Self:
+        mode = getattr(self, "mode", "")
+        if self.missing == "delete" and mode != "upsert":
+            raise ValueError(f"missing = 'delete' is for mode = 'upsert', not for {mode}")
+        if self.deletes == "soft" and mode != "apply" and self.missing == "keep":
+            raise ValueError(
+                "deletes = 'soft' says what becomes of deleted rows, and none are: that is for mode ="
+                " 'apply', or missing = 'delete'"
+            )
+        if "max_missing" in self.model_fields_set and self.missing == "keep":
+            raise ValueError("max_missing goes with missing = 'delete'")
+        if mode == "apply" and getattr(self, "newest", None):
+            raise ValueError("newest is not for mode = 'apply': changes come in the order of their commits")
+        return self
+
+
+def gives_changes(source: Any) -> bool:
+    """Whether a source gives changes, deletes too."""
+    return getattr(source, "changes", None) == "capture"
+
+
+def require_changes(source: Any, sink: Any) -> None:
+    """Refuse a source and a sink that do not go together. Raises ValueError."""
+    mode, is_whole = getattr(sink, "mode", "append"), getattr(source, "changes", None) == "all"
+    if mode == "apply" and not gives_changes(source):
+        raise ValueError(
+            "mode = 'apply' takes changes, and this source gives none: write changes = 'capture' in a source"
+            " with format = 'table', or mode = 'upsert' in sink"
+        )
+    if gives_changes(source) and mode in _WITHOUT_DELETES:
+        raise ValueError(
+            f"mode = '{mode}' would lose the deletes of changes = 'capture': write mode = 'apply' in sink"
+        )
+    if gives_changes(source) and mode in _OF_ALL:
+        raise ValueError(
+            f"a run brings the changes of the table alone, and mode = '{mode}' would drop the rest: write"
+            " mode = 'apply' in sink"
+        )
+    if getattr(sink, "missing", "keep") == "delete" and not is_whole:
+        raise ValueError(
+            "missing = 'delete' needs a source that is read whole each time: write changes = 'all' in a"
+            " source with format = 'table'"
+        )
+
+
+def key_of(pipeline: Any, slice: dict[str, Any]) -> list[str]:
+    """The columns that name a row in the sink: those it names, else the primary key that the slice tells."""
+    given: list[str] = list(getattr(pipeline.sink, "key", None) or ())
+    if given:
+        return given
+    columns = pipeline.columns
+    return [name if columns is None else columns.renamed(name) for name in slice.get("key", ())]
+
+
+def is_whole(slice: dict[str, Any]) -> bool:
+    """Whether a slice has all rows of its source."""
+    return bool(slice.get("all") or slice.get("snapshot"))

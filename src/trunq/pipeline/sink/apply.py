@@ -1,0 +1,144 @@
+"""A table of Postgres that loses rows: what its source deleted (`mode = "apply"`), or has no longer
+(`missing`). All of a run in one transaction with its mark, as all that a table takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from psycopg import sql
+
+from trunq.arrow import catalog
+from trunq.arrow.apply import Apply
+from trunq.arrow.catalog import Connection, is_there
+from trunq.arrow.statement import Target, upsert
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import Run
+from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.sink import TableSink as Model
+from trunq.pipeline.errors import TooManyMissing
+from trunq.pipeline.figures import SinkColumns
+from trunq.pipeline.sink.table import TableSink, stage_of
+
+
+class DeletingTableSink(TableSink):
+    """Such a table."""
+
+    def __init__(self, pipeline: Pipeline, dsn: str) -> None:
+        super().__init__(pipeline, dsn)
+        assert isinstance(pipeline.sink, Model)
+        self._model = pipeline.sink
+        self._applies = pipeline.sink.mode == "apply"
+        self._deleted_at = DELETED_AT if pipeline.sink.deletes == "soft" else None
+        self._own: list[str] = []
+
+    def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
+        self._target = self._target_of(run)
+        if self._applies:
+            require_op(self._pipeline, schema)
+        self._own = [name for name in OWN if name in schema.names]
+        return super().begin(run, schema)
+
+    def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
+        return super().stage(run, part, with_keys(self._pipeline, key_of(self._pipeline, run.slice), batches))
+
+    def _target_of(self, run: Run) -> Target:
+        return Target(self._model.table, self._model.mode, tuple(key_of(self._pipeline, run.slice)), self._model.newest)
+
+    def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
+        if self._deleted_at is not None and self._deleted_at in schema.names:
+            raise InvalidPipeline(
+                f'pipeline {self._pipeline.name}: the rows have a column "{DELETED_AT}", in which the sink notes'
+                " when a row was deleted",
+                f'call it otherwise: columns = {{rename = {{{DELETED_AT} = "..."}}}}',
+            )
+        own = OWN if self._applies else ()
+        fitted = super()._fit(connection, pa.schema([field for field in schema if field.name not in own]))
+        if self._deleted_at is not None:
+            self._add_deleted_at(connection)
+        return fitted
+
+    def _add_deleted_at(self, connection: Connection) -> None:
+        found = catalog.columns(connection, self._target.quoted).get(DELETED_AT)
+        if found is None:
+            query = sql.SQL("alter table {} add column if not exists {} timestamptz")
+            connection.execute(query.format(self._target.table, sql.Identifier(DELETED_AT)))
+        elif found.base != "timestamp with time zone":
+            raise InvalidPipeline(
+                f'pipeline {self._pipeline.name}: column "{DELETED_AT}" of {self._model.table} is'
+                f" {found.kind}, and notes when a row was deleted",
+                f"alter table {self._model.table} alter {DELETED_AT} type timestamptz",
+            )
+
+    def _apply(self, connection: Connection, run: Run, parts: list[str]) -> None:
+        staged = self._staged(run, parts)
+        if self._applies:
+            connection.execute(staged.delete())
+            connection.execute(staged.write())
+        else:
+            connection.execute(upsert(self._target, self._columns, stage_of(run)), {"parts": parts})
+            if self._deleted_at is not None:
+                connection.execute(staged.revive())
+        self._drop_missing(connection, run, staged)
+
+    def _apply_nothing(self, connection: Connection, run: Run) -> None:
+        self._target = self._target_of(run)
+        if is_whole(run.slice) and is_there(connection, self._target.quoted):
+            if self._deleted_at is not None:
+                self._add_deleted_at(connection)
+            self._drop_missing(connection, run, self._staged(run, []))
+
+    def _staged(self, run: Run, parts: list[str]) -> Apply:
+        own = dict.fromkeys(self._own)
+        return Apply(
+            self._target,
+            getattr(self, "_columns", []),
+            stage_of(run),
+            parts,
+            op=OP if self._applies else None,
+            at=CHANGED_AT if self._applies and CHANGED_AT in own else None,
+            deleted_at=self._deleted_at,
+        )
+
+    def _drop_missing(self, connection: Connection, run: Run, staged: Apply) -> None:
+        if not is_whole(run.slice):
+            return
+        row = connection.execute(staged.count()).fetchone()
+        gone = connection.execute(staged.drop_missing()).rowcount
+        if not self._applies:
+            require_few_missing(self._pipeline, self._model.max_missing, gone, row[0] if row else 0)
+
+
+def require_op(pipeline: Pipeline, schema: pa.Schema) -> None:
+    """Refuse rows that do not say what became of them. Raises InvalidPipeline."""
+    if OP not in schema.names:
+        raise InvalidPipeline(
+            f'pipeline {pipeline.name}: the rows have no column "{OP}", which says whether a row is deleted',
+            f"sql, transform and function pass it on: select *, or select {OP}, ...",
+        )
+
+
+def with_keys(
+    pipeline: Pipeline, key: list[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows, of which none has null in its key. Raises InvalidPipeline."""
+    for batch in batches:
+        for name in key:
+            if name in batch.schema.names and batch.column(name).null_count:
+                raise InvalidPipeline(
+                    f'pipeline {pipeline.name}: "{name}" is null in a row, and rows are found by it',
+                    "keep such rows out by a check or a function, or take another key",
+                )
+        yield batch
+
+
+def require_few_missing(pipeline: Pipeline, at_most: float, gone: int, there: int) -> None:
+    """Raise TooManyMissing where a run would delete more of a sink than it may."""
+    if gone > at_most * there:
+        raise TooManyMissing(
+            f"the source of pipeline {pipeline.name} lacks {gone} of the {there} rows of its sink, and"
+            f" max_missing is {at_most}: nothing was written",
+            "if they are to go, write max_missing = 1 in sink",
+        )

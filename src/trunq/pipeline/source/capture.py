@@ -1,0 +1,331 @@
+"""A table of Postgres with all its changes: first the rows that are there, then what became of them.
+
+Triggers publish each change into a queue (trunq.capture), in its transaction. The first slice is the table as
+one snapshot sees it. Whatever that does not see was written by a transaction that locked the table after the
+triggers were there, so its changes are in the queue; whatever it sees is in the rows. The slices after it are
+the changes of transactions that one tick's snapshot sees and the one before does not, the first of them those
+that the snapshot of the rows does not see. So each change comes once.
+
+The snapshot is that of the transaction which reads the rows, and the state is of the attempt that has them: a
+run that is killed there, and tried again, has a snapshot of its own. A slice with what leaves no image of the
+rows (change.py) is the table anew, and the sink loses what is not there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from trunq import Client
+from trunq.arrow.reader import READING, connect, fetch, run, set_local
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import Control
+from trunq.pipeline.definition.change import CHANGED_AT, OP, OWN
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.definition.source import QueueSource as QueueModel
+from trunq.pipeline.definition.source import TableSource as Model
+from trunq.pipeline.source import Context, Plan, State
+from trunq.pipeline.source.change import UNCLEAR, UPSERT, each, messages, net, some, truncates
+from trunq.pipeline.source.queue import QueueSource
+from trunq.pipeline.source.table import TableSource
+from trunq.record import Capture
+from trunq.spark.source.log import Tick
+from trunq.spark.source.range import Snapshot, Window
+
+_FIELDS: Final = [(OP, pa.string()), (CHANGED_AT, pa.timestamp("us", "UTC"))]
+
+_DETAILS: Final = """select a.attname, format_type(a.atttypid, a.atttypmod), a.atthasdef or a.atthasmissing,
+  a.attgenerated = 'v'
+from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped order by a.attnum"""
+
+_PRIMARY_KEY: Final = """select a.attname from pg_index i
+cross join unnest(i.indkey::smallint[]) with ordinality k(attnum, at)
+join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+where i.indrelid = %s::regclass and i.indisprimary and k.at <= i.indnkeyatts order by k.at"""
+
+_FULL_NAME: Final = """select n.nspname || '.' || c.relname, row_security_active(c.oid)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s::regclass"""
+
+_Details = list[tuple[str, str, bool, bool]]
+
+
+class CaptureSource(TableSource):
+    """A table whose changes are captured."""
+
+    def __init__(self, pipeline: Pipeline, dsn: str, control: Control) -> None:
+        super().__init__(pipeline, dsn, control)
+        assert isinstance(pipeline.source, Model)
+        self._pipeline = pipeline
+        self._capture_queue = self._model.queue or f"changes_{pipeline.name}"[:48]
+        self._subscription = self._model.subscription or f"pipeline_{pipeline.name}"[:48]
+        self._client_dsn = self._model.dsn or dsn
+        self._applies = getattr(pipeline.sink, "mode", None) == "apply"
+
+    def plan(self, state: State) -> Plan:
+        with self._connected() as connection, Client(self._client_dsn, max_connections=1) as client:
+            self._check_table(connection)
+            self._require_trunq(connection)
+            capture = self._captured(connection, client, state)
+            if "tick" not in state:
+                self._subscribe(client, capture.queue)
+            details = self._details(connection)
+            then: State = {
+                "queue": capture.queue,
+                "captured": capture.created_at.isoformat(),
+                "names": sorted({*state.get("names", ()), capture.published_as}),
+                "columns": {name: kind for name, kind, *_ in details},
+                "key": self._key(connection, details, capture),
+            }
+            if "tick" not in state or self._has_changed(state, details, then["key"]):
+                why = None if "tick" not in state else "its columns changed"
+                return self._anew(client, capture.queue, then, why)
+            return self._changes(connection, client, capture.queue, state, then)
+
+    def has_new(self, state: State) -> bool:
+        return "tick" not in state or self._of_queue(state["queue"]).has_new({"tick": state["tick"]})
+
+    def plan_range(self, range: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002  # as all sources
+        raise InvalidPipeline(
+            f"pipeline {self._name} has every change of its table: a range of it is in the sink already",
+            f"trunq pipeline state {self._name} --reset has the next run read all of the table anew",
+        )
+
+    def schema(self, slice: dict[str, Any]) -> pa.Schema | None:  # noqa: ARG002  # as all sources
+        """Nothing: the state after the rows that are there is known to who reads them."""
+        return None
+
+    def shares(self, slice: dict[str, Any], at_most: int) -> list[dict[str, Any]]:  # noqa: ARG002  # as all
+        return [slice]
+
+    def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        if slice.get("snapshot"):
+            return self._read_rows(slice, context)
+        return self._read_changes(slice, context)
+
+    def release(self, state: State) -> None:
+        if "since" not in state and "tick" in state:
+            with Client(self._client_dsn, max_connections=1) as client:
+                client.advance(state["queue"], self._subscription, state["tick"])
+
+    def _anew(self, client: Client, queue: str, then: State, why: str | None) -> Plan:
+        # The queue keeps what is behind this tick, which comes before any snapshot of the rows.
+        client.tick(queue, force=True)
+        tick = max((tick.tick_id for tick in client.list_ticks(queue)), default=0)
+        slice: dict[str, Any] = {"snapshot": True, "key": then["key"], "then": {**then, "tick": tick}}
+        return Plan({**slice, "because": why} if why else slice, None)
+
+    def _changes(
+        self, connection: psycopg.Connection[Any], client: Client, queue: str, state: State, then: State
+    ) -> Plan:
+        client.tick(queue, force=True)
+        ticks = client.list_ticks(queue, state["tick"])
+        self._of_queue(queue)._require(client, state["tick"])
+        hi = ticks[-1]
+        lo = state.get("since") or next(
+            (tick.snapshot for tick in ticks if tick.tick_id == state["tick"]), "0:0:"
+        )
+        if not _is_after(lo, hi.snapshot):
+            return Plan(None, state)
+        after = {**then, "tick": hi.tick_id}
+        found = self._messages(queue, lo, hi.snapshot, then["names"])
+        if found is None or not _ask(connection, some(found)):
+            return Plan(None, after)
+        if _ask(connection, truncates(found)):
+            return self._anew(client, queue, then, "it was truncated")
+        slice = {"changes": [lo, hi.snapshot], "ticks": [state["tick"], hi.tick_id]}
+        return Plan({**slice, "queue": queue, "names": then["names"], "key": then["key"]}, after)
+
+    def _read_rows(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        with self._connected() as connection:
+            columns, schema = self._columns(connection)
+        op = UPSERT if self._applies else "snapshot"
+        query = sql.SQL("select {}::text, null::timestamptz, {} from {}").format(
+            sql.Literal(op), columns, self._table
+        )
+        with connect(self._dsn, "trunq pipeline") as reader, reader.cursor() as cursor:
+            cursor.execute("set transaction isolation level repeatable read")
+            # Before the snapshot: who rewrites the table has it empty for older ones.
+            cursor.execute(f"lock table {self._quoted} in access share mode")
+            cursor.execute(set_local(READING))
+            cursor.fetchall()
+            cursor.execute("select pg_current_snapshot()::text")
+            context.state = {**slice["then"], "since": cursor.fetchone()[0]}
+            for batch in run(cursor, query.as_string(None), schema):
+                context.check()
+                yield batch
+
+    def _read_changes(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        with self._connected() as connection:
+            columns, schema = self._columns(connection)
+            names = [name for name, _, _, is_virtual in self._details(connection) if not is_virtual]
+        lo, hi = slice["changes"]
+        found = self._messages(slice["queue"], lo, hi, slice["names"])
+        assert found is not None
+        if self._applies:
+            query = net(found, self._table, slice["key"], names, columns)
+        else:
+            query = each(found, self._table, slice["key"], columns)
+        for batch in fetch(self._dsn, query.as_string(None), schema, check=context.check):
+            if UNCLEAR in batch.column(OP).to_pylist():
+                self._refuse_unclear(batch, slice["key"])
+            yield batch
+        with Client(self._client_dsn, max_connections=1) as client:
+            # Asked after reading: what was emptied meanwhile was not read.
+            self._of_queue(slice["queue"])._require(client, slice["ticks"][0])
+
+    def _refuse_unclear(self, batch: pa.RecordBatch, key: list[str]) -> None:
+        row = next(row for row in batch.to_pylist() if row[OP] == UNCLEAR)
+        named = ", ".join(f"{name} = {row.get(name)}" for name in key)
+        raise InvalidPipeline(
+            f"pipeline {self._name}: changes of {self._model.table} where {named} do not follow from one"
+            " another: several rows have that key, or the table was altered meanwhile",
+            f"give a key that names one row; or read the table anew: trunq pipeline cancel {self._name}, then"
+            f" trunq pipeline state {self._name} --reset",
+        )
+
+    def _messages(self, queue: str, lo: str, hi: str, names: list[str]) -> sql.Composed | None:
+        window = Window.between(Snapshot.parse(lo), Snapshot.parse(hi))
+        conditions = window.whole(0).conditions()
+        return messages(queue, conditions, names) if conditions else None
+
+    def _columns(self, connection: psycopg.Connection[Any]) -> tuple[sql.Composed, pa.Schema]:
+        """Those of the table that are captured, and our own."""
+        columns, schema = super()._columns(connection)
+        if taken := [name for name in OWN if name in schema.names]:
+            raise InvalidPipeline(
+                f'pipeline {self._name}: {self._model.table} has a column "{taken[0]}", which captured rows'
+                " have of their own",
+                "rename it, or leave it out: columns = {exclude = [...]}",
+            )
+        return columns, pa.schema([*_FIELDS, *schema])
+
+    def _found_columns(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str, bool, str]]:
+        virtual = {name for name, _, _, is_virtual in self._details(connection) if is_virtual}
+        return [each for each in super()._found_columns(connection) if each[0] not in virtual]
+
+    def _details(self, connection: psycopg.Connection[Any]) -> _Details:
+        return connection.execute(_DETAILS.encode(), (self._quoted,)).fetchall()
+
+    def _has_changed(self, state: State, details: _Details, key: list[str]) -> bool:
+        """Whether images of rows changed without a change of the rows."""
+        before: dict[str, str] = state["columns"]
+        now = {name: kind for name, kind, *_ in details}
+        added = [each for each in details if each[0] not in before]
+        is_renamed = added and not before.keys() <= now.keys()
+        has_default = any(default and not is_virtual for _, _, default, is_virtual in added)
+        has_type = any(now[name] != kind for name, kind in before.items() if name in now)
+        return bool(is_renamed or has_default or has_type or key != state["key"])
+
+    def _key(self, connection: psycopg.Connection[Any], details: _Details, capture: Capture) -> list[str]:
+        """The columns of the table that name a row."""
+        names = {name for name, *_ in details}
+        given = list(getattr(self._pipeline.sink, "key", None) or ()) if self._applies else []
+        columns = self._pipeline.columns
+        old = {} if columns is None else {new: name for name, new in columns.rename.items()}
+        key = [old.get(name, name) for name in given]
+        if not key or not names.issuperset(key):
+            key = [row[0] for row in connection.execute(_PRIMARY_KEY.encode(), (self._quoted,)).fetchall()]
+        if not key and self._applies:
+            raise InvalidPipeline(
+                f"pipeline {self._name}: {self._model.table} has no primary key, and rows are found by it",
+                "give the sink key = ['...'], columns that name one row",
+            )
+        if lacking := [name for name in key if capture.columns and name not in capture.columns]:
+            raise InvalidPipeline(
+                f'pipeline {self._name}: the capture of {self._model.table} leaves out "{lacking[0]}", by'
+                " which rows are found",
+                f"capture all columns: trunq capture create {self._model.table} {capture.queue}",
+            )
+        return key
+
+    def _captured(
+        self, connection: psycopg.Connection[Any], client: Client, state: State
+    ) -> Capture:
+        """The capture of the table, made where there is none and nothing was read yet."""
+        row = connection.execute(_FULL_NAME.encode(), (self._quoted,)).fetchone()
+        assert row is not None
+        full_name, is_hidden = row
+        if is_hidden:
+            raise InvalidPipeline(
+                f"pipeline {self._name}: policies hide rows of {self._model.table} from who reads it, and its"
+                " changes have all rows",
+                "read as the owner of the table, or as a role with bypassrls",
+            )
+        found = [each for each in client.list_captures() if each.table_name == full_name]
+        if not found and "tick" not in state:
+            queues = {queue.queue for queue in client.list_queues()}
+            if self._capture_queue not in queues:
+                client.create_queue(self._capture_queue, default_subscription=False)
+            client.capture(_quoted(full_name, connection), self._capture_queue)
+            found = [each for each in client.list_captures() if each.table_name == full_name]
+        reset = f"trunq pipeline state {self._name} --reset begins anew, with all rows that are there then"
+        if not found or ("tick" in state and not _is_same(found[0], state)):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: {self._model.table} was not captured for a while, or into another"
+                " queue: changes are missing",
+                reset,
+            )
+        capture = found[0]
+        if self._model.queue and capture.queue != self._model.queue:
+            raise InvalidPipeline(
+                f"pipeline {self._name}: {self._model.table} is captured into {capture.queue}, not into"
+                f" {self._model.queue}",
+                f'queue = "{capture.queue}" reads that: a table is captured into one queue',
+            )
+        if capture.condition or capture.ignore:
+            raise InvalidPipeline(
+                f"pipeline {self._name}: the capture of {self._model.table} leaves changes out, by"
+                f" {'where' if capture.condition else 'ignore'}",
+                f"capture all of them: trunq capture create {self._model.table} {capture.queue}",
+            )
+        return capture
+
+    def _subscribe(self, client: Client, queue: str) -> None:
+        named = {each.subscription: each.mode for each in client.list_subscriptions(queue)}
+        if self._subscription not in named:
+            client.subscribe(queue, self._subscription, mode="exclusive")
+        elif named[self._subscription] != "exclusive":
+            raise InvalidPipeline(
+                f"pipeline {self._name}: subscription {self._subscription} of queue {queue} is shared, and"
+                " does not keep changes until they are written",
+                "name another one: subscription = '...'",
+            )
+
+    def _require_trunq(self, connection: psycopg.Connection[Any]) -> None:
+        if not _ask(connection, sql.SQL("select to_regnamespace('trunq') is not null")):
+            raise InvalidPipeline(
+                f"pipeline {self._name}: the database of {self._model.table} has no trunq, whose triggers"
+                " capture changes",
+                "trunq db install puts it there; or changes = 'window' reads without it, but sees no deletes",
+            )
+
+    def _of_queue(self, queue: str) -> QueueSource:
+        """The queue as a source, which knows ticks."""
+        model = QueueModel.model_construct(queue=queue, subscription=self._subscription, dsn=self._model.dsn)
+        of_queue = self._pipeline.model_copy(update={"source": model})
+        return QueueSource(of_queue, self._client_dsn, None)  # type: ignore[arg-type]  # it asks nothing
+
+
+def _is_same(capture: Capture, state: State) -> bool:
+    return capture.queue == state["queue"] and capture.created_at == datetime.fromisoformat(state["captured"])
+
+
+def _is_after(lo: str, hi: str) -> bool:
+    """Whether a snapshot sees all that an earlier one does: a tick may be one that was cut before."""
+    before, after = Snapshot.parse(lo), Snapshot.parse(hi)
+    hidden = (txid for txid in after.running if txid < before.xmax and txid not in before.running)
+    return after.xmax >= before.xmax and next(hidden, None) is None
+
+
+def _ask(connection: psycopg.Connection[Any], query: sql.Composable) -> bool:
+    row = connection.execute(query).fetchone()
+    return bool(row and row[0])
+
+
+def _quoted(full_name: str, connection: psycopg.Connection[Any]) -> str:
+    return sql.Identifier(*full_name.split(".", 1)).as_string(connection)
