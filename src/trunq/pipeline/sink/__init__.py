@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.change import Applying
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import SinkColumns
 
@@ -71,6 +72,8 @@ _CLASSES: Final = {
     "table": ("trunq.pipeline.sink.table", "TableSink"),
     "table that deletes": ("trunq.pipeline.sink.apply", "DeletingTableSink"),
     "delta": ("trunq.pipeline.sink.delta", "DeltaSink"),
+    "delta that deletes": ("trunq.pipeline.sink.delta_apply", "DeletingDeltaSink"),
+    "delta history": ("trunq.pipeline.sink.delta_history", "DeltaHistorySink"),
     "parquet": ("trunq.pipeline.sink.parquet", "ParquetSink"),
     "queue": ("trunq.pipeline.sink.queue", "QueueSink"),
     "http": ("trunq.pipeline.sink.http", "HttpSink"),
@@ -79,11 +82,19 @@ _CLASSES: Final = {
 
 def make(pipeline: Pipeline, dsn: str) -> Sink:
     """The sink of a pipeline whose variables are expanded; `dsn`: where trunq is."""
-    of = pipeline.sink
-    deletes = of.format == "table" and (of.mode == "apply" or of.missing == "delete")
-    module, name = _CLASSES["table that deletes" if deletes else of.format]
+    module, name = _CLASSES[_kind(pipeline)]
     made: Sink = getattr(import_module(module), name)(pipeline, dsn)
     return made
+
+
+def _kind(pipeline: Pipeline) -> str:
+    sink = pipeline.sink
+    if not isinstance(sink, Applying):
+        return str(sink.format)
+    mode = getattr(sink, "mode", "")
+    if mode == "apply" or sink.missing == "delete":
+        return f"{sink.format} that deletes"
+    return "delta history" if (sink.format, mode) == ("delta", "history") else str(sink.format)
 
 
 def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pyarrow as pa
 from psycopg import sql
@@ -18,8 +18,8 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import TableSink as Model
-from trunq.pipeline.errors import TooManyMissing
 from trunq.pipeline.figures import SinkColumns
+from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted_at, require_op, with_keys
 from trunq.pipeline.sink.table import TableSink, stage_of
 
 
@@ -48,12 +48,8 @@ class DeletingTableSink(TableSink):
         return Target(self._model.table, self._model.mode, tuple(key_of(self._pipeline, run.slice)), self._model.newest)
 
     def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
-        if self._deleted_at is not None and self._deleted_at in schema.names:
-            raise InvalidPipeline(
-                f'pipeline {self._pipeline.name}: the rows have a column "{DELETED_AT}", in which the sink notes'
-                " when a row was deleted",
-                f'call it otherwise: columns = {{rename = {{{DELETED_AT} = "..."}}}}',
-            )
+        if self._deleted_at is not None:
+            require_no_deleted_at(self._pipeline, schema)
         own = OWN if self._applies else ()
         fitted = super()._fit(connection, pa.schema([field for field in schema if field.name not in own]))
         if self._deleted_at is not None:
@@ -109,36 +105,3 @@ class DeletingTableSink(TableSink):
         gone = connection.execute(staged.drop_missing()).rowcount
         if not self._applies:
             require_few_missing(self._pipeline, self._model.max_missing, gone, row[0] if row else 0)
-
-
-def require_op(pipeline: Pipeline, schema: pa.Schema) -> None:
-    """Refuse rows that do not say what became of them. Raises InvalidPipeline."""
-    if OP not in schema.names:
-        raise InvalidPipeline(
-            f'pipeline {pipeline.name}: the rows have no column "{OP}", which says whether a row is deleted',
-            f"sql, transform and function pass it on: select *, or select {OP}, ...",
-        )
-
-
-def with_keys(
-    pipeline: Pipeline, key: list[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The rows, of which none has null in its key. Raises InvalidPipeline."""
-    for batch in batches:
-        for name in key:
-            if name in batch.schema.names and batch.column(name).null_count:
-                raise InvalidPipeline(
-                    f'pipeline {pipeline.name}: "{name}" is null in a row, and rows are found by it',
-                    "keep such rows out by a check or a function, or take another key",
-                )
-        yield batch
-
-
-def require_few_missing(pipeline: Pipeline, at_most: float, gone: int, there: int) -> None:
-    """Raise TooManyMissing where a run would delete more of a sink than it may."""
-    if gone > at_most * there:
-        raise TooManyMissing(
-            f"the source of pipeline {pipeline.name} lacks {gone} of the {there} rows of its sink, and"
-            f" max_missing is {at_most}: nothing was written",
-            "if they are to go, write max_missing = 1 in sink",
-        )

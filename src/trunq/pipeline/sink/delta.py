@@ -8,11 +8,13 @@ rows than those that are there, and reads again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.table import TableMerger
 
 from trunq.arrow.batch import for_lake
 from trunq.arrow.delta import (
@@ -27,11 +29,13 @@ from trunq.arrow.delta import (
 from trunq.arrow.parquet import DataFile
 from trunq.errors import InvalidArgument, InvalidPipeline
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.change import key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import DeltaSink as Model
 from trunq.pipeline.errors import Outrun
 from trunq.pipeline.figures import SinkColumns
 from trunq.pipeline.sink import Mark, checked
+from trunq.pipeline.sink.deleting import with_keys
 from trunq.pipeline.sink.directory import StageDirectory, explaining_disk, read
 from trunq.pipeline.sink.lake import move_in, removed, sync_log, write_listed
 from trunq.pipeline.sink.merge import one_a_key
@@ -44,6 +48,9 @@ _IN_MEMORY: Final = 64 << 20
 
 class DeltaSink:
     """A Delta table."""
+
+    _own: Sequence[str] = ()
+    """Columns of the rows that are staged, and are none of the table."""
 
     def __init__(self, pipeline: Pipeline, dsn: str) -> None:  # noqa: ARG002  # as all sinks
         assert isinstance(pipeline.sink, Model)
@@ -67,7 +74,7 @@ class DeltaSink:
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         lake = for_lake(pa.RecordBatch.from_pylist([], schema)).schema
-        needed = [*self._model.key, *([self._model.newest] if self._model.newest else [])]
+        needed = [*key_of(self._pipeline, run.slice), *([self._model.newest] if self._model.newest else [])]
         if missing := [name for name in needed if name not in lake.names]:
             self._refuse(f'there is no column "{missing[0]}" in the rows; there are {", ".join(lake.names)}')
         try:
@@ -75,7 +82,7 @@ class DeltaSink:
         except InvalidArgument as error:
             self._refuse(error.message, error.hint)
         with explaining_disk(self._pipeline.name, self._model.path):
-            again(lambda: self._make(lake))
+            again(lambda: self._make(self._fitted(lake)))
             self._stage.begin(run)
         there = pa.schema(DeltaTable(self._model.path).schema().to_arrow())
         return {field.name: str(field.type) for field in there if field.name in lake.names}
@@ -83,20 +90,16 @@ class DeltaSink:
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
         table = open_table(self._model.path)
         assert table is not None
-        there = pa.schema(table.schema().to_arrow()).names
+        there = {*pa.schema(table.schema().to_arrow()).names, *self._own}
+        # No row of the table would match a key of null, so each run would insert it again.
+        keyed = with_keys(self._pipeline, key_of(self._pipeline, run.slice), map(for_lake, checked(batches)))
 
         def fitting() -> Iterator[pa.RecordBatch]:
-            for batch in map(for_lake, checked(batches)):
-                if empty := [name for name in self._model.key if batch.column(name).null_count]:
-                    # No row of the table would match it, so each run would insert it again.
-                    self._refuse(
-                        f'"{empty[0]}" is null in a row, and rows are found by it',
-                        "keep such rows out by a check or a function, or take another key",
-                    )
+            for batch in keyed:
                 yield batch.select([name for name in batch.schema.names if name in there])
 
         with explaining_disk(self._pipeline.name, self._model.path):
-            if self._model.mode == "upsert":
+            if self._model.mode in ("upsert", "history", "apply"):
                 return self._stage.write(run, part, fitting())
             partition_by = list(table.metadata().partition_columns)
             stem = f"run-{run.number:08d}-{run.attempt}-{part}"
@@ -108,14 +111,20 @@ class DeltaSink:
             if table is not None and _mark(table, run).number >= run.number:
                 self._stage.discard(run)
                 return False
-            is_taken = self._merge(run, parts, rows) if self._upserts(parts) else self._add(run, parts, rows)
+            is_merged = self._merges(run, parts)
+            is_taken = self._merge(run, parts, rows) if is_merged else self._add(run, parts, rows)
             self._stage.discard(run)
         return is_taken
 
     def discard(self, run: Run) -> None:
         self._stage.discard(run)
 
-    def _upserts(self, parts: list[str]) -> bool:
+    def _fitted(self, lake: pa.Schema) -> pa.Schema:
+        """The columns that the table is to have for rows with these."""
+        return lake
+
+    def _merges(self, run: Run, parts: list[str]) -> bool:  # noqa: ARG002  # as all tables
+        """Whether rows meet those of the table, rather than being added."""
         return self._model.mode == "upsert" and bool(parts)
 
     def _add(self, run: Run, parts: list[str], rows: int) -> bool:
@@ -157,30 +166,38 @@ class DeltaSink:
 
     def _merge(self, run: Run, parts: list[str], rows: int) -> bool:
         files = self._stage.keep_only(run, parts, rows)
-        if not files:
+        if not files and not self._merges(run, []):
             return self._add(run, [], 0)
-        schema = next(read(files)).schema
-        size = sum(path.stat().st_size for path in files)
-        newest = self._model.newest
 
         def write(table: DeltaTable) -> None:
-            batches = one_a_key(files, self._model.key, newest)
-            merging = table.merge(
-                pa.RecordBatchReader.from_batches(schema, batches),
-                " and ".join(f't."{name}" = s."{name}"' for name in self._model.key),
-                source_alias="s",
-                target_alias="t",
-                streamed_exec=size > _IN_MEMORY,
-                commit_properties=CommitProperties(app_transactions=self._marks(run, table)),
-            )
-            newer = None if newest is None else f't."{newest}" is null or t."{newest}" <= s."{newest}"'
             read = table.version()
-            merging.when_matched_update_all(newer).when_not_matched_insert_all().execute()
+            self._merge_into(table, run, files)
             if table.version() == read:
                 # Nothing was to be written, and deltalake writes no entry then, nor the mark.
                 write_entry(table, [], self._marks(run, table))
 
         return self._try(run, write)
+
+    def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:
+        """Merge the rows of files, with the marks, in one entry, or none where nothing is to be written."""
+        newest, key = self._model.newest, self._model.key
+        rows = pa.RecordBatchReader.from_batches(next(read(files)).schema, one_a_key(files, key, newest))
+        newer = None if newest is None else f't."{newest}" is null or t."{newest}" <= s."{newest}"'
+        merging = self._merging(table, run, rows, same(key), streamed=not is_small(files))
+        merging.when_matched_update_all(newer).when_not_matched_insert_all().execute()
+
+    def _merging(
+        self, table: DeltaTable, run: Run, rows: pa.RecordBatchReader, predicate: str, *, streamed: bool
+    ) -> TableMerger:
+        """A merge of rows, s, into the table, t."""
+        return table.merge(
+            rows,
+            predicate,
+            source_alias="s",
+            target_alias="t",
+            streamed_exec=streamed,
+            commit_properties=CommitProperties(app_transactions=self._marks(run, table)),
+        )
 
     def _try(self, run: Run, write: Callable[[DeltaTable], None]) -> bool:
         """Until an entry of the log is ours, or another attempt's."""
@@ -221,7 +238,7 @@ class DeltaSink:
         """See to it that the table is there and has the columns of the rows, or refuse them."""
         path, partition_by = self._model.path, self._model.partition_by
         table = open_table(path) or create_table(path, lake, partition_by)
-        if _is_blank(table):
+        if is_blank(table):
             write_deltalake(
                 table,
                 lake.empty_table(),
@@ -263,7 +280,18 @@ class DeltaSink:
         raise InvalidPipeline(f"pipeline {self._pipeline.name}: {why}", advice)
 
 
-def _is_blank(table: DeltaTable) -> bool:
+def same(key: Sequence[str]) -> str:
+    """That a row of the table has the key of one that is merged."""
+    return " and ".join(f't."{name}" = s."{name}"' for name in key)
+
+
+def is_small(files: list[Path]) -> bool:
+    """Whether Delta may look in memory which files of the table these rows can meet."""
+    return sum(path.stat().st_size for path in files) <= _IN_MEMORY
+
+
+def is_blank(table: DeltaTable) -> bool:
+    """Whether it was made by a run without rows, and has no columns yet."""
     return [str(field.name) for field in table.schema().fields] == list(_BLANK.names)
 
 

@@ -1,0 +1,55 @@
+"""What sinks that delete rows have in common: what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from trunq.errors import InvalidPipeline
+from trunq.pipeline.definition.change import DELETED_AT, OP
+from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.errors import TooManyMissing
+
+
+def require_no_deleted_at(pipeline: Pipeline, schema: pa.Schema) -> None:
+    """Refuse rows that have the column of soft deletes. Raises InvalidPipeline."""
+    if DELETED_AT in schema.names:
+        raise InvalidPipeline(
+            f'pipeline {pipeline.name}: the rows have a column "{DELETED_AT}", in which the sink notes when a'
+            " row was deleted",
+            f'call it otherwise: columns = {{rename = {{{DELETED_AT} = "..."}}}}',
+        )
+
+
+def require_op(pipeline: Pipeline, schema: pa.Schema) -> None:
+    """Refuse rows that do not say what became of them. Raises InvalidPipeline."""
+    if OP not in schema.names:
+        raise InvalidPipeline(
+            f'pipeline {pipeline.name}: the rows have no column "{OP}", which says whether a row is deleted',
+            f"sql, transform and function pass it on: select *, or select {OP}, ...",
+        )
+
+
+def with_keys(
+    pipeline: Pipeline, key: list[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows, of which none has null in its key. Raises InvalidPipeline."""
+    for batch in batches:
+        for name in key:
+            if name in batch.schema.names and batch.column(name).null_count:
+                raise InvalidPipeline(
+                    f'pipeline {pipeline.name}: "{name}" is null in a row, and rows are found by it',
+                    "keep such rows out by a check or a function, or take another key",
+                )
+        yield batch
+
+
+def require_few_missing(pipeline: Pipeline, at_most: float, gone: int, there: int) -> None:
+    """Raise TooManyMissing where a run would delete more of a sink than it may."""
+    if gone > at_most * there:
+        raise TooManyMissing(
+            f"the source of pipeline {pipeline.name} lacks {gone} of the {there} rows of its sink, and"
+            f" max_missing is {at_most}: nothing was written",
+            "if they are to go, write max_missing = 1 in sink",
+        )
