@@ -15,6 +15,8 @@ from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 
 ALL = {"changes": "all"}
+CHANGES = {"replace": ALL, "replace_partitions": ALL, "apply": {"changes": "capture"}}
+"""What a source has to say for a mode."""
 TABLE = {"format": "table", "table": "moved"}
 DELTA = {"format": "delta", "path": "moved"}
 SINKS: dict[str, dict[str, Any]] = {
@@ -27,7 +29,10 @@ SINKS: dict[str, dict[str, Any]] = {
     "delta upsert": {**DELTA, "mode": "upsert", "key": ["id"]},
     "delta replace": {**DELTA, "mode": "replace"},
     "delta partitions": {**DELTA, "mode": "replace_partitions", "partition_by": ["run"]},
+    "delta history": {**DELTA, "mode": "history", "key": ["id"]},
     "parquet": {"format": "parquet", "path": "moved"},
+    "apply": {**TABLE, "mode": "apply", "key": ["id"]},
+    "delta apply": {**DELTA, "mode": "apply", "key": ["id"]},
 }
 
 
@@ -45,6 +50,8 @@ class Attempt:
         # Keys of a run are its own, and those of its attempts the same.
         ids = pa.array(range(run.number * 100, run.number * 100 + rows), pa.int32())
         table = pa.table({"id": ids, "word": [word] * rows, "run": [f"run {run.number}"] * rows})
+        if getattr(pipeline.sink, "mode", "") == "apply":
+            table = table.append_column("_op", pa.array(["upsert"] * rows))
         self.sink.applied(run)
         if self.run.attempt:
             self.sink.begin(run, table.schema)

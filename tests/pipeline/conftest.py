@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pipeline.attempting import ALL, SINKS
+from pipeline.attempting import CHANGES, SINKS
 from pipeline.piping import Bench
 
 
@@ -31,8 +31,6 @@ def made(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
         if kind == "queue":
             bench.client.create_queue("moved")
         source = {"format": "table", "table": "source"}
-        return bench.make(
-            {**source, **(ALL if "replace" in SINKS[kind].get("mode", "") else {})}, SINKS[kind]
-        )
+        return bench.make({**source, **CHANGES.get(SINKS[kind].get("mode", ""), {})}, SINKS[kind])
 
     return make

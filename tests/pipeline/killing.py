@@ -42,9 +42,11 @@ _forkserver = multiprocessing.get_context("forkserver")
 _forkserver.set_forkserver_preload(
     [
         "trunq.pipeline.run",
-        "trunq.pipeline.sink.delta",
+        "trunq.pipeline.sink.apply",
+        "trunq.pipeline.sink.delta_apply",
         "trunq.pipeline.sink.parquet",
         "trunq.pipeline.sink.queue",
+        "trunq.pipeline.source.capture",
         "trunq.pipeline.source.http",
         "trunq.pipeline.source.table",
         "adbc_driver_postgresql.dbapi",

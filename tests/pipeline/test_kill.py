@@ -35,6 +35,7 @@ EACH = 100
 """Rows a run, each with another key `k`; each run has the same keys."""
 
 ALL = {"changes": "all"}
+CAPTURED = {"changes": "capture"}
 SINKS: dict[str, dict[str, Any]] = {
     "append": {"format": "table", "table": "moved"},
     "upsert": {"format": "table", "table": "moved", "mode": "upsert", "key": ["k"]},
@@ -50,8 +51,14 @@ SINKS: dict[str, dict[str, Any]] = {
         "mode": "replace_partitions",
         "partition_by": ["part"],
     },
+    "delta history": {"format": "delta", "path": "moved", "mode": "history", "key": ["k"]},
     "parquet": {"format": "parquet", "path": "moved"},
+    "apply": {"format": "table", "table": "moved", "mode": "apply"},
+    "apply anew": {"format": "table", "table": "moved", "mode": "apply"},
+    "delta apply": {"format": "delta", "path": "moved", "mode": "apply"},
+    "delta apply anew": {"format": "delta", "path": "moved", "mode": "apply"},
 }
+"""Of these that are applied anew, each slice is a snapshot of the table."""
 
 
 def random_kills(kind: str) -> int:
@@ -76,12 +83,15 @@ class Moving:
         if kind == "queue":
             bench.client.create_queue("moved")
         source = {"format": "table", "table": "source"}
-        self.pipeline = bench.make({**source, **(ALL if "replace" in self._mode else {})}, SINKS[kind])
+        changes = ALL if "replace" in self._mode else CAPTURED if self._mode == "apply" else {}
+        self.pipeline = bench.make({**source, **changes}, SINKS[kind])
 
     def ask(self) -> tuple[int, int]:
         """Another slice; the number of the run that is to take it, and the message that asks for it."""
         round = next(self.rounds)
-        if self._mode == "replace":
+        if "anew" in self.kind:
+            self.bench.sql("truncate source")
+        if self._mode in ("replace", "apply"):
             # Those that stay are in each run; those that go may be in none that ends from now on.
             self.bench.sql("delete from source where id %% 3 = %s", round % 3)
         if self._mode == "replace_partitions":
@@ -104,8 +114,13 @@ class Moving:
         for reader, found in self._read().items():
             assert sorted(found) == ids, (at, reader, len(found), len(set(found)), len(ids))
         if self._mode == "history":
-            newest = self.bench.sql("select id from moved where valid_to is null order by id")
-            assert [id for (id,) in newest] == ids[-EACH:], at
+            query = "select id from moved where valid_to is null order by id"
+            if "delta" in self.kind:
+                found = QueryBuilder().register("moved", DeltaTable("moved")).execute(query).read_all()
+                newest = pa.table(found)["id"].to_pylist()
+            else:
+                newest = [id for (id,) in self.bench.sql(query)]
+            assert newest == ids[-EACH:], at
 
     def check_leftovers(self) -> None:
         """What the dead left behind goes with the next run, and vacuum finds nothing that is read."""

@@ -56,8 +56,11 @@ def slice_words(source: dict[str, Any], slice: dict[str, Any]) -> str:
     if source["format"] == "table" and "hi" in slice:
         after = f" after the snapshot {slice['lo']} and" if slice["lo"] else ""
         return f"rows of {source['table']} that were committed{after} before the snapshot {slice['hi']}"
+    if "ticks" in slice:
+        return "changes of {} between the ticks {} and {}".format(source["table"], *slice["ticks"])
     if source["format"] == "table":
-        return f"the rows of {source['table']} as they are"
+        why = f", since {slice['because']}" if slice.get("because") else ""
+        return f"the rows of {source['table']} as they are{why}"
     return f"{source['format']} {json.dumps(slice)}"
 
 

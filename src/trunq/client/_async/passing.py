@@ -1986,11 +1986,13 @@ class AsyncPassing(AsyncAccess):
         return returned
 
     async def drop_pipeline(self, pipeline: str, *, connection: AsyncGiven | None = None) -> None:
-        """Drops a pipeline with its state, its trigger, its runs and its quarantine.
+        """Drops a pipeline with its state, its trigger, its runs and its quarantine, and the capture that it
+        made.
 
         What it wrote stays, and so do messages that ask for runs of it.
 
-        Raises PipelineNotFound; InvalidPipeline while another runs it after itself.
+        Raises PipelineNotFound; InvalidPipeline while another runs it after itself; QueueInUse while an open
+        transaction uses the table that it captures.
         """
         await self._value(connection, "drop_pipeline", pipeline=pipeline)
 
@@ -2205,7 +2207,7 @@ class AsyncPassing(AsyncAccess):
         Those that pass leave the quarantine in the step in which that run ends; those that break a rule again
         come back with the new reasons.
 
-        Returns the id of the message. Raises QueueNotFound, PipelineNotFound.
+        Returns the id of the message. Raises QueueNotFound, PipelineNotFound; InvalidPipeline for mode apply.
         """
         returned: int = await self._value(connection, "resend_quarantine", pipeline=pipeline, reason=reason)
         return returned

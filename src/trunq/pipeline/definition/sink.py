@@ -32,9 +32,7 @@ class TableSink(InPostgres, Applying):
         if self.mode in ("upsert", "history") and not self.key:
             raise ValueError(f"mode = '{self.mode}' needs key = ['...'], the columns that name a row")
         if self.mode in ("append", "replace") and (self.key or self.newest):
-            raise ValueError(
-                f"key and newest are for the modes upsert, history and apply, not for {self.mode}"
-            )
+            raise ValueError(f"key and newest are for the modes upsert and history, not for {self.mode}")
         if any(len(part.strip('"').encode()) > 63 for part in self.table.split(".")):
             raise ValueError(f"table is {self.table[:40]}...: a name in Postgres has at most 63 bytes")
         return self

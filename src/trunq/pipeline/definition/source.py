@@ -15,9 +15,9 @@ class TableSource(InPostgres):
     """A table of Postgres: what was committed since the last run (`window`), `all` of it each time, or first
     all of it and then each change, deletes too (`capture`).
 
-    `capture` publishes changes into `queue`, where `subscription` holds them until they are written; both are
-    made where they are not named. With `cursor`, an indexed time column, and `lag`, a run reads only rows not older than the newest one of
-    the last run less the lag, and loses what was committed later than that.
+    With `cursor`, an indexed time column, and `lag`, a run reads only rows not older than the newest one of
+    the last run less the lag, and loses what was committed later than that. `capture` publishes changes into
+    `queue`, where `subscription` holds them until they are written; both are made where they are not named.
     """
 
     format: Literal["table"] = "table"

@@ -45,7 +45,9 @@ class DeletingTableSink(TableSink):
         return super().stage(run, part, with_keys(self._pipeline, key_of(self._pipeline, run.slice), batches))
 
     def _target_of(self, run: Run) -> Target:
-        return Target(self._model.table, self._model.mode, tuple(key_of(self._pipeline, run.slice)), self._model.newest)
+        return Target(
+            self._model.table, self._model.mode, tuple(key_of(self._pipeline, run.slice)), self._model.newest
+        )
 
     def _fit(self, connection: Connection, schema: pa.Schema) -> SinkColumns:
         if self._deleted_at is not None:

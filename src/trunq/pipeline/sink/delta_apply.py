@@ -18,8 +18,8 @@ from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import SinkColumns
-from trunq.pipeline.sink.delta import DeltaSink, is_blank, is_small, same
 from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted_at, require_op
+from trunq.pipeline.sink.delta import DeltaSink, is_blank, is_small, same
 from trunq.pipeline.sink.directory import read
 from trunq.pipeline.sink.merge import one_a_key
 
@@ -98,7 +98,9 @@ class DeletingDeltaSink(DeltaSink):
         there = gone = 0
         staged = None
         if files:
-            staged = pa.concat_tables(parquet.read_table(path, columns=key, partitioning=None) for path in files)
+            staged = pa.concat_tables(
+                parquet.read_table(path, columns=key, partitioning=None) for path in files
+            )
         for batch in found.to_batches():
             there += batch.num_rows
             if staged is None:

@@ -25,17 +25,19 @@ _ROW: Final = "trunq row"
 def versions(
     rows: pa.Table, current: pa.Table, key: list[str], newest: str | None, now: datetime
 ) -> pa.Table:
-    """The versions that begin, with `valid_from` and `valid_to`, and for each open one that ends a row with its
-    key and its `valid_to`.
+    """The versions that begin, with `valid_from` and `valid_to`, and for each open one that ends a row with
+    its key and its `valid_to`.
 
-    `current` has the open version of each of these keys, with `valid_from`. Versions begin at `newest`, or now;
-    of several at one time the last counts. What is not later than the open version is left out, and so is what
-    changes nothing. Raises ValueError for a row without a time.
+    `current` has the open version of each of these keys, with `valid_from`. Versions begin at `newest`, or
+    now; of several at one time the last counts. What is not later than the open version is left out, and so
+    is what changes nothing. Raises ValueError for a row without a time.
     """
     given = rows.append_column(VALID_FROM, _times(rows, newest, now))
     given = given.filter(_is_later(given, current, key))
     every = pa.concat_tables([_numbered(current, is_new=False), _numbered(given, is_new=True)])
-    every = every.take(pc.sort_indices(every, [(name, "ascending") for name in (*key, VALID_FROM, _NEW, _ROW)]))
+    every = every.take(
+        pc.sort_indices(every, [(name, "ascending") for name in (*key, VALID_FROM, _NEW, _ROW)])
+    )
     # The last of each time.
     every = every.filter(pc.invert(_next(_repeats(every, [*key, VALID_FROM]))))
     values = [name for name in rows.schema.names if name not in key and name != newest]

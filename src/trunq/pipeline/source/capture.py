@@ -34,14 +34,14 @@ from trunq.pipeline.source.change import UNCLEAR, UPSERT, each, messages, net, s
 from trunq.pipeline.source.queue import QueueSource
 from trunq.pipeline.source.table import TableSource
 from trunq.record import Capture
-from trunq.spark.source.log import Tick
 from trunq.spark.source.range import Snapshot, Window
 
 _FIELDS: Final = [(OP, pa.string()), (CHANGED_AT, pa.timestamp("us", "UTC"))]
 
-_DETAILS: Final = """select a.attname, format_type(a.atttypid, a.atttypmod), a.atthasdef or a.atthasmissing,
-  a.attgenerated = 'v'
-from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped order by a.attnum"""
+_DETAILS: Final = """select a.attname, format_type(a.atttypid, a.atttypmod),
+  a.atthasdef or a.atthasmissing, a.attgenerated = 'v'
+from pg_attribute a where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
+order by a.attnum"""
 
 _PRIMARY_KEY: Final = """select a.attname from pg_index i
 cross join unnest(i.indkey::smallint[]) with ordinality k(attnum, at)
@@ -243,9 +243,7 @@ class CaptureSource(TableSource):
             )
         return key
 
-    def _captured(
-        self, connection: psycopg.Connection[Any], client: Client, state: State
-    ) -> Capture:
+    def _captured(self, connection: psycopg.Connection[Any], client: Client, state: State) -> Capture:
         """The capture of the table, made where there is none and nothing was read yet."""
         row = connection.execute(_FULL_NAME.encode(), (self._quoted,)).fetchone()
         assert row is not None
@@ -322,7 +320,7 @@ def _is_after(lo: str, hi: str) -> bool:
     return after.xmax >= before.xmax and next(hidden, None) is None
 
 
-def _ask(connection: psycopg.Connection[Any], query: sql.Composable) -> bool:
+def _ask(connection: psycopg.Connection[Any], query: sql.SQL | sql.Composed) -> bool:
     row = connection.execute(query).fetchone()
     return bool(row and row[0])
 

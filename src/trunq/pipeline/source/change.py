@@ -30,7 +30,9 @@ _AT_ONCE: Final = 50
 _TIME: Final = (
     "coalesce((payload->>'at')::timestamptz, to_timestamp((payload->>'ts_ms')::double precision / 1000))"
 )
-_TABLE: Final = "coalesce(payload->>'table', concat_ws('.', payload#>>'{source,schema}', payload#>>'{source,table}'))"
+_TABLE: Final = (
+    "coalesce(payload->>'table', concat_ws('.', payload#>>'{source,schema}', payload#>>'{source,table}'))"
+)
 _OPS: Final = """case payload->>'op' when 'c' then 'insert' when 'u' then 'update' when 'd' then 'delete'
 when 't' then 'truncate' else payload->>'op' end"""
 
@@ -52,9 +54,7 @@ def some(messages: sql.Composed) -> sql.Composed:
 
 def truncates(messages: sql.Composed) -> sql.Composed:
     """Whether one of them is TRUNCATE."""
-    return sql.SQL("select exists (select from ({}) m where {} = 'truncate')").format(
-        messages, sql.SQL(_OPS)
-    )
+    return sql.SQL("select exists (select from ({}) m where {} = 'truncate')").format(messages, sql.SQL(_OPS))
 
 
 def net(
@@ -71,7 +71,8 @@ def net(
     return sql.SQL(
         """with m as (select payload->'before' as before, payload->'after' as after, {time} as "trunq at"
   from ({messages}) l),
-e as (select before as "trunq given", -1 as "trunq sign", "trunq at" from m where jsonb_typeof(before) = 'object'
+e as (select before as "trunq given", -1 as "trunq sign", "trunq at" from m
+    where jsonb_typeof(before) = 'object'
   union all select after, 1, "trunq at" from m where jsonb_typeof(after) = 'object' offset 0),
 s as (select {shape} as "trunq row", "trunq sign", "trunq at" from e offset 0),
 g as (select "trunq row", sum("trunq sign") as "trunq sum", max("trunq at") as "trunq at" from s group by 1),
@@ -103,16 +104,18 @@ def each(
     """Each change, in the order of transactions, and in each of these in that of its messages: _op,
     _changed_at and the row after it, or before a delete. A change of the key is a delete and an insert.
     """
-    moved = sql.SQL("false")
+    moved: sql.Composable = sql.SQL("false")
     if key:
         moved = sql.SQL("{} <> {}").format(_key(key, "before"), _key(key, "after"))
     return sql.SQL(
-        """with m as (select txid, id, {op} as op, {time} as "trunq at", nullif(payload->'before', 'null') as before,
-    nullif(payload->'after', 'null') as after from ({messages}) l offset 0),
+        """with m as (select txid, id, {op} as op, {time} as "trunq at",
+    nullif(payload->'before', 'null') as before, nullif(payload->'after', 'null') as after
+  from ({messages}) l offset 0),
 p as (select m.*, op = 'update' and {moved} as has_moved from m),
-o as (select txid as "trunq txid", id as "trunq id", 1 as "trunq part", case when has_moved then 'insert' else op end as "trunq op", "trunq at",
+o as (select txid as "trunq txid", id as "trunq id", 1 as "trunq part", "trunq at",
+    case when has_moved then 'insert' else op end as "trunq op",
     case op when 'delete' then before else after end as "trunq row" from p
-  union all select txid, id, 0, 'delete', "trunq at", before from p where has_moved)
+  union all select txid, id, 0, "trunq at", 'delete', before from p where has_moved)
 select "trunq op" as _op, "trunq at" as _changed_at, {columns}
 from o left join lateral jsonb_populate_record(null::{table}, "trunq row") r on true
 order by "trunq txid", "trunq id", "trunq part" """

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from trunq.arrow.batch import like
+from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.source import Context, Source
 from trunq.pipeline.work.column import Refuse, Steps, resuming
@@ -79,7 +80,7 @@ def checking(
 
     Where rows have to be unique, all are written into files before the first is yielded.
     """
-    sorter = Sorter(pipeline.checks, refuse)
+    sorter = Sorter(pipeline.checks, refuse, gives_changes(pipeline.source))
     with ExitStack() as stack:
         ruler = stack.enter_context(ruling(pipeline, schema, dsn))
         if ruler is None:

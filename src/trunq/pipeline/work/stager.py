@@ -13,6 +13,7 @@ import pyarrow as pa
 from trunq.arrow.batch import like
 from trunq.pipeline import sink as sinks
 from trunq.pipeline.control import Run
+from trunq.pipeline.definition.change import gives_changes
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.figures import Figures, Newest, timed, timed_each
 from trunq.pipeline.redact import redacted
@@ -35,7 +36,7 @@ class Stager:
         """What became of the rows: counts, and the part under which they are staged."""
         sink = sinks.make(self.pipeline, self.dsn)
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, self.run) as refusal:
-            sorter = Sorter(self.pipeline.checks, refusal)
+            sorter = Sorter(self.pipeline.checks, refusal, gives_changes(self.pipeline.source))
             figures = Figures()
             with timed(figures.staged), ExitStack() as stack:
                 with figures.working():

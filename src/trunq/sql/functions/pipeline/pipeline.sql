@@ -42,6 +42,7 @@ begin
     end if;
   end if;
   perform trunq._leave_takers(p_pipeline, p_definition->'source');
+  perform trunq._leave_capture(p_pipeline, p_definition->'source');
   update trunq.pipeline p set definition = p_definition, followers = v_followers,
     -- What another sink holds, its first run tells.
     marked = case when p_definition->'sink' = v_old.definition->'sink' then p.marked else 0 end,
@@ -84,12 +85,13 @@ begin
   end if;
   perform trunq._end_trigger(p_pipeline, v_pipeline.definition->'trigger');
   perform trunq._leave_takers(p_pipeline, null);
+  perform trunq._leave_capture(p_pipeline, null);
   delete from trunq.pipeline p where p.name = p_pipeline;
   perform trunq._call_runners();
 end $$;
 comment on function trunq.drop_pipeline is
-  'Drops a pipeline with its state, its trigger, its runs and its quarantine. What it wrote stays, and so do messages that ask for runs of it.
-Raises: TQ030; TQ031 while another runs it after itself.
+  'Drops a pipeline with its state, its trigger, its runs and its quarantine, and the capture that it made. What it wrote stays, and so do messages that ask for runs of it.
+Raises: TQ030; TQ031 while another runs it after itself; TQ009 while an open transaction uses the table that it captures.
 Locks: others who make or drop a pipeline; the pipeline.';
 
 create or replace function trunq.list_pipelines(p_pipeline text default null)
@@ -190,6 +192,9 @@ begin
       perform trunq._fail('TQ031', format('pipeline "%s" casts, renames or masks columns: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
         'a range can be filled with mode upsert');
     end if;
+  elsif v_mode = 'apply' then
+    perform trunq._fail('TQ031', format('pipeline "%s" has every change of its table: a range of it is in the sink already', p_pipeline),
+      format('trunq pipeline state %s --reset has the next run read all of the table anew', p_pipeline));
   elsif v_mode <> 'upsert' then
     perform trunq._fail('TQ031', format('pipeline "%s" has mode %s: rows of a range that are in its sink would be there %s', p_pipeline, v_mode,
       case v_mode when 'replace' then 'alone, and all others gone' else 'twice' end), 'a range can be filled with mode upsert');
@@ -312,16 +317,22 @@ declare
   v_other record;
 begin
   -- Known is what is written alike: two addresses may be of one database.
-  select p.name, p.definition->'sink'->>'mode' = 'replace' as replaces into v_other from trunq.pipeline p
+  select p.name, trunq._stands_for_all(p.definition->'sink') as replaces into v_other from trunq.pipeline p
   where p.name <> p_pipeline and trunq._sink_place(p.definition->'sink') = trunq._sink_place(p_sink)
-    and 'replace' in (p_sink->>'mode', p.definition->'sink'->>'mode') limit 1;
+    and (trunq._stands_for_all(p_sink) or trunq._stands_for_all(p.definition->'sink')) limit 1;
   if found then
     perform trunq._fail('TQ031', format('pipelines "%s" and "%s" write into %s, and %s stands for all of it: what the other wrote would be gone',
         p_pipeline, v_other.name, trunq._sink_place(p_sink)->>1, case when v_other.replaces then 'the second' else 'the first' end),
-      'give one of them another sink, or mode append or upsert to both');
+      'give one of them another sink, or mode append or upsert to both, without missing');
   end if;
 end $$;
 comment on function trunq._check_sink_alone is 'Refuses (TQ031) a sink that one of two pipelines replaces.';
+
+create or replace function trunq._stands_for_all(p_sink jsonb) returns boolean
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select coalesce(p_sink->>'mode' in ('replace', 'apply') or p_sink->>'missing' = 'delete', false)
+$$;
+comment on function trunq._stands_for_all is 'Whether rows of a sink go that its source does not have.';
 
 create or replace function trunq._sink_place(p_sink jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$

@@ -80,13 +80,16 @@ Raises: TQ030.';
 create or replace function trunq.resend_quarantine(p_pipeline text, p_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  perform trunq._find_pipeline(p_pipeline);
+  if (trunq._find_pipeline(p_pipeline)).definition #>> '{sink,mode}' = 'apply' then
+    perform trunq._fail('TQ031', format('pipeline "%s" applies changes, and a row of its quarantine may be older than that of its sink', p_pipeline),
+      format('change the row in the source, and it comes again; or trunq pipeline state %s --reset has the next run read all of the table anew', p_pipeline));
+  end if;
   return trunq.publish('pipelines', jsonb_build_object('reason', p_reason), p_pipeline, p_headers => '{"resend": true}');
 end $$;
 comment on function trunq.resend_quarantine is
   'Asks for a run that sends rows of the quarantine through the pipeline once more, of one reason or all, the oldest 10,000 at most. Those that pass leave the quarantine in the step in which that run ends; those that break a rule again come back with the new reasons.
 Returns: the id of the message.
-Raises: TQ001, TQ030.';
+Raises: TQ001, TQ030; TQ031 for mode apply.';
 
 create or replace function trunq.purge_quarantine(p_pipeline text, p_reason text default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
