@@ -19,7 +19,13 @@ from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import TableSink as Model
 from trunq.pipeline.figures import SinkColumns
-from trunq.pipeline.sink.deleting import require_few_missing, require_no_deleted_at, require_op, with_keys
+from trunq.pipeline.sink.deleting import (
+    require_few_missing,
+    require_key,
+    require_no_deleted_at,
+    require_op,
+    with_keys,
+)
 from trunq.pipeline.sink.table import TableSink, stage_of
 
 
@@ -38,6 +44,7 @@ class DeletingTableSink(TableSink):
         self._target = self._target_of(run)
         if self._applies:
             require_op(self._pipeline, schema)
+            require_key(self._pipeline, list(self._target.key), schema)
         self._own = [name for name in OWN if name in schema.names]
         return super().begin(run, schema)
 

@@ -31,6 +31,16 @@ def require_op(pipeline: Pipeline, schema: pa.Schema) -> None:
         )
 
 
+def require_key(pipeline: Pipeline, key: list[str], schema: pa.Schema) -> None:
+    """Refuse rows without the columns that name them. Raises InvalidPipeline."""
+    if lacking := [name for name in key if name not in schema.names]:
+        raise InvalidPipeline(
+            f'pipeline {pipeline.name}: there is no column "{lacking[0]}" in the rows, and they are found by'
+            f" it; there are {', '.join(schema.names)}",
+            "columns, sql, transform and function pass the key on",
+        )
+
+
 def with_keys(
     pipeline: Pipeline, key: list[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

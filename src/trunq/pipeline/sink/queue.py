@@ -18,7 +18,7 @@ from trunq.pipeline.definition.change import OP, OWN, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import QueueSink as Model
 from trunq.pipeline.figures import SinkColumns
-from trunq.pipeline.sink.deleting import require_op, with_keys
+from trunq.pipeline.sink.deleting import require_key, require_op, with_keys
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 
 _STAGED = pa.schema([("key", pa.string()), ("payload", pa.string())])
@@ -48,6 +48,7 @@ class QueueSink(PostgresSink):
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns | None:
         if self._applies:
             require_op(self._pipeline, schema)
+            require_key(self._pipeline, key_of(self._pipeline, run.slice), schema)
         if self._model.key is not None and self._model.key not in schema.names:
             raise InvalidPipeline(
                 f'pipeline {self._pipeline.name}: there is no column "{self._model.key}" in the'
@@ -96,11 +97,6 @@ def _texts(column: pa.Array) -> pa.Array:
 
 def _changes(batch: pa.RecordBatch, key: list[str]) -> pa.RecordBatch:
     """Messages that tell what rows have become."""
-    if lacking := [name for name in key if name not in batch.schema.names]:
-        raise InvalidPipeline(
-            f'there is no column "{lacking[0]}" in the rows, by which they are found',
-            f"sql, transform and function pass on {', '.join(key)}",
-        )
     op = batch.column(OP)
     keys, rows = (
         json_rows(batch.select(key)),

@@ -81,7 +81,8 @@ class CaptureSource(TableSource):
                 "columns": {name: kind for name, kind, *_ in details},
                 "key": self._key(connection, details, capture),
             }
-            if "tick" not in state or self._has_changed(state, details, then["key"]):
+            has_changed = self._applies and "tick" in state and self._has_changed(state, details, then["key"])
+            if "tick" not in state or has_changed:
                 why = None if "tick" not in state else "its columns changed"
                 return self._anew(client, capture.queue, then, why)
             return self._changes(connection, client, capture.queue, state, then)
@@ -135,7 +136,7 @@ class CaptureSource(TableSource):
         found = self._messages(queue, lo, hi.snapshot, then["names"])
         if found is None or not _ask(connection, some(found)):
             return Plan(None, after)
-        if _ask(connection, truncates(found)):
+        if self._applies and _ask(connection, truncates(found)):
             return self._anew(client, queue, then, "it was truncated")
         slice = {"changes": [lo, hi.snapshot], "ticks": [state["tick"], hi.tick_id]}
         return Plan({**slice, "queue": queue, "names": then["names"], "key": then["key"]}, after)
