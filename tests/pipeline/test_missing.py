@@ -1,0 +1,104 @@
+"""What a source that is read whole has no longer is deleted in the sink, and never much of it by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.piping import Bench
+from trunq.pipeline.errors import TooManyMissing
+
+SOURCE = {"format": "table", "table": "source", "changes": "all"}
+SINKS: dict[str, dict[str, Any]] = {
+    "table": {"format": "table", "table": "copy"},
+    "delta": {"format": "delta", "path": "copy"},
+}
+
+Make = Callable[..., str]
+
+
+@pytest.fixture(params=SINKS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make(bench: Bench, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.chdir(tmp_path)
+    bench.sql("create table source (id int primary key, word text)")
+    bench.sql("insert into source values (1, 'a'), (2, 'b'), (3, 'c')")
+
+    def made(*, name: str | None = None, columns: Any = None, checks: Any = (), **more: Any) -> str:
+        sink = {**SINKS[kind], "mode": "upsert", "key": ["id"], "missing": "delete", **more}
+        return bench.make(SOURCE, sink, name=name, checks=list(checks))
+
+    return made
+
+
+def copied(bench: Bench, kind: str) -> list[tuple[int, str, bool]]:
+    """What the sink has, and whether that is deleted."""
+    if kind == "table":
+        rows = [row for (row,) in bench.sql("select to_jsonb(c) from copy c order by id")]
+    else:
+        rows = DeltaTable("copy").to_pyarrow_table().sort_by("id").to_pylist()
+    return [(row["id"], row["word"], row.get("deleted_at") is not None) for row in rows]
+
+
+def test_what_the_source_has_no_longer_is_deleted(bench: Bench, kind: str, make: Make) -> None:
+    name = make()
+    bench.run(name)
+    bench.sql("delete from source where id = 2; update source set word = 'x' where id = 1")
+    bench.run(name)
+    assert copied(bench, kind) == [(1, "x", False), (3, "c", False)]
+
+
+def test_a_soft_delete_notes_the_time_and_a_row_that_is_there_again_lives(
+    bench: Bench, kind: str, make: Make
+) -> None:
+    name = make(deletes="soft", newest="word")
+    bench.run(name)
+    bench.sql("delete from source where id = 2")
+    bench.run(name)
+    assert copied(bench, kind) == [(1, "a", False), (2, "b", True), (3, "c", False)]
+    # Its newest says that it is older than what the sink has, and yet it is there.
+    bench.sql("insert into source values (2, 'a')")
+    bench.run(name)
+    assert copied(bench, kind) == [(1, "a", False), (2, "b", False), (3, "c", False)]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_source_that_lacks_much_of_the_sink_deletes_nothing_until_that_is_said(
+    bench: Bench, kind: str, make: Make, left: int
+) -> None:
+    name = make()
+    bench.run(name)
+    bench.sql("delete from source where id > %s", left)
+    with pytest.raises(TooManyMissing, match=rf"lacks {3 - left} of the 3 rows") as caught:
+        bench.run(name)
+    assert len(copied(bench, kind)) == 3
+    assert "max_missing = 1" in caught.value.hint
+    make(name=name, max_missing=1)
+    bench.run(name)
+    assert [id for id, *_ in copied(bench, kind)] == [1][:left]
+
+
+def test_an_empty_sink_and_an_empty_source_are_no_reason_to_fail(bench: Bench, kind: str, make: Make) -> None:
+    bench.sql("delete from source")
+    name = make()
+    assert [bench.run(name)["outcome"] for _ in range(2)] == ["done", "done"]
+
+
+def test_a_row_that_is_kept_out_is_not_there(bench: Bench, kind: str, make: Make) -> None:
+    name = make(checks=[{"column": "word", "one_of": ["a", "b", "c"]}])
+    bench.run(name)
+    bench.sql("update source set word = 'wrong' where id = 2")
+    bench.run(name)
+    assert [id for id, *_ in copied(bench, kind)] == [1, 3]
+    # Sent again, it is all that is read, which is no reason to delete the others.
+    bench.make(SOURCE, {**SINKS[kind], "mode": "upsert", "key": ["id"], "missing": "delete"}, name=name)
+    bench.execute(bench.client.resend_quarantine(name))
+    assert copied(bench, kind) == [(1, "a", False), (2, "wrong", False), (3, "c", False)]
