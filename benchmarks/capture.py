@@ -1,9 +1,13 @@
 """What it costs to capture a table: changes of many rows in a statement, and of one.
 
-The same table four times: without anything, captured, and with triggers for each row written by hand, which
-insert into the queue's log or call `trunq_queue.<queue>_publish`. Each arm has a queue of its own; rounds in
-turn. Counted is the time of a processor that the server process takes, and what an arm takes more than the
-bare table. The triggers written by hand do not say which columns an UPDATE changed.
+The same table five times: without anything, captured, and with triggers for each row written by hand, which
+insert into the queue's log, call `trunq_queue.<queue>_publish`, or insert into a plain table for auditors.
+Each arm has a queue of its own; rounds in turn. Counted is the time of a processor that the server process
+takes, and what an arm takes more than the bare table. The triggers written by hand do not say which columns
+an UPDATE changed.
+
+Beside it a server with wal_level = logical: what a table costs its writer whose old rows are whole in the
+log (replica identity full), and what decoding takes of a process of its own (pgoutput).
 """
 
 from __future__ import annotations
@@ -19,12 +23,13 @@ from _bench import Options, Table, at_most, connect, in_turn, main, new_database
 
 Connection = psycopg.Connection[Any]
 
-ARMS = ("none", "capture", "row_insert", "row_publish")
+ARMS = ("none", "capture", "row_insert", "row_publish", "audit")
 NAMES = {
     "none": "bare table",
     "capture": "captured",
     "row_insert": "row trigger, INSERT",
     "row_publish": "row trigger, publish",
+    "audit": "row trigger, audit table",
 }
 
 TABLE = """
@@ -53,7 +58,14 @@ KIND = "'public.{arm}.' || lower(tg_op)"
 PUBLISH = {
     "row_insert": f"insert into trunq_log.q_{{arm}} (kind, key, payload) values ({KIND}, {KEY}, v_payload);",
     "row_publish": f"perform trunq_queue.q_{{arm}}_publish(v_payload, {KIND}, {KEY});",
+    "audit": "insert into audited (change) values (v_payload);",
 }
+
+AUDITED = """
+create table audited (
+  id bigint generated always as identity primary key, change jsonb not null,
+  changed_at timestamptz not null default now())
+"""
 
 CHANGES = {
     "insert": "insert into {arm} select n, 'customer ' || n % 1000, 'new', n / 7.0, null"
@@ -77,12 +89,54 @@ def measure(options: Options) -> Iterator[Table]:
             make(connection, arm)
         yield many(options, connection)
         yield one(options, connection)
+    with (
+        server(options, synchronous_commit="off", wal_level="logical") as running,
+        connect(new_database(running, queue=False)) as connection,
+    ):
+        for arm in LOGGED:
+            connection.execute(TABLE.format(arm=arm).encode(), prepare=False)
+        connection.execute(b"alter table whole replica identity full")
+        yield decoded(options, connection)
+
+
+LOGGED = ("none", "whole")
+
+DECODING = b"""select count(*) from pg_logical_slot_get_binary_changes('reader', null, null,
+'proto_version', '1', 'publication_names', 'changes')"""
+
+
+def decoded(options: Options, connection: Connection) -> Table:
+    """One statement for all rows, and what reads it back from the log."""
+    rounds, rows = options.rounds(), options.size(150_000, 40_000)
+    figures: dict[str, dict[str, list[float]]] = {}
+    connection.execute(b"create publication changes for table none, whole")
+    connection.execute(b"select pg_create_logical_replication_slot('reader', 'pgoutput')")
+    for _ in range(rounds):
+        for arm in LOGGED:
+            connection.execute(f"truncate {arm}".encode())
+        for change in CHANGES:
+            arms = {arm: partial(changing, connection, change, arm, rows) for arm in LOGGED}
+            for arm, taken in in_turn(arms, 1).items():
+                figures.setdefault(change, {}).setdefault(arm, []).extend(taken)
+            taken = server_time(connection, lambda: connection.execute(DECODING, prepare=False))
+            changed = len(LOGGED) * (rows if change == "insert" else rows // 4)
+            figures[change].setdefault("decoding", []).append(taken / changed * 1e6)
+    table = Table(
+        f"Logical decoding, {rows:,} rows in a statement, Postgres {options.postgres}",
+        f"{rounds} rounds in turn, medians. Microseconds of a processor for each changed row.",
+        ["change", "bare table", "replica identity full", "decoding, beside the writer"],
+    )
+    for change, taken in figures.items():
+        table.add(change, *(f"{median(taken[arm]):.1f}" for arm in (*LOGGED, "decoding")))
+    return table
 
 
 def make(connection: Connection, arm: str) -> None:
     """A table, and what publishes its changes."""
     connection.execute(TABLE.format(arm=arm).encode(), prepare=False)
     connection.execute("select trunq.create_queue(%s)", (f"q_{arm}",), prepare=False)
+    if arm == "audit":
+        connection.execute(AUDITED.encode(), prepare=False)
     if arm == "capture":
         connection.execute("select trunq.capture('capture', 'q_capture')", prepare=False)
     elif arm in PUBLISH:
@@ -94,6 +148,8 @@ def empty(connection: Connection, arm: str) -> None:
     """As at the beginning."""
     connection.execute(f"truncate {arm}".encode())
     connection.execute("select trunq.empty_queue(%s)", (f"q_{arm}",))
+    if arm == "audit":
+        connection.execute(b"truncate audited")
 
 
 def changing(connection: Connection, change: str, arm: str, rows: int) -> float:
