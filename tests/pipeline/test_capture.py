@@ -13,6 +13,8 @@ import pytest
 
 from pipeline.piping import Bench
 from trunq.cli.pipeline.run import slice_words
+from trunq.pipeline import Pipeline
+from trunq.pipeline import source as sources
 
 Connect = Callable[..., psycopg.Connection[Any]]
 
@@ -273,3 +275,53 @@ def test_a_key_of_several_columns_names_rows(bench: Bench, tmp_path: Path) -> No
     bench.sql("delete from source where (a, b) = ('x', 2); update source set a = 'z' where a = 'y'")
     bench.run(name)
     assert bench.sql("select a, b, word from copy order by a, b") == [("x", 1, "a"), ("z", 1, "c")]
+
+
+def test_of_columns_that_are_captured_the_others_stay_out_until_all_are(bench: Bench) -> None:
+    bench.sql("create table source (id int primary key, word text, more text)")
+    bench.sql("insert into source values (1, 'a', 'x'), (2, 'b', 'x')")
+    bench.client.create_queue("changes", default_subscription=False)
+    bench.client.capture("source", "changes", columns=["id", "word"])
+    name = bench.make({**SOURCE, "queue": "changes"}, COPY)
+    bench.run(name)
+    bench.sql("update source set word = 'c' where id = 1")
+    bench.run(name)
+    assert bench.sql("select * from copy order by id") == [(1, "c"), (2, "b")]
+    bench.client.capture("source", "changes")
+    bench.run(name)
+    assert bench.sql("select * from copy order by id") == [(1, "c", "x"), (2, "b", "x")]
+
+
+def test_a_table_that_was_captured_otherwise_for_a_while_is_read_anew(bench: Bench) -> None:
+    name = copied(bench, "a", "b")
+    bench.client.capture("source", f"changes_{name}", where={"in": {"word": ["none"]}})
+    bench.sql("delete from source where id = 2")
+    bench.client.capture("source", f"changes_{name}")
+    bench.run(name)
+    assert words(bench) == [(1, "a")]
+    assert slice_of(bench, name)["because"] == "it was captured otherwise"
+
+
+def test_one_looks_whether_there_is_something_new_and_leaves_nothing_behind(bench: Bench) -> None:
+    name = copied(bench, "a")
+    source = sources.make(Pipeline(name, source=SOURCE, sink=COPY), bench.dsn, bench.executor.control)
+
+    def has_new() -> bool:
+        return source.has_new(bench.client.list_pipelines(name)[0].state)
+
+    assert source.has_new({})
+    bench.run(name)
+    assert not has_new()
+    bench.sql("insert into source values (2, 'b')")
+    assert has_new()
+    bench.run(name)
+    assert not has_new()
+
+
+def test_what_is_written_is_no_longer_kept(bench: Bench) -> None:
+    name = copied(bench, "a")
+    bench.sql("insert into source values (2, 'b')")
+    bench.run(name)
+    queue, subscription = f"changes_{name}", f"pipeline_{name}"
+    newest = max(tick.tick_id for tick in bench.client.list_ticks(queue))
+    assert bench.client.position(queue, subscription) == newest

@@ -65,6 +65,8 @@ class CaptureSource(TableSource):
         self._subscription = self._model.subscription or f"pipeline_{pipeline.name}"[:48]
         self._client_dsn = self._model.dsn or dsn
         self._applies = getattr(pipeline.sink, "mode", None) == "apply"
+        self._only: list[str] | None = None
+        """The columns that are captured; None: all."""
 
     def plan(self, state: State) -> Plan:
         with self._connected() as connection, Client(self._client_dsn, max_connections=1) as client:
@@ -73,17 +75,20 @@ class CaptureSource(TableSource):
             capture = self._captured(connection, client, state)
             if "tick" not in state:
                 self._subscribe(client, capture.queue)
+            self._only = capture.columns
             details = self._details(connection)
             then: State = {
                 "queue": capture.queue,
                 "captured": capture.created_at.isoformat(),
                 "names": sorted({*state.get("names", ()), capture.published_as}),
                 "columns": {name: kind for name, kind, *_ in details},
+                "only": capture.columns,
                 "key": self._key(connection, details, capture),
+                "version": self._version(connection, capture),
             }
-            has_changed = self._applies and "tick" in state and self._has_changed(state, details, then["key"])
-            if "tick" not in state or has_changed:
-                why = None if "tick" not in state else "its columns changed"
+            if "tick" not in state:
+                return self._anew(client, capture.queue, then, None)
+            if self._applies and (why := _changed(state, then, details)) is not None:
                 return self._anew(client, capture.queue, then, why)
             return self._changes(connection, client, capture.queue, state, then)
 
@@ -104,6 +109,7 @@ class CaptureSource(TableSource):
         return [slice]
 
     def read(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        self._only = slice["only"]
         if slice.get("snapshot"):
             return self._read_rows(slice, context)
         return self._read_changes(slice, context)
@@ -117,7 +123,7 @@ class CaptureSource(TableSource):
         # The queue keeps what is behind this tick, which comes before any snapshot of the rows.
         client.tick(queue, force=True)
         tick = max((tick.tick_id for tick in client.list_ticks(queue)), default=0)
-        slice: dict[str, Any] = {"snapshot": True, "key": then["key"], "then": {**then, "tick": tick}}
+        slice = {"snapshot": True, "key": then["key"], "only": then["only"], "then": {**then, "tick": tick}}
         return Plan({**slice, "because": why} if why else slice, None)
 
     def _changes(
@@ -139,7 +145,8 @@ class CaptureSource(TableSource):
         if self._applies and _ask(connection, truncates(found)):
             return self._anew(client, queue, then, "it was truncated")
         slice = {"changes": [lo, hi.snapshot], "ticks": [state["tick"], hi.tick_id]}
-        return Plan({**slice, "queue": queue, "names": then["names"], "key": then["key"]}, after)
+        told = {name: then[name] for name in ("names", "key", "only")}
+        return Plan({**slice, **told, "queue": queue}, after)
 
     def _read_rows(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
         with self._connected() as connection:
@@ -206,21 +213,13 @@ class CaptureSource(TableSource):
         return columns, pa.schema([*_FIELDS, *schema])
 
     def _found_columns(self, connection: psycopg.Connection[Any]) -> list[tuple[str, str, bool, str]]:
-        virtual = {name for name, _, _, is_virtual in self._details(connection) if is_virtual}
-        return [each for each in super()._found_columns(connection) if each[0] not in virtual]
+        taken = {name for name, _, _, is_virtual in self._details(connection) if not is_virtual}
+        return [each for each in super()._found_columns(connection) if each[0] in taken]
 
     def _details(self, connection: psycopg.Connection[Any]) -> _Details:
-        return connection.execute(_DETAILS.encode(), (self._quoted,)).fetchall()
-
-    def _has_changed(self, state: State, details: _Details, key: list[str]) -> bool:
-        """Whether images of rows changed without a change of the rows."""
-        before: dict[str, str] = state["columns"]
-        now = {name: kind for name, kind, *_ in details}
-        added = [each for each in details if each[0] not in before]
-        is_renamed = added and not before.keys() <= now.keys()
-        has_default = any(default and not is_virtual for _, _, default, is_virtual in added)
-        has_type = any(now[name] != kind for name, kind in before.items() if name in now)
-        return bool(is_renamed or has_default or has_type or key != state["key"])
+        """The columns that are captured: name, type, whether it has a default, and whether it is virtual."""
+        found = connection.execute(_DETAILS.encode(), (self._quoted,)).fetchall()
+        return [each for each in found if self._only is None or each[0] in self._only]
 
     def _key(self, connection: psycopg.Connection[Any], details: _Details, capture: Capture) -> list[str]:
         """The columns of the table that name a row."""
@@ -243,6 +242,15 @@ class CaptureSource(TableSource):
                 f"capture all columns: trunq capture create {self._model.table} {capture.queue}",
             )
         return key
+
+    def _version(self, connection: psycopg.Connection[Any], capture: Capture) -> str | None:
+        """It changes when the table is captured otherwise, though it be for a while."""
+        query = (
+            "select c.xmin::text from trunq.capture c join trunq.queue q using (queue_id)"
+            " where q.name = %s and c.created_at = %s"
+        )
+        row = connection.execute(query.encode(), (capture.queue, capture.created_at)).fetchone()
+        return row and row[0]
 
     def _captured(self, connection: psycopg.Connection[Any], client: Client, state: State) -> Capture:
         """The capture of the table, made where there is none and nothing was read yet."""
@@ -308,6 +316,21 @@ class CaptureSource(TableSource):
         model = QueueModel.model_construct(queue=queue, subscription=self._subscription, dsn=self._model.dsn)
         of_queue = self._pipeline.model_copy(update={"source": model})
         return QueueSource(of_queue, self._client_dsn, None)  # type: ignore[arg-type]  # it asks nothing
+
+
+def _changed(state: State, now: State, details: _Details) -> str | None:
+    """Why images of rows are not those of before, though rows have not changed; None: they are."""
+    before: dict[str, str] = state["columns"]
+    kinds: dict[str, str] = now["columns"]
+    added = [each for each in details if each[0] not in before]
+    is_renamed = bool(added) and not before.keys() <= kinds.keys()
+    has_default = any(default and not is_virtual for _, _, default, is_virtual in added)
+    has_type = any(kinds.get(name, kind) != kind for name, kind in before.items())
+    if is_renamed or has_default or has_type or now["key"] != state["key"]:
+        return "its columns changed"
+    if now["version"] != state["version"] or now["only"] != state["only"]:
+        return "it was captured otherwise"
+    return None
 
 
 def _is_same(capture: Capture, state: State) -> bool:
