@@ -318,3 +318,30 @@ def test_messages_of_a_queue_and_two_runs_beside_each_other(bench: Bench) -> Non
         assert bench.sql(f"select count(*), sum(n), min(of), max(of) from moved_{queue}") == [
             (5, 35, queue, queue)
         ]
+
+
+@pytest.mark.parametrize("format", ["table", "delta"])
+def test_changes_go_through_spark_deletes_too_and_no_rule_keeps_one_out(
+    bench: Bench, tmp_path: Path, format: str
+) -> None:
+    bench.sql("create table source (id int primary key, word text)")
+    bench.sql("insert into source values (1, 'a'), (2, 'b'), (3, 'c'), (4, '')")
+    sink = {**MOVED, "mode": "apply"}
+    if format == "delta":
+        sink = {"format": "delta", "path": str(tmp_path / "moved"), "mode": "apply"}
+    name = bench.make(
+        {**TABLE, "changes": "capture"},
+        sink,
+        sql=["select *, upper(word) as loud from input"],
+        checks=[NAMED],
+    )
+    assert bench.run(name)["rows_bad"] == 1
+    bench.sql("update source set word = 'x' where id = 1; update source set id = 5 where id = 3")
+    bench.sql("update source set word = '' where id = 2; delete from source where id = 2")
+    assert bench.run(name)["rows_bad"] == 0
+    if format == "delta":
+        rows = DeltaTable(str(tmp_path / "moved")).to_pyarrow_table().sort_by("id").to_pylist()
+        found = [(row["id"], row["word"], row["loud"]) for row in rows]
+    else:
+        found = bench.sql("select id, word, loud from moved order by id")
+    assert found == [(1, "x", "X"), (5, "c", "C")]
