@@ -130,11 +130,14 @@ def test_what_is_open_while_the_rows_are_read_comes_with_the_changes(bench: Benc
     assert words(bench) == [(1, "late")]
 
 
-def test_after_truncate_the_table_is_read_anew(bench: Bench) -> None:
+def test_after_truncate_the_table_is_read_anew_which_is_said(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     name = copied(bench, "a", "b")
     bench.sql("insert into source values (3, 'gone'); truncate source; insert into source values (2, 'new')")
     bench.run(name)
     assert words(bench) == [(2, "new")]
+    assert f"pipeline {name} reads all of source anew: it was truncated" in caplog.messages
     said = slice_words(SOURCE, slice_of(bench, name))
     assert said == "the rows of source as they are, since it was truncated"
     bench.sql("insert into source values (4, 'd')")

@@ -246,3 +246,27 @@ def test_two_pipelines_do_not_apply_to_one_table(bench: Bench) -> None:
     copied(bench, "a")
     with pytest.raises(TrunqError, match="stands for all of it"):
         bench.make({"format": "table", "table": "source"}, {"format": "table", "table": "copy"})
+
+
+def test_a_subscription_that_was_dropped_is_missed_and_a_reset_has_all(bench: Bench) -> None:
+    name = copied(bench, "a", "b")
+    bench.client.unsubscribe(f"changes_{name}", f"pipeline_{name}")
+    bench.sql("delete from source where id = 1")
+    with pytest.raises(InvalidPipeline, match="kept changes until they were written, was dropped") as caught:
+        bench.run(name)
+    assert f"trunq pipeline state {name} --reset" in caught.value.hint
+    bench.client.set_pipeline_state(name, {})
+    bench.run(name)
+    assert words(bench) == [(2, "b")]
+
+
+def test_a_source_whose_names_are_written_out_stays_what_it_is(bench: Bench) -> None:
+    name = copied(bench, "a", "b")
+    bench.sql("delete from source where id = 1")
+    named = {"queue": f"changes_{name}", "subscription": f"pipeline_{name}_2"}
+    bench.client.subscribe(named["queue"], named["subscription"], mode="exclusive", start="earliest")
+    bench.make({**SOURCE, **named}, COPY, name=name)
+    bench.run(name)
+    assert words(bench) == [(2, "b")]
+    kept = [each.subscription for each in bench.client.list_subscriptions(named["queue"])]
+    assert kept == [named["subscription"]]

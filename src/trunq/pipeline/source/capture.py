@@ -13,6 +13,7 @@ rows (change.py) is the table anew, and the sink loses what is not there any mor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -35,6 +36,8 @@ from trunq.pipeline.source.queue import QueueSource
 from trunq.pipeline.source.table import TableSource
 from trunq.record import Capture
 from trunq.spark.source.range import Snapshot, Window
+
+log = logging.getLogger("trunq.pipeline")
 
 _FIELDS: Final = [(OP, pa.string()), (CHANGED_AT, pa.timestamp("us", "UTC"))]
 
@@ -73,8 +76,7 @@ class CaptureSource(TableSource):
             self._check_table(connection)
             self._require_trunq(connection)
             capture = self._captured(connection, client, state)
-            if "tick" not in state:
-                self._subscribe(client, capture.queue)
+            self._subscribe(client, capture.queue, is_new="tick" not in state)
             self._only = capture.columns
             details = self._details(connection)
             then: State = {
@@ -149,6 +151,8 @@ class CaptureSource(TableSource):
         return Plan({**slice, **told, "queue": queue}, after)
 
     def _read_rows(self, slice: dict[str, Any], context: Context) -> Iterator[pa.RecordBatch]:
+        if why := slice.get("because"):
+            log.warning("pipeline %s reads all of %s anew: %s", self._name, self._model.table, why)
         with self._connected() as connection:
             columns, schema = self._columns(connection)
         op = UPSERT if self._applies else "snapshot"
@@ -292,10 +296,16 @@ class CaptureSource(TableSource):
             )
         return capture
 
-    def _subscribe(self, client: Client, queue: str) -> None:
+    def _subscribe(self, client: Client, queue: str, *, is_new: bool) -> None:
         named = {each.subscription: each.mode for each in client.list_subscriptions(queue)}
-        if self._subscription not in named:
+        if self._subscription not in named and is_new:
             client.subscribe(queue, self._subscription, mode="exclusive")
+        elif self._subscription not in named:
+            raise InvalidPipeline(
+                f"pipeline {self._name}: subscription {self._subscription} of queue {queue}, which kept"
+                " changes until they were written, was dropped: changes may be missing",
+                f"trunq pipeline state {self._name} --reset begins anew, with all rows that are there then",
+            )
         elif named[self._subscription] != "exclusive":
             raise InvalidPipeline(
                 f"pipeline {self._name}: subscription {self._subscription} of queue {queue} is shared, and"
