@@ -80,6 +80,8 @@ LONGEST_FIRST = (
     "chaos",
     "spark",
     "pipeline/test_protocol.py",
+    "pipeline/test_capture_refusal.py",
+    "pipeline/test_capture.py",
     "race/keep/test_archive.py",
     "facade/test_cascade.py",
     "race/operate/test_restore.py",

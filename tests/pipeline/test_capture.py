@@ -11,35 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from pipeline.copying import COPY, SOURCE, copied, slice_of, words
 from pipeline.piping import Bench
 from trunq.cli.pipeline.run import slice_words
 from trunq.pipeline import Pipeline
 from trunq.pipeline import source as sources
 
 Connect = Callable[..., psycopg.Connection[Any]]
-
-SOURCE = {"format": "table", "table": "source", "changes": "capture"}
-COPY = {"format": "table", "table": "copy", "mode": "apply"}
-
-
-def words(bench: Bench, table: str = "copy", alive: str = "") -> list[Any]:
-    return bench.sql(f"select id, word from {table} {alive} order by id")
-
-
-def copied(bench: Bench, *rows: str, sink: dict[str, Any] = COPY, **more: Any) -> str:
-    """A pipeline whose first run has copied these rows."""
-    bench.sql("create table source (id int primary key, word text)")
-    for at, word in enumerate(rows, 1):
-        bench.sql("insert into source values (%s, %s)", at, word)
-    name = bench.make(SOURCE, sink, **more)
-    bench.run(name)
-    return name
-
-
-def slice_of(bench: Bench, name: str) -> Any:
-    """That of the newest run."""
-    runs = "trunq.pipeline_run r join trunq.pipeline p using (pipeline_id)"
-    return bench.one(f"select slice from {runs} where p.name = %s order by number desc limit 1", name)
 
 
 def test_inserts_updates_deletes_and_changed_keys_reach_the_copy(bench: Bench) -> None:
@@ -237,6 +215,15 @@ def test_a_check_keeps_rows_out_and_no_deletes(bench: Bench) -> None:
     bench.sql("delete from source where id = 1")
     bench.run(name)
     assert words(bench) == [(2, "b")]
+
+
+def test_a_delete_of_a_row_that_cannot_be_cast_is_a_delete(bench: Bench) -> None:
+    name = copied(bench, "1", "2", columns={"cast": {"word": "int32"}})
+    bench.sql("update source set word = 'wrong' where id = 1")
+    assert bench.run(name)["rows_bad"] == 1
+    bench.sql("delete from source where id = 1; update source set word = 'wrong' where id = 2")
+    assert bench.run(name)["rows_bad"] == 1
+    assert bench.sql("select * from copy") == [(2, 2)]
 
 
 def test_an_append_has_a_log_of_the_changes(bench: Bench) -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pipeline.copying import COPY, SOURCE, copied, words
 from pipeline.piping import Bench
-from pipeline.test_capture import COPY, SOURCE, copied, words
 from trunq import install
 from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import Pipeline

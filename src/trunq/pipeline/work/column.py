@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from trunq.arrow.batch import like, plain_rows_of
 from trunq.arrow.value import endless_texts, is_endless
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.definition.change import OP, gives_changes
 from trunq.pipeline.definition.column import DECIMAL, Columns, require_one_each
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.work.text import hashed
@@ -48,6 +49,7 @@ class Steps:
         assert pipeline.columns is not None
         self._name, self._columns = pipeline.name, pipeline.columns
         self._has_passed = has_passed
+        self._of_changes = gives_changes(pipeline.source)
         # A table is asked only for the columns that are taken, and knows whether they are there.
         self._is_chosen = has_passed or pipeline.source.format == "table"
         self._require_known(schema)
@@ -76,12 +78,14 @@ class Steps:
         made, wrong = self._result(batch if self._has_passed else like(batch, self._taken_of(batch)))
         if not wrong:
             return made
-        bad = sorted({at for places in wrong.values() for at in places})
+        bad = sorted({at for places in wrong.values() for at in places} - self._deleted(batch))
+        if not bad:
+            return made
         rows = plain_rows_of(made.take(pa.array(bad)))
         reasons: list[list[str]] = [[] for _ in bad]
         place = {at: number for number, at in enumerate(bad)}
         for (name, new), places in wrong.items():
-            for at in places:
+            for at in place.keys() & places:
                 if new not in self._columns.mask:
                     given = pa.RecordBatch.from_arrays([batch.column(name).slice(at, 1)], [new])
                     rows[place[at]] |= plain_rows_of(given)[0]
@@ -89,6 +93,14 @@ class Steps:
         refuse(rows, reasons)
         keep = pa.array([at not in place for at in range(made.num_rows)], pa.bool_())
         return made.filter(keep)
+
+    def _deleted(self, batch: pa.RecordBatch) -> set[int]:
+        """Which rows say that they are deleted: what cannot be cast of these is null, or the sink would keep
+        them.
+        """
+        if not self._of_changes or OP not in batch.schema.names:
+            return set()
+        return set(pc.indices_nonzero(pc.equal(batch.column(OP), "delete")).to_pylist())
 
     def _taken_of(self, batch: pa.RecordBatch) -> pa.Schema:
         """What is taken; a column that is cast may be of another type in each batch."""
