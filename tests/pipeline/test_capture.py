@@ -4,7 +4,9 @@ leaves no image of the rows has the table read anew.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +317,21 @@ def test_what_is_written_is_no_longer_kept(bench: Bench) -> None:
     queue, subscription = f"changes_{name}", f"pipeline_{name}"
     newest = max(tick.tick_id for tick in bench.client.list_ticks(queue))
     assert bench.client.position(queue, subscription) == newest
+
+
+def test_two_that_make_the_capture_at_the_same_time_make_one(bench: Bench) -> None:
+    bench.sql("create table source (id int primary key, word text)")
+    for round in range(3):
+        made = Pipeline(f"p_{round}", source=SOURCE, sink=COPY)
+        two = [sources.make(made, bench.dsn, bench.executor.control) for _ in range(2)]
+        at_once = threading.Barrier(2)
+
+        def plan(source: Any, at_once: threading.Barrier = at_once) -> Any:
+            at_once.wait(60)
+            return source.plan({}).slice
+
+        with ThreadPoolExecutor(2) as pool:
+            assert all(slice["snapshot"] for slice in pool.map(plan, two))
+        (capture,) = bench.client.list_captures()
+        assert capture.queue == f"changes_p_{round}"
+        bench.client.drop_queue(capture.queue, force=True)
