@@ -48,7 +48,9 @@ def test_who_has_none_in_the_environment_hears_the_name_of_the_variable() -> Non
 def test_a_file_is_read_at_each_run(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"credentials.{ending}"
     for token in ("one", "two"):
-        path.write_text(f'[acme]\ntoken = "{token}"' if ending == "toml" else json.dumps({"acme": {"token": token}}))
+        path.write_text(
+            f'[acme]\ntoken = "{token}"' if ending == "toml" else json.dumps({"acme": {"token": token}})
+        )
         assert of("acme", **{"from": "file", "path": str(path)}) == {"token": token}
     with pytest.raises(InvalidPipeline, match="has no credentials of 'other'"):
         of("other", **{"from": "file", "path": str(path)})
@@ -62,7 +64,9 @@ def test_a_file_is_read_at_each_run(tmp_path: Path, ending: str) -> None:
 
 
 def test_a_function_gives_them_and_what_it_raises_is_not_told() -> None:
-    with pytest.raises(InvalidPipeline, match=r"broken gives no credentials of 'acme': RuntimeError") as refused:
+    with pytest.raises(
+        InvalidPipeline, match=r"broken gives no credentials of 'acme': RuntimeError"
+    ) as refused:
         of("acme", **{"from": "function", "function": "pipeline.customers:broken"})
     assert "hunter22" not in str(refused.value)
 
@@ -76,7 +80,10 @@ def test_a_function_gives_them_and_what_it_raises_is_not_told() -> None:
         ({"from": "env", "prefix": "X_", "path": "a.toml"}, "path does not go with from = 'env'"),
         ({"from": "file", "path": "a.yaml"}, "ends in .toml or .json"),
         ({"from": "function", "function": "name"}, "'module:name'"),
-        ({"from": "file", "path": "a.toml", "pasword": "x"}, "there is no credentials.pasword; is it path"),
+        (
+            {"from": "file", "path": "a.toml", "pasword": "x"},
+            "there is no credentials.pasword; keys here: from, prefix",
+        ),
     ],
 )
 def test_credentials_that_cannot_be_are_refused(given: dict[str, Any], why: str) -> None:
@@ -88,14 +95,24 @@ def test_a_run_has_those_of_its_customer_and_nothing_keeps_or_tells_them(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRETS", str(tmp_path / "secrets.json"))
-    secrets = {"acme": {"user": "acme_reader", "password": "hunter22'x"}, "b": {"user": "nobody_here", "password": "swordfish9"}}
+    secrets = {
+        "acme": {"user": "acme_reader", "password": "hunter22'x"},
+        "b": {"user": "nobody_here", "password": "swordfish9"},
+    }
     (tmp_path / "secrets.json").write_text(json.dumps(secrets))
     bench.sql("create table source (id int); insert into source values (1)")
     bench.sql("create role acme_reader login password 'hunter22''x'; grant select on source to acme_reader")
-    host, port, database = bench.connection.info.host, bench.connection.info.port, bench.connection.info.dbname
+    host, port, database = (
+        bench.connection.info.host,
+        bench.connection.info.port,
+        bench.connection.info.dbname,
+    )
     dsn = f"host={host} port={port} dbname={database} user=${{credentials.user}} password=${{credentials.password}}"
     name = bench.make(
-        {**TABLE, "dsn": dsn}, SINK, **EACH, credentials={"from": "function", "function": "pipeline.customers:secrets_of"}
+        {**TABLE, "dsn": dsn},
+        SINK,
+        **EACH,
+        credentials={"from": "function", "function": "pipeline.customers:secrets_of"},
     )
     assert bench.run(name, {"customer": "acme"})["rows_out"] == 1
     with pytest.raises(Exception, match="nobody_here|\\*\\*\\*") as failed:
@@ -107,10 +124,15 @@ def test_a_run_has_those_of_its_customer_and_nothing_keeps_or_tells_them(
             assert "swordfish9" not in row
 
 
-def test_a_name_that_there_is_not_is_told_and_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_there_is_not_is_told_and_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CRM_ACME__USER", "reader")
     name = bench.make(
-        {**TABLE, "dsn": "user=${credentials.name}"}, SINK, **EACH, credentials={"from": "env", "prefix": "CRM_"}
+        {**TABLE, "dsn": "user=${credentials.name}"},
+        SINK,
+        **EACH,
+        credentials={"from": "env", "prefix": "CRM_"},
     )
     with pytest.raises(InvalidPipeline, match=r"source.dsn: there is no \$\{credentials.name\}"):
         bench.run(name, {"customer": "acme"})

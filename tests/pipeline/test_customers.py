@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +20,15 @@ ROWS = {"format": "python", "function": "pipeline.customers:rows"}
 MOVED = {"format": "table", "table": "moved"}
 
 
+@contextmanager
+def released() -> Iterator[None]:
+    """The slow one ends before its runner is to."""
+    try:
+        yield
+    finally:
+        sources.GO_ON.set()
+
+
 def test_a_slow_customer_and_one_that_fails_delay_nobody(bench: Bench) -> None:
     sources.GO_ON.clear()
     sources.BEGUN.clear()
@@ -27,7 +38,7 @@ def test_a_slow_customer_and_one_that_fails_delay_nobody(bench: Bench) -> None:
     name = bench.make(ROWS, MOVED, **EACH)
     for each in asked:
         bench.client.run_pipeline(name, each if isinstance(each, dict) else {"customer": each})
-    with running(bench):
+    with running(bench), released():
         assert sources.BEGUN.wait(120)
         wait_until(lambda: bench.one("select to_regclass('moved') is not null"), 120)
         wait_until(lambda: bench.one("select count(distinct customer) from moved") == len(others), 300)
@@ -70,7 +81,9 @@ def test_a_queue_without_lanes_says_so_to_who_gives_a_priority_and_the_way_out_w
 @pytest.mark.parametrize("each", [["acme", "b"], {"table": "customer", "column": "name"}])
 def test_a_trigger_asks_for_each_customer_and_not_again_while_that_waits(bench: Bench, each: Any) -> None:
     customers(bench, "acme", "b")
-    bench.sql("create table customer (name text); insert into customer values ('acme'), ('b'), ('../x'), (null)")
+    bench.sql(
+        "create table customer (name text); insert into customer values ('acme'), ('b'), ('../x'), (null)"
+    )
     name = bench.make(SOURCE, SINK, **EACH, trigger={"every": "1 hour", "for": each, "priority": 3})
     fired = bench.client.publish("pipelines", None, kind=name)
     assert bench.execute(fired) == {"outcome": "asked", "instances": 2}
@@ -88,7 +101,9 @@ def test_a_trigger_asks_for_each_customer_and_not_again_while_that_waits(bench: 
 def test_a_schedule_of_customers_has_messages_of_its_priority(bench: Bench) -> None:
     name = bench.make(SOURCE, SINK, **EACH, trigger={"every": "1 hour", "for": ["acme"], "priority": 3})
     bench.execute(bench.client.publish("pipelines", None, kind=name))
-    assert bench.sql("select priority, key from trunq_log.pipelines order by id desc limit 1") == [(3, "acme")]
+    assert bench.sql("select priority, key from trunq_log.pipelines order by id desc limit 1") == [
+        (3, "acme")
+    ]
 
 
 def test_messages_of_a_queue_ask_with_the_customer_as_their_key(bench: Bench) -> None:
@@ -117,8 +132,7 @@ def test_a_message_that_does_not_fit_is_dead_with_the_reason_and_tried_once(benc
         wait_until(lambda: bench.client.list_dead("pipelines"), 60)
     [dead] = bench.client.list_dead("pipelines")
     assert (dead.id, dead.attempts) == (id, 1)
-    assert dead.error is not None
-    assert "customer of the message is '../x', which is not as [a-z0-9]" in dead.error
+    assert "customer of the message is '../x', which is not as [a-z0-9]" in str(dead.errors)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +140,6 @@ def test_a_message_that_does_not_fit_is_dead_with_the_reason_and_tried_once(benc
     [
         ({"every": "1 hour"}, "its trigger says none"),
         ({"continuous": True}, "its trigger says none"),
-        ({"on": "webhook", "for": ["a"]}, 'its trigger has no "for"'),
         ({"every": "1 hour", "for": ["a"], "priority": "high"}, "is a whole number"),
     ],
 )

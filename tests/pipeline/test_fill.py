@@ -66,8 +66,12 @@ def test_a_header_takes_printable_ascii_alone() -> None:
             filled(made(source), value)
 
 
-@pytest.mark.parametrize("value", ["a' host=evil", "a b", "it's", "a\\b", "x?host=evil", "a&host=evil", "a@evil"])
-@pytest.mark.parametrize("dsn", [f"host=h dbname=db_{C}", f"postgresql://h/db_{C}", f"host=h dbname='db_{C}'"])
+@pytest.mark.parametrize(
+    "value", ["a' host=evil", "a b", "it's", "a\\b", "x?host=evil", "a&host=evil", "a@evil"]
+)
+@pytest.mark.parametrize(
+    "dsn", [f"host=h dbname=db_{C}", f"postgresql://h/db_{C}", f"host=h dbname='db_{C}'"]
+)
 def test_in_a_dsn_it_is_quoted_as_libpq_wants(dsn: str, value: str) -> None:
     found = filled(made({**TABLE, "dsn": dsn}), value).source.dsn
     assert conninfo_to_dict(found) == {"host": "h", "dbname": f"db_{value}"}
@@ -91,9 +95,15 @@ def test_two_dollars_are_the_text_itself() -> None:
     [
         ({"sql": [f"select '{C}'"]}, "sql.0 has .* a statement sees the message as :message"),
         ({"transform": f"m:{C}"}, "transform has .* context.message"),
-        ({"source": {**TABLE, "table": "t_${message.other}"}}, "which message does not declare: message = { other"),
+        (
+            {"source": {**TABLE, "table": "t_${message.other}"}},
+            "which message does not declare: message = { other",
+        ),
         ({"source": {**TABLE, "table": "t_${message.}"}}, "which is no name"),
-        ({"per": None, "sink": {**TABLE, "table": f"t_{C}"}}, "one state would be for all its values: write per ="),
+        (
+            {"per": None, "sink": {**TABLE, "table": f"t_{C}"}},
+            "one state would be for all its values: write per =",
+        ),
         (
             {"message": {**ANY, "day": "text"}, "sink": {**TABLE, "table": "t_${message.day}"}},
             "only the field of per",
@@ -102,11 +112,17 @@ def test_two_dollars_are_the_text_itself() -> None:
         ({"per": "message.other"}, "it names a field that message declares"),
         ({"message": {"customer": "word"}}, "message.customer.type"),
         ({"message": {"customer": {"pattern": "("}}}, "is no pattern"),
-        ({"message": {"a": "text", "a.b": "text"}, "per": "message.a"}, "a is a value, and has a field in a.b"),
+        (
+            {"message": {"a": "text", "a.b": "text"}, "per": "message.a"},
+            "a is a value, and has a field in a.b",
+        ),
         ({"message": {"a b": "text"}}, "is no field"),
         ({"source": {**TABLE, "table": "${credentials.x}"}}, "there are no credentials"),
         (
-            {"source": {**TABLE, "table": "${credentials.x}"}, "credentials": {"from": "env", "prefix": "X_"}},
+            {
+                "source": {**TABLE, "table": "${credentials.x}"},
+                "credentials": {"from": "env", "prefix": "X_"},
+            },
             "would show it",
         ),
         ({"per": None, "credentials": {"from": "env", "prefix": "X_"}}, "there is no per"),
@@ -148,5 +164,7 @@ def test_a_definition_is_kept_as_it_was_written() -> None:
     definition = made(**given).definition
     assert {key: definition[key] for key in given} == given
     assert Pipeline("p", **definition).definition == definition
-    each = made(message={"customer": "text"}, trigger={"every": "1 hour", "for": ["a"], "priority": 2}).definition
+    each = made(
+        message={"customer": "text"}, trigger={"every": "1 hour", "for": ["a"], "priority": 2}
+    ).definition
     assert each["trigger"] == {"every": "PT3600S", "for": ["a"], "priority": 2}

@@ -33,7 +33,10 @@ def test_a_quota_of_a_day_puts_off_one_customer_and_says_so(bench: Bench) -> Non
     assert rows["acme"].put_off_until is not None
     assert rows["other"].put_off_for is None
     [warning] = bench.client.list_warnings("pipelines")
-    assert warning.warning == f'pipeline "{name}/acme" has used its limits.rows_a_day of today (1): runs of it wait'
+    assert (
+        warning.warning
+        == f'pipeline "{name}/acme" has used its limits.rows_a_day of today (1): runs of it wait'
+    )
     # The hint: with other limits it goes on.
     bench.make(SOURCE, SINK, **EACH, limits={"rows_a_day": 10}, name=name)
     assert bench.run(name, {"customer": "acme"})["rows_out"] == 1
@@ -104,7 +107,7 @@ def test_limits_are_those_of_the_pipeline_where_there_is_no_per(bench: Bench) ->
     ("limits", "why"),
     [
         ({}, "limits are empty"),
-        ({"rate": "fast"}, 'rate is \'fast\': as "10/minute"'),
+        ({"rate": "fast"}, "rate is 'fast': as \"10/minute\""),
         ({"rate": "0/hour"}, "rate is"),
         ({"rate": "1001/hour"}, "rate is"),
         ({"running": 0}, "greater than 0"),
@@ -114,7 +117,12 @@ def test_limits_are_those_of_the_pipeline_where_there_is_no_per(bench: Bench) ->
 )
 def test_limits_that_cannot_be_are_refused(limits: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidPipeline, match=why):
-        Pipeline("p", source={"format": "table", "table": "a"}, sink={"format": "table", "table": "b"}, limits=limits)
+        Pipeline(
+            "p",
+            source={"format": "table", "table": "a"},
+            sink={"format": "table", "table": "b"},
+            limits=limits,
+        )
 
 
 @pytest.mark.parametrize("limits", [7, {"rate": "fast"}, {"running": "x"}, {"what": 1}])

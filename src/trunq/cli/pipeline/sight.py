@@ -38,7 +38,11 @@ _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 def warnings_of(trunq: Client, name: str) -> list[Row]:
     """What is wrong with a pipeline, or its instances, with the way out."""
-    found = [each for each in trunq.list_warnings("pipelines") if re.search(rf'"{re.escape(name)}["/]', each.warning)]
+    found = [
+        each
+        for each in trunq.list_warnings("pipelines")
+        if re.search(rf'"{re.escape(name)}["/]', each.warning)
+    ]
     return [{"warning": each.warning, "hint": each.hint} for each in found]
 
 
