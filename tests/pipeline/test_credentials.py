@@ -39,7 +39,7 @@ def test_no_two_customers_have_one_variable(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_who_has_none_in_the_environment_hears_the_name_of_the_variable() -> None:
-    with pytest.raises(InvalidPipeline, match="has no CRM_ACME__") as refused:
+    with pytest.raises(InvalidPipeline, match=r"has no CRM_ACME__") as refused:
         of("acme", **{"from": "env", "prefix": "CRM_"})
     assert refused.value.hint == "start it with CRM_ACME__TOKEN=... for ${credentials.token}"
 
@@ -52,14 +52,14 @@ def test_a_file_is_read_at_each_run(tmp_path: Path, ending: str) -> None:
             f'[acme]\ntoken = "{token}"' if ending == "toml" else json.dumps({"acme": {"token": token}})
         )
         assert of("acme", **{"from": "file", "path": str(path)}) == {"token": token}
-    with pytest.raises(InvalidPipeline, match="has no credentials of 'other'"):
+    with pytest.raises(InvalidPipeline, match=r"has no credentials of 'other'"):
         of("other", **{"from": "file", "path": str(path)})
     path.write_text("[acme\ntoken = 'hunter22'")
-    with pytest.raises(InvalidPipeline, match="cannot be read: it is no") as refused:
+    with pytest.raises(InvalidPipeline, match=r"cannot be read: it is no") as refused:
         of("acme", **{"from": "file", "path": str(path)})
     assert "hunter22" not in str(refused.value)
     path.unlink()
-    with pytest.raises(InvalidPipeline, match="No such file"):
+    with pytest.raises(InvalidPipeline, match=r"No such file"):
         of("acme", **{"from": "file", "path": str(path)})
 
 
@@ -107,7 +107,8 @@ def test_a_run_has_those_of_its_customer_and_nothing_keeps_or_tells_them(
         bench.connection.info.port,
         bench.connection.info.dbname,
     )
-    dsn = f"host={host} port={port} dbname={database} user=${{credentials.user}} password=${{credentials.password}}"
+    dsn = f"host={host} port={port} dbname={database}"
+    dsn += " user=${credentials.user} password=${credentials.password}"
     name = bench.make(
         {**TABLE, "dsn": dsn},
         SINK,
@@ -115,7 +116,7 @@ def test_a_run_has_those_of_its_customer_and_nothing_keeps_or_tells_them(
         credentials={"from": "function", "function": "pipeline.customers:secrets_of"},
     )
     assert bench.run(name, {"customer": "acme"})["rows_out"] == 1
-    with pytest.raises(Exception, match="nobody_here|\\*\\*\\*") as failed:
+    with pytest.raises(Exception, match=r"nobody_here|\*\*\*") as failed:
         bench.run(name, {"customer": "b"})
     assert "swordfish9" not in str(failed.value)
     for table in ("pipeline", "pipeline_run", "pipeline_attempt"):

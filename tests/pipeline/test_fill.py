@@ -32,13 +32,13 @@ def test_in_a_table_it_is_part_of_one_identifier(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["a.b", 'a"b', "x" * 62])
 def test_what_is_not_part_of_one_identifier_is_refused(value: str) -> None:
-    with pytest.raises(MessageRefused, match="pipeline p: sink.table: "):
+    with pytest.raises(MessageRefused, match=r"pipeline p: sink.table: "):
         filled(made(sink={"format": "table", "table": f"t_{C}"}), value)
 
 
 @pytest.mark.parametrize("value", ["../x", "a/b", "a\\b", "..", ".", "*", "a[b"])
 def test_in_a_path_it_is_part_of_one_component(value: str) -> None:
-    with pytest.raises(MessageRefused, match="source.path: "):
+    with pytest.raises(MessageRefused, match=r"source.path: "):
         filled(made({"format": "csv", "path": f"/in/{C}/*.csv"}), value)
     assert filled(made({"format": "csv", "path": f"/in/{C}/*.csv"}), "a b").source.path == "/in/a b/*.csv"
 
@@ -49,7 +49,7 @@ def test_in_an_address_it_is_percent_encoded() -> None:
         "https://api.test/a%2Fb%3Fc%26d%3D%C3%A9/orders?of=a%2Fb%3Fc%26d%3D%C3%A9"
     )
     for value in ("..", "."):
-        with pytest.raises(MessageRefused, match="a component would be"):
+        with pytest.raises(MessageRefused, match=r"a component would be"):
             filled(made(source), value)
 
 
@@ -62,7 +62,7 @@ def test_a_header_takes_printable_ascii_alone() -> None:
     source = {"format": "http", "url": "https://api.test", "headers": {"X-Customer": C}}
     assert filled(made(source), "a b").source.headers == {"X-Customer": "a b"}
     for value in ("a\r\nX-Admin: 1", "é"):
-        with pytest.raises(MessageRefused, match="source.headers.X-Customer: .* no header has"):
+        with pytest.raises(MessageRefused, match=r"source.headers.X-Customer: .* no header has"):
             filled(made(source), value)
 
 
@@ -150,7 +150,7 @@ def test_a_definition_that_cannot_be_is_refused(given: dict[str, Any], why: str)
 
 @pytest.mark.parametrize("value", ["a/b", "-a", "x" * 64, "é"])
 def test_no_instance_has_such_a_name_whatever_the_pattern(value: str) -> None:
-    with pytest.raises(MessageRefused, match="which no instance can have as its name"):
+    with pytest.raises(MessageRefused, match=r"which no instance can have as its name"):
         made().of_message({"customer": value})
 
 

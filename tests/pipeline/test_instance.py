@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,14 +97,14 @@ def test_a_message_that_does_not_fit_is_refused_and_leaves_nothing(
 
 def test_a_value_that_makes_a_name_too_long_is_refused(bench: Bench) -> None:
     name = bench.make(SOURCE, SINK, **EACH)
-    with pytest.raises(MessageRefused, match="source.table: source_xxx.* has 69 bytes"):
+    with pytest.raises(MessageRefused, match=r"source.table: source_xxx.* has 69 bytes"):
         bench.execute(ask(bench, name, {"customer": "x" * 62}))
 
 
 def test_who_asks_without_a_customer_hears_it_and_the_hint_works(bench: Bench) -> None:
     customers(bench, "acme")
     name = bench.make(SOURCE, SINK, **EACH)
-    with pytest.raises(InvalidPipeline, match="has a run for each message.customer") as refused:
+    with pytest.raises(InvalidPipeline, match=r"has a run for each message.customer") as refused:
         bench.client.run_pipeline(name, {"day": 3})
     assert refused.value.hint == f'trunq pipeline run {name} --message \'{{"customer": "acme"}}\''
     assert bench.run(name, {"customer": "acme"})["rows_out"] == 1
@@ -116,7 +117,8 @@ def test_runs_of_customers_are_beside_each_other_and_those_of_one_are_not(bench:
     first = bench.asked(bench.client.run_pipeline(name, {"customer": "acme"}))
     assert control.open(first)["action"] == "begin"
     opened = control.open(first, {"customer": "acme"})
-    assert control.begin(first := _of(first, opened), opened, {"all": True, "message": {"customer": "acme"}})
+    slice = {"all": True, "message": {"customer": "acme"}}
+    assert control.begin(_of(first, opened), opened, slice)
 
     assert bench.run(name, {"customer": "other"})["number"] == 1
     with pytest.raises(Wait):
@@ -146,8 +148,6 @@ def test_a_run_that_is_taken_up_has_the_values_that_its_slice_was_fixed_with(ben
 
 
 def _of(asked: Any, opened: dict[str, Any]) -> Any:
-    from dataclasses import replace
-
     return replace(asked, pipeline=opened["pipeline"])
 
 
@@ -159,7 +159,7 @@ def test_a_backfill_is_of_an_instance_with_what_its_newest_message_said(bench: B
     bench.run(name, {"customer": "acme"})
     bench.sql("delete from moved_acme")
     range = {"column": "id", "from": "0", "to": "9"}
-    with pytest.raises(InvalidPipeline, match="no runs of its own") as refused:
+    with pytest.raises(InvalidPipeline, match=r"no runs of its own") as refused:
         bench.client.backfill_pipeline(name, range)
     assert refused.value.hint is not None
     assert f"{name}/VALUE" in refused.value.hint
@@ -170,7 +170,7 @@ def test_a_backfill_is_of_an_instance_with_what_its_newest_message_said(bench: B
 @pytest.mark.parametrize("call", ["cancel_pipeline", "skip_pipeline", "accept_pipeline", "resend_quarantine"])
 def test_what_is_of_one_run_names_an_instance(bench: Bench, call: str) -> None:
     name = bench.make(SOURCE, SINK, **EACH)
-    with pytest.raises(InvalidPipeline, match="each value of message.customer has"):
+    with pytest.raises(InvalidPipeline, match=r"each value of message.customer has"):
         getattr(bench.client, call)(name)
 
 
@@ -186,7 +186,7 @@ def test_a_definition_that_is_changed_is_that_of_the_instances_too(bench: Bench)
 
 def test_per_cannot_change_and_another_name_can_have_it(bench: Bench) -> None:
     name = bench.make({"format": "table", "table": "a"}, {"format": "table", "table": "b"})
-    with pytest.raises(InvalidPipeline, match="mean nothing for each message.customer") as refused:
+    with pytest.raises(InvalidPipeline, match=r"mean nothing for each message.customer") as refused:
         bench.make(SOURCE, SINK, **EACH, name=name)
     assert refused.value.hint == "make a pipeline of another name, or drop this one first"
     bench.client.drop_pipeline(name)
@@ -202,7 +202,7 @@ def test_what_runs_after_an_instance_is_asked_with_its_message(bench: Bench) -> 
     assert [(each.kind, each.key, each.payload) for each in messages] == [
         (after, "acme", {"customer": "acme"})
     ]
-    with pytest.raises(InvalidPipeline, match="whose runs have no message for its per"):
+    with pytest.raises(InvalidPipeline, match=r"whose runs have no message for its per"):
         bench.make({"format": "table", "table": "a"}, {"format": "table", "table": "b"}, then=[after])
 
 
@@ -222,7 +222,7 @@ def test_the_worst_instances_come_first_and_the_rest_is_counted(bench: Bench) ->
         bench.run(name, {"customer": customer})
     bench.sql("insert into source_b values (2, 'more')")
     bench.sql("alter table moved_b add check (id < 2)")
-    with pytest.raises(Exception, match="check"):
+    with pytest.raises(Exception, match=r"check"):
         bench.run(name, {"customer": "b"})
     first, *rest = bench.client.list_instances(name, limit=2)
     assert (first.value, first.failures, first.instances, len(rest)) == ("b", 1, 3, 1)
@@ -234,7 +234,7 @@ def test_an_integer_is_a_customer_and_text_is_none(bench: Bench) -> None:
     name = bench.make(SOURCE, SINK, message={"customer": "integer"}, per="message.customer")
     assert bench.run(name, {"customer": 7})["rows_out"] == 1
     for wrong in ("7", 7.5, True, 2**70):
-        with pytest.raises(MessageRefused, match="not a whole number"):
+        with pytest.raises(MessageRefused, match=r"not a whole number"):
             bench.execute(ask(bench, name, {"customer": wrong}))
 
 

@@ -128,7 +128,7 @@ def test_limits_that_cannot_be_are_refused(limits: dict[str, Any], why: str) -> 
 @pytest.mark.parametrize("limits", [7, {"rate": "fast"}, {"running": "x"}, {"what": 1}])
 def test_the_database_refuses_limits_that_cannot_be(bench: Bench, limits: Any) -> None:
     definition = {"source": {"format": "table", "table": "a"}, "sink": {"format": "table", "table": "b"}}
-    with pytest.raises(InvalidPipeline, match="limits"):
+    with pytest.raises(InvalidPipeline, match=r"limits"):
         bench.client.create_pipeline("p", {**definition, "limits": limits})
 
 

@@ -68,8 +68,8 @@ class Control:
         self._client = client
 
     def open(self, asked: Asked, message: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What is to be done for a message: answer, take, wait, plan, or begin its instance, with what it says
-        as `message`.
+        """What is to be done for a message: answer, take, wait, plan, or begin its instance, with what it
+        says as `message`.
         """
         opened: dict[str, Any] = self._call(
             "_open_run",

@@ -35,8 +35,8 @@ def credentials_of(pipeline: str, model: Credentials, value: str) -> dict[str, s
 def _of_environment(pipeline: str, prefix: str, value: str) -> dict[str, str]:
     if not re.fullmatch(r"[a-z0-9_]+", value):
         raise InvalidPipeline(
-            f"pipeline {pipeline}: no variable of the environment can be named by {value!r}, as another value would"
-            " have the same",
+            f"pipeline {pipeline}: no variable of the environment can be named by {value!r}, as another value"
+            " would have the same",
             "give the credentials by from = 'file' or from = 'function'",
         )
     start = f"{prefix}{value.upper()}__"

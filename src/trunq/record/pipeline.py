@@ -107,8 +107,8 @@ class PipelineInstance(NamedTuple):
     """A row of `list_instances`: a pipeline for one value of its `per`; `pipeline` is its name.
 
     `failures`, `failing_since`, `error`: of its open run. `put_off_until`: until when its limits let no run
-    begin, and by which of them (`put_off_for`). `rows_today`, `bytes_today`: what its sink took on this day of
-    UTC, where there is a limit of them. `instances`: how many there are.
+    begin, and by which of them (`put_off_for`). `rows_today`, `bytes_today`: what its sink took on this day
+    of UTC, where there is a limit of them. `instances`: how many there are.
     """
 
     pipeline: str

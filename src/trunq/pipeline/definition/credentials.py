@@ -12,8 +12,8 @@ from trunq.pipeline.definition.part import Part
 
 class Credentials(Part):
     """One of: `env`, variables of the runner's environment, `PREFIX_VALUE__NAME`; `file`, a TOML or JSON file
-    at `path` with a table for each value, read at each run; `function`, a Python function `module:name` that is
-    given the value and returns a dict.
+    at `path` with a table for each value, read at each run; `function`, a Python function `module:name` that
+    is given the value and returns a dict.
 
     `${credentials.NAME}` is one of them.
     """

@@ -89,11 +89,13 @@ def _check(
     if root == "credentials":
         if not has_credentials:
             raise ValueError(
-                f"{where} has ${{{name}}}, and there are no credentials: credentials = {{ from = 'file', ... }}"
+                f"{where} has ${{{name}}}, and there are no credentials:"
+                " credentials = { from = 'file', ... }"
             )
         if place in _MESSAGE_ALONE:
             raise ValueError(
-                f"{where} has ${{{name}}}, and would show it: credentials are for dsn, url, headers, params and body"
+                f"{where} has ${{{name}}}, and would show it: credentials are for dsn, url,"
+                " headers, params and body"
             )
         return
     if field not in declared:

@@ -160,8 +160,8 @@ class Pipeline(Part):
         root, _, field = (self.per or "message.").partition(".")
         if self.per is not None and (root != "message" or field not in self.message):
             raise ValueError(
-                f"per is {self.per!r:.60}: it names a field that message declares, as per = 'message.customer'"
-                " with message = { customer = 'text' }"
+                f"per is {self.per!r:.60}: it names a field that message declares, as"
+                " per = 'message.customer' with message = { customer = 'text' }"
             )
         check_places(
             self.definition, set(self.message), self.per, has_credentials=self.credentials is not None
@@ -239,8 +239,8 @@ class Pipeline(Part):
             value = flat(found)[self.per.partition(".")[2]]
             if not INSTANCE.fullmatch(value):
                 raise MessageRefused(
-                    f"pipeline {self.name}: {self.per} is {value!r:.60}, which no instance can have as its name:"
-                    " 63 letters, digits, _, - and ."
+                    f"pipeline {self.name}: {self.per} is {value!r:.60}, which no instance can have as its"
+                    " name: 63 letters, digits, _, - and ."
                 )
         return found
 
