@@ -1,4 +1,4 @@
--- A pipeline with `per` has a row for each value of it (functions/pipeline/instance.sql), and limits (functions/pipeline/put_off.sql).
+-- A pipeline with `per` has a row for each value of it (functions/pipeline/instance.sql), and limits (functions/pipeline/quota.sql).
 alter table trunq.pipeline
   add column parent_id integer references trunq.pipeline on delete cascade,
   add column message jsonb,

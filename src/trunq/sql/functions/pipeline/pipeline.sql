@@ -22,7 +22,7 @@ begin
   end if;
   perform pg_advisory_xact_lock(trunq._lock_class('pipelines'), 0);
   perform trunq._check_followers(p_pipeline, v_followers);
-  perform trunq._check_limits(p_pipeline, p_definition);
+  perform trunq._check_pipeline_limits(p_pipeline, p_definition);
   perform trunq._check_trigger(p_pipeline, p_definition);
   perform trunq._check_sink_alone(p_pipeline, p_definition->'sink');
   select p.* into v_old from trunq.pipeline p where p.name = p_pipeline for update;

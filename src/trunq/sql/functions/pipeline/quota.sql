@@ -65,7 +65,7 @@ language sql set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function trunq._count_day is 'Counts what the sink of a pipeline took today. The pipeline is locked.';
 
-create or replace function trunq._check_limits(p_pipeline text, p_definition jsonb) returns void
+create or replace function trunq._check_pipeline_limits(p_pipeline text, p_definition jsonb) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 declare
   c_numbers constant text[] := '{running,rows_a_day,bytes_a_day}';
@@ -85,7 +85,7 @@ begin
       'running, rows_a_day and bytes_a_day are numbers from 1, and rate is as "10/minute", 1000 at most a second, minute, hour or day');
   end if;
 end $$;
-comment on function trunq._check_limits is 'Refuses (TQ031) limits that cannot be.';
+comment on function trunq._check_pipeline_limits is 'Refuses (TQ031) limits that cannot be.';
 
 create or replace function trunq._warn_put_off(p_queue text) returns table (queue text, subscription text, warning text, hint text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
