@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.errors import MessageRefused, Wait
+from trunq.sql import back_migrations
 
 EACH: dict[str, Any] = {"message": {"customer": "text"}, "per": "message.customer"}
 SOURCE = {"format": "table", "table": "source_${message.customer}"}
@@ -245,3 +247,18 @@ def test_a_field_may_lie_deeper_in_the_message(bench: Bench) -> None:
     name = bench.make(source, sink, message={"order.customer": "text"}, per="message.order.customer")
     assert bench.run(name, {"order": {"customer": "acme", "id": 3}})["rows_out"] == 1
     assert bench.client.list_instances(name)[0].message == {"order": {"customer": "acme"}}
+
+
+def test_an_older_release_is_refused_until_the_pipeline_is_dropped(bench: Bench) -> None:
+    customers(bench, "acme")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    back = next(each.sql for each in back_migrations().values() if each.name.endswith("_instance"))
+    with (
+        pytest.raises(psycopg.errors.RaiseException, match=f'pipeline "{name}" has per'),
+        bench.connection.transaction(),
+    ):
+        bench.sql(back)
+    bench.client.drop_pipeline(name)
+    with bench.connection.transaction(force_rollback=True):
+        bench.sql(back)
