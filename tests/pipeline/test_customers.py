@@ -154,3 +154,11 @@ def test_the_database_refuses_triggers_that_cannot_be(bench: Bench, trigger: Any
 def test_the_database_refuses_a_per_that_cannot_be(bench: Bench, per: Any) -> None:
     with pytest.raises(InvalidPipeline, match=r"per names a field of the message"):
         bench.client.create_pipeline("p", {"source": SOURCE, "sink": SINK, "per": per})
+
+
+def test_an_instance_may_run_in_a_process_of_its_own(bench: Bench) -> None:
+    name = bench.make(ROWS, MOVED, **EACH, isolate=True)
+    bench.client.run_pipeline(name, {"customer": "acme"})
+    with running(bench):
+        wait_until(lambda: bench.client.list_pipelines(name)[0].runs == 1, 60)
+    assert bench.sql("select customer, number from moved") == [("acme", 1)]
