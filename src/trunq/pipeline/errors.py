@@ -11,6 +11,7 @@ trunq.errors.TrunqError
 ├── CheckFailed    a row broke a rule that fails the run
 ├── WorkFailed     Spark ended the work
 ├── EngineDied     the Java process of Spark ended
+├── MessageRefused a message says what its pipeline cannot take: it is dead
 ├── RunFailed      what a run in a process of its own has raised there
 ├── RunCrashed     the process of such a run ended before the run
 └── ApiFailed      an HTTP API does not answer, or refuses
@@ -53,6 +54,10 @@ class TooManyBad(TrunqError):
 
 class CheckFailed(TrunqError):
     """A row broke a check of which `otherwise` is fail."""
+
+
+class MessageRefused(TrunqError):
+    """A message says what its pipeline cannot take; it is not tried again."""
 
 
 class WorkFailed(TrunqError):

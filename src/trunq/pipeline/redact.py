@@ -24,6 +24,9 @@ def secrets(pipeline: Pipeline, *dsns: str) -> list[str]:
     found = set()
     if "http" in (pipeline.source.format, pipeline.sink.format):
         found |= {way for value in pipeline.variables.values() for way in ways(value)}
+    for name, value in pipeline.variables.items():
+        if name.startswith("credentials."):
+            found |= {value, *ways(value)} - {""}
     if pipeline.columns is not None and pipeline.columns.salt:
         found |= set(ways(pipeline.columns.salt))
     references = [check.refers_to for check in pipeline.checks]

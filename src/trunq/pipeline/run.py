@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
 from trunq.pipeline.errors import RunCancelled, RunOver, TooManyBad, Wait
 from trunq.pipeline.figures import Figures, Newest, timed, timed_each
+from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.monitor import Monitor
 from trunq.pipeline.redact import redact, redacted
@@ -58,12 +59,18 @@ class Executor:
         """What became of the run that a message asks for. Raises Wait, RunOver when `lost` was set."""
         while True:
             opened = self.control.open(asked)
+            if opened["action"] == "begin":
+                written = read_definition(asked.pipeline, opened["definition"])
+                if (each := values_of_trigger(written, asked, self.dsn)) is not None:
+                    return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, each)}
+                opened = self.control.open(asked, written.of_message(asked.payload))
             if opened["action"] == "answer":
                 return _answer(opened["run"])
             if opened["action"] == "wait":
                 raise Wait(float(opened["seconds"]))
-            written = read_definition(asked.pipeline, opened["definition"])
-            pipeline = written.expanded()
+            written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
+            asked = replace(asked, pipeline=opened["pipeline"])
+            pipeline = expanded_for(written, asked, opened)
             with redacted(pipeline):
                 if opened["action"] == "take":
                     told = opened["run"]
@@ -102,7 +109,8 @@ class Executor:
             self.engine.require_warm()
             self.engine.check(pipeline)
         after = {} if plan.state is None else {"after": plan.state}
-        return self.control.begin(asked, opened, {**plan.slice, **after}) or {}
+        message = {"message": pipeline.given} if pipeline.given else {}
+        return self.control.begin(asked, opened, {**plan.slice, **after, **message}) or {}
 
     def _take(self, pipeline: Pipeline, run: Run, asked: Asked, lost: threading.Event) -> dict[str, Any]:
         self.running[asked.message_id] = run

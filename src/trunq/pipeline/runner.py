@@ -22,7 +22,7 @@ from trunq.connection.address import address
 from trunq.errors import PipelineNotFound, TrunqError
 from trunq.pipeline.awaited import Awaited
 from trunq.pipeline.control import Asked
-from trunq.pipeline.errors import RunCrashed, RunOver, Wait
+from trunq.pipeline.errors import MessageRefused, RunCrashed, RunOver, Wait
 from trunq.pipeline.in_hand import InHand
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.run import Executor
@@ -190,7 +190,7 @@ class Runner(Worker):
         executor = self._work
         try:
             return executor.execute(asked(message), lost)
-        except PipelineNotFound as error:
+        except (PipelineNotFound, MessageRefused) as error:
             return Reject(str(error))
         except RunCrashed as error:
             if error.crashes >= _CRASHES:

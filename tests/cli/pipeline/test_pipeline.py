@@ -51,6 +51,39 @@ def test_a_pipeline_is_made_run_shown_and_dropped(trunq: Shell, client: Client, 
     assert client.list_pipelines() == []
 
 
+def test_the_instances_of_a_pipeline_are_listed_and_each_has_the_name_of_a_pipeline(
+    trunq: Shell, client: Client, tmp_path: Path
+) -> None:
+    with client.transaction() as connection:
+        connection.execute("create table source_acme (id int); insert into source_acme values (1), (2)")
+    path = tmp_path / "orders.toml"
+    path.write_text("""[pipeline.orders]
+message = {customer = "text"}
+per = "message.customer"
+source = {format = "table", table = "source_${message.customer}"}
+sink = {format = "table", table = "moved"}
+limits = {rows_a_day = 1}
+""")
+    trunq("pipeline", "create", str(path))
+    assert "begins one" in trunq("pipeline", "instances", "orders").said
+    done = trunq(
+        "pipeline", "run", "orders", "--message", '{"customer": "acme"}', "--priority", "1", "--json"
+    )
+    assert done.json["run"]["pipeline"] == "orders/acme"
+    assert "orders/acme" in trunq("pipeline", "instances", "orders").said
+    assert trunq("pipeline", "instances", "orders", "--json").json[0]["rows_today"] == 2
+    assert "trunq pipeline instances orders" in trunq("pipeline", "show", "orders").said
+    assert "snapshot" in trunq("pipeline", "state", "orders/acme", "--json").json["state"]
+    with client.transaction() as connection:
+        connection.execute(
+            "update trunq.pipeline set put_off_until = now() + interval '1 hour', put_off_for = 'rows_a_day'"
+        )
+    shown = trunq("pipeline", "show", "orders/acme", "--json").json
+    assert "has used its limits.rows_a_day of today" in shown["warnings"][0]["warning"]
+    assert trunq("pipeline", "drop", "orders/acme", "--yes", "--json").json["dropped"]
+    assert trunq("pipeline", "instances", "orders", "--json").json == []
+
+
 def test_a_run_that_cannot_succeed_is_cancelled_or_skipped(
     trunq: Shell, client: Client, file: str, tmp_path: Path
 ) -> None:

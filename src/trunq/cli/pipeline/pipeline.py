@@ -19,7 +19,7 @@ from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
 from trunq.cli.pipeline.run import followed, slice_words, trigger_words
-from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds
+from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -135,6 +135,7 @@ def run(
     ask: Annotated[
         bool, typer.Option("--ask", metavar=option.FLAG, help="Ask for the run, and leave it to a runner.")
     ] = False,
+    priority: Annotated[int, typer.Option("--priority", help="The smallest first (queue with lanes).")] = 0,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -150,7 +151,7 @@ def run(
             raise Mistake(f"Pipeline {name} is paused. Resume it with: trunq pipeline resume {name}")
         if not ask:
             _require_extra()
-        id = trunq.run_pipeline(name, _json("message", message))
+        id = trunq.run_pipeline(name, _json("message", message), priority)
         failure = None
         if not ask:
             with followed(trunq, name):
@@ -209,12 +210,13 @@ def show(
             runs = [each._asdict() for each in reversed(trunq.list_runs(chain=runs[0]["chain"]))]
         changes: list[Row] = [each._asdict() for each in trunq.list_schema_changes(name, limit)]
         reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
+        warnings = warnings_of(trunq, name)
     if json:
-        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons})
+        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings})
     elif tree:
         _print_tree(runs, None, 0)
     else:
-        print_pipeline(row, runs, changes, reasons)
+        print_pipeline(row, runs, changes, reasons, warnings)
 
 
 @option.verb(app, "cancel", "trunq pipeline cancel flights")

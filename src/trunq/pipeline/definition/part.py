@@ -14,8 +14,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 from trunq.errors import InvalidPipeline
 
-VARIABLE: Final = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""`${NAME}`, or `$${NAME}` for the text itself."""
+VARIABLE: Final = re.compile(
+    r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*|(?:message|credentials)(?:\.[A-Za-z_][A-Za-z0-9_]*)+)\}"
+)
+"""`${NAME}`, or `$${NAME}` for the text itself; `fill` takes those with dots."""
 
 is_expanded: Final = ContextVar("is_expanded", default=False)
 """Whether what is read is for a run, with its passwords."""
@@ -69,6 +71,8 @@ def expand(pipeline: str, value: Any, variables: Mapping[str, str]) -> Any:
         return value
 
     def known(found: re.Match[str]) -> str:
+        if "." in found[2]:
+            return found[0]
         if found[1]:
             return found[0][1:]
         if found[2] not in variables:
