@@ -17,8 +17,13 @@ from trunq.pipeline.sink.directory import StageDirectory
 from trunq.pipeline.sink.http import HttpSink
 from trunq.pipeline.sink.lake import LakeStage
 from trunq.pipeline.sink.parquet import ParquetSink
+from trunq.pipeline.sink.published import PublishedSink
+from trunq.pipeline.sink.renamed import RenamedSink
+from trunq.pipeline.sink.stored import StoredStage
 from trunq.pipeline.sink.table import PostgresSink
 from trunq.pipeline.source.landing import Landing
+from trunq.pipeline.storage.objects import ObjectStorage
+from trunq.pipeline.storage.sftp import SftpStorage
 
 POINTS = (
     "planned",
@@ -102,10 +107,28 @@ _AFTER: dict[str, list[tuple[Any, str]]] = {
     "written": [(Control, "stage")],
     "answered": [(HttpSink, "_send")],
     "noted": [(HttpSink, "_note")],
-    "committing": [(PostgresSink, "_require_all"), (LakeStage, "move_in"), (StageDirectory, "keep_only")],
-    "marked": [(PostgresSink, "_set_mark"), (DeltaSink, "_marks"), (parquet, "sync")],
+    "committing": [
+        (PostgresSink, "_require_all"),
+        (LakeStage, "move_in"),
+        (StageDirectory, "keep_only"),
+        (StoredStage, "move_in"),
+        (StoredStage, "staged"),
+        (RenamedSink, "_keep_only"),
+    ],
+    "marked": [
+        (PostgresSink, "_set_mark"),
+        (DeltaSink, "_marks"),
+        (parquet, "sync"),
+        (PublishedSink, "_take"),
+        (SftpStorage, "rename"),
+    ],
     "taken": [(DeltaSink, "_try")],
-    "committed": [(sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink)],
+    "committed": [
+        (sink, "commit") for sink in (PostgresSink, DeltaSink, ParquetSink, PublishedSink, RenamedSink)
+    ],
+    "copied": [(ObjectStorage, "copy")],
+    "emptied": [(PublishedSink, "_empty")],
+    "told": [(PublishedSink, "_publish")],
     "finished": [(Control, "finish")],
 }
 

@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psutil
 import pytest
 
 from trunq.pipeline.definition.storage import Storage
@@ -68,7 +69,7 @@ class S3Server:
     def bucket(self) -> str:
         """A new bucket; its address."""
         name = f"bucket-{uuid.uuid4().hex[:12]}"
-        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT")).close()
+        httpx.put(f"{self.url}/{name}").raise_for_status()
         return f"s3://{name}"
 
     def open(self, address: str) -> Any:
@@ -95,10 +96,9 @@ class S3Server:
 
     def _answers(self) -> bool:
         try:
-            urllib.request.urlopen(f"{self.url}/moto-api/").close()
-        except OSError:
+            return httpx.get(f"{self.url}/moto-api/").is_success
+        except httpx.TransportError:
             return False
-        return True
 
 
 class SftpServer:
@@ -138,14 +138,16 @@ class SftpServer:
             [SSHD or "", "-D", "-e", "-f", self.root / "config"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
         )
         wait_until(self._answers)
 
     def stop(self) -> None:
         """With the connections that it has."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.poll() is None:
+            for each in psutil.Process(self._process.pid).children(recursive=True):
+                each.kill()
+            self._process.kill()
+            self._process.wait()
 
     def _answers(self) -> bool:
         try:

@@ -53,6 +53,9 @@ class PublishedSink:
         return self._stage.write(run, part, batches)
 
     def commit(self, run: Run, parts: list[str], rows: int) -> bool:
+        if self._read(run)[0].number >= run.number:
+            self.discard(run)
+            return False
         names = self._stage.staged(run, parts, rows)
         mark = Mark(run.number, run.attempt)
         content = json.dumps({"number": run.number, "attempt": run.attempt, "files": names}).encode()
@@ -61,7 +64,7 @@ class PublishedSink:
             if found.number >= run.number:
                 break
             self._may_be_marked = True
-            if self._storage.swap(self._path(run), content, tag):
+            if self._take(run, content, tag):
                 found = mark
                 break
         # The version that we were to replace is gone, so no write of ours is on its way.
@@ -76,6 +79,10 @@ class PublishedSink:
         if not self._may_be_marked and self._read(run)[0] != Mark(run.number, run.attempt):
             self._stage.discard(run)
 
+    def _take(self, run: Run, content: bytes, tag: str | None) -> bool:
+        """Write the mark in place of the version that was read."""
+        return self._storage.swap(self._path(run), content, tag)
+
     def _publish(self, run: Run, mark: Mark, names: list[str]) -> None:
         """Copy what is still below the stage, which may be done twice, and by two at once."""
         stage = f"{self._stage.root}_trunq_stage/{prefix(run)}{mark.number:08d}-{mark.attempt}"
@@ -84,9 +91,12 @@ class PublishedSink:
             # One that is not there, another has copied.
             self._storage.copy(f"{stage}/{name}", f"{target}/{name}")
         # Only when all are copied, and before anybody is told so: a copy that comes later finds nothing.
-        self._storage.remove(f"{stage}/{name}" for name in names)
+        self._empty(f"{stage}/{name}" for name in names)
         if names:
             self._storage.upload(str(mark.attempt).encode(), f"{target}/_attempt")
+
+    def _empty(self, paths: Iterable[str]) -> None:
+        self._storage.remove(paths)
 
     def _path(self, run: Run) -> str:
         return f"{self._stage.root}{MARKS}/{prefix(run).removesuffix('-')}.json"

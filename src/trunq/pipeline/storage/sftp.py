@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar, cast
+from typing import Any, BinaryIO, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import paramiko
@@ -25,17 +25,23 @@ T = TypeVar("T")
 _SECONDS: Final = 30.0
 """For a connection, and for an answer."""
 _AHEAD: Final = 1 << 20
-_LOST: Final = (EOFError, paramiko.SSHException, ConnectionError, TimeoutError)
+_LOST: Final = (
+    EOFError,
+    paramiko.SSHException,
+    ConnectionError,
+    TimeoutError,
+    paramiko.ssh_exception.NoValidConnectionsError,
+)
 
 
 class SftpStorage:
-    """A host. One connection, which is made anew when it was lost."""
+    """A host. Connections are kept; one that was lost is made anew."""
 
     def __init__(self, pipeline: str, base: str, given: Mapping[str, str]) -> None:
         self.base, self._who = base, f"pipeline {pipeline}:"
         self._given = given
-        self._client: paramiko.SFTPClient | None = None
-        self._holds = threading.RLock()
+        self._idle: list[paramiko.SFTPClient] = []
+        self._holds = threading.Lock()
 
     def walk(self, directory: str, depth: int | None = None) -> Iterator[Entry]:
         waiting = [(directory.strip("/"), 1)]
@@ -67,7 +73,8 @@ class SftpStorage:
             return False
 
     def open(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self._do(lambda client: client.open(_whole(path), "rb", _AHEAD)))
+        with self._told():
+            return cast(BinaryIO, io.BufferedReader(_Reader(self, path), _AHEAD))
 
     def read(self, path: str) -> bytes | None:
         try:
@@ -127,49 +134,64 @@ class SftpStorage:
     def _do(self, work: Callable[[paramiko.SFTPClient], T], tries: int = 2) -> T:
         """Do what may be done twice; where the connection was lost, over another one."""
         with self._told():
-            for _ in range(tries - 1):
+            while True:
+                tries -= 1
                 try:
-                    return work(self._connected())
-                except _LOST:
-                    self._forget()
-            try:
-                return work(self._connected())
-            except _LOST:
-                self._forget()
-                raise
+                    with self._connected() as client:
+                        return work(client)
+                except Exception as error:
+                    if not tries or not _is_lost(error):
+                        raise
+
+    @contextmanager
+    def _connected(self) -> Iterator[paramiko.SFTPClient]:
+        """A connection that nobody else uses meanwhile: paramiko mixes up the answers of two threads."""
+        client = self.take()
+        try:
+            yield client
+        except OSError as error:
+            # What the server said of a file.
+            if not _is_lost(error):
+                self.give_back(client)
+            raise
+        except BaseException:
+            _close(client)
+            raise
+        self.give_back(client)
+
+    def take(self) -> paramiko.SFTPClient:
+        """A connection of the caller's own, until it is given back."""
+        with self._holds:
+            while self._idle:
+                client = self._idle.pop()
+                channel = client.get_channel()
+                if channel is not None and not channel.closed:
+                    return client
+        return self._connect()
+
+    def give_back(self, client: paramiko.SFTPClient) -> None:
+        """Keep it for the next one."""
+        with self._holds:
+            self._idle.append(client)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except _LOST as error:
+        except PermissionError as error:
+            raise self._refused(error) from None
+        except Exception as error:
+            if not _is_lost(error):
+                raise
             raise StorageFailed(
                 f"{self._who} {self.base} does not answer: {str(error) or type(error).__name__}",
                 "the run is tried again",
             ) from None
-        except PermissionError as error:
-            raise self._refused(error) from None
 
     def _refused(self, error: OSError) -> StorageFailed:
         return StorageFailed(
             f"{self._who} {self.base} refuses: {error}", "give the user the right, and the run is tried again"
         )
-
-    def _connected(self) -> paramiko.SFTPClient:
-        with self._holds:
-            channel = None if self._client is None else self._client.get_channel()
-            if self._client is None or channel is None or channel.closed:
-                self._client = self._connect()
-            return self._client
-
-    def _forget(self) -> None:
-        with self._holds:
-            if self._client is not None:
-                with suppress(Exception):
-                    if (channel := self._client.get_channel()) is not None:
-                        channel.get_transport().close()
-                    self._client.close()
-            self._client = None
 
     def _connect(self) -> paramiko.SFTPClient:
         address = urlsplit(self.base)
@@ -240,6 +262,68 @@ class SftpStorage:
                 f"{self._who} there is no file {error.filename}", "correct storage.key_file"
             )
         return None
+
+
+class _Reader(io.RawIOBase):
+    """A file over a connection of its own; the requests for what is read at once are sent at once."""
+
+    def __init__(self, storage: SftpStorage, path: str) -> None:
+        self._storage, self._at = storage, 0
+        self._client = storage.take()
+        try:
+            self._file = self._client.open(_whole(path), "rb")
+            self._size = self._file.stat().st_size or 0
+        except FileNotFoundError:
+            storage.give_back(self._client)
+            raise
+        except BaseException:
+            _close(self._client)
+            raise
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self._size - self._at)
+        if wanted <= 0:
+            return 0
+        with self._storage._told():
+            found = b"".join(self._file.readv([(self._at, wanted)]))
+        if not found:
+            raise StorageFailed(
+                f"{self._storage.base} has no more of a file than was read", "the run is tried again"
+            )
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        # Answers to what nobody waits for any more would meet the next user.
+        _close(self._client)
+
+
+def _is_lost(error: Exception) -> bool:
+    return isinstance(error, _LOST) or (isinstance(error, OSError) and str(error) == "Socket is closed")
+
+
+def _close(client: paramiko.SFTPClient) -> None:
+    with suppress(Exception):
+        if (channel := client.get_channel()) is not None:
+            channel.get_transport().close()
+        client.close()
 
 
 def _whole(path: str) -> str:
