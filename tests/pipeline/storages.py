@@ -36,11 +36,12 @@ def free_port() -> int:
 class S3Server:
     """Moto, which keeps all in memory."""
 
-    def __init__(self, program: str | None = None) -> None:
+    def __init__(self, program: str | None = None, **environment: str) -> None:
         self.port = free_port()
         command = ["-m", "moto.server"] if program is None else ["-c", program]
         self._process = subprocess.Popen(
             [sys.executable, *command, "-H", "127.0.0.1", "-p", str(self.port)],
+            env={**os.environ, **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
