@@ -100,7 +100,8 @@ def test_a_bucket_that_is_not_there_is_told_and_one_that_is_made_is_used(one: Be
         assert error.value.hint == "make it, or correct path"
         mended = Pipeline(name, source=ONE, sink={**sink, "path": f"{there}/{sink['format']}"})
         one.client.create_pipeline(name, mended.definition)
-        assert one.run(name)["rows_out"] == 1
+        one.run(name)
+        assert one.client.list_runs(name)[0].rows_out == 1
     name = one.make({"format": "csv", "path": "s3://no-such-bucket/*.csv", "storage": s3.storage}, TABLE)
     with pytest.raises(InvalidPipeline, match="there is no bucket s3://no-such-bucket"):
         one.run(name)
@@ -127,6 +128,18 @@ def test_a_secret_of_a_storage_is_struck_out_of_errors(s3: S3Server) -> None:
     assert redact(made, "said a-secret-of-tests to a-key-of-tests") == "said *** to ***"
 
 
+def test_credentials_that_are_nowhere_are_told(
+    one: Bench, monkeypatch: pytest.MonkeyPatch, s3: S3Server
+) -> None:
+    # The address of a role's credentials, where nobody answers.
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for format in ("delta", "parquet"):
+        name = one.make(ONE, {"format": format, "path": "s3://some-bucket/a", "storage": {"region": "x"}})
+        with pytest.raises(InvalidPipeline, match="there are no credentials for s3://some-bucket") as error:
+            one.run(name)
+        assert 'storage = { key = "${NAME}"' in str(error.value.hint)
+
+
 def test_a_host_that_is_not_known_is_told(one: Bench, s3: S3Server) -> None:
     unknown = {"endpoint": "http://nowhere.invalid:9000", **KEYS}
     for format in ("delta", "parquet"):
@@ -136,7 +149,8 @@ def test_a_host_that_is_not_known_is_told(one: Bench, s3: S3Server) -> None:
         assert error.value.hint == "correct storage.endpoint, or path"
         sink = {"format": format, "path": f"{s3.bucket()}/a", "storage": s3.storage}
         one.client.create_pipeline(name, Pipeline(name, source=ONE, sink=sink).definition)
-        assert one.run(name)["rows_out"] == 1
+        one.run(name)
+        assert one.client.list_runs(name)[0].rows_out == 1
     name = one.make({"format": "csv", "path": "sftp://me@nowhere.invalid/a/*.csv"}, TABLE)
     with pytest.raises(InvalidPipeline, match=r"the host of sftp://me@nowhere\.invalid is not known\n"):
         one.run(name)

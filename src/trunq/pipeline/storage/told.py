@@ -16,7 +16,10 @@ _REFUSED: Final = re.compile(
     r"InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|AuthenticationFailed|AuthorizationFailure"
     r"|InvalidToken|ExpiredToken|\b401 Unauthorized|\b403 Forbidden"
 )
-_NONE: Final = re.compile(r"169\.254\.169\.254|169\.254\.170\.|metadata\.google\.internal")
+_NONE: Final = re.compile(
+    r"IMDS|loading credentials|no providers in chain|169\.254\.169\.254|"
+    r"169\.254\.170\.|metadata\.google\.internal"
+)
 _NO_HOST: Final = re.compile(r"dns error|failed to lookup address|Name or service not known")
 _AWAY: Final = re.compile(r"error sending request|onnection refused|timed out|operation timed out|50[0234] ")
 _IS_STORAGE: Final = re.compile(r"Generic (S3|GCS|MicrosoftAzure|Azure)|RetryError|object store|ObjectStore")
