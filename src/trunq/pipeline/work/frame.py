@@ -18,6 +18,7 @@ from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import source as sources
 from trunq.pipeline.control import Control, Run
 from trunq.pipeline.definition.check import DeltaLookup, FileLookup, Lookup, TableLookup
+from trunq.pipeline.definition.part import is_expanded
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.source import FileSource, TableSource
 from trunq.pipeline.definition.storage import is_remote
@@ -96,7 +97,11 @@ def _source(lookup: FileLookup | TableLookup) -> FileSource | TableSource:
     if isinstance(lookup, TableLookup):
         return TableSource.model_construct(table=lookup.table, changes="all", dsn=lookup.dsn)
     given = lookup.model_dump()
-    return FileSource.model_validate({**given, "storage": lookup.storage, "settled": 0})
+    token = is_expanded.set(True)
+    try:
+        return FileSource.model_validate({**given, "settled": 0})
+    finally:
+        is_expanded.reset(token)
 
 
 def _delta_at_storage(session: SparkSession, pipeline: Pipeline, lookup: DeltaLookup) -> DataFrame:
