@@ -229,11 +229,27 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files_and_counts(
     monkeypatch.setattr(PublishedSink, "_take", original)
     assert bench.execute(message)["outcome"] == "done"
     assert meeting.words() == ["A"]
+    # One that arrives after its attempt has failed finds its files as well.
+    late: list[Any] = []
+
+    def gives_up(*given: Any) -> bool:
+        late.append(given)
+        raise StorageFailed("gave up")
+
+    bench.sql("insert into source values (3, 'C', 'run 2')")
+    monkeypatch.setattr(PublishedSink, "_take", gives_up)
+    message = bench.client.run_pipeline(meeting.pipeline)
+    with pytest.raises(StorageFailed):
+        bench.execute(message)
+    assert original(*late[0])
+    monkeypatch.setattr(PublishedSink, "_take", original)
+    assert bench.execute(message)["outcome"] == "done"
+    assert sorted(meeting.words()) == ["A", "C"]
     # A write that is refused since a lost one of ours was first counts as taken.
-    bench.sql("insert into source values (2, 'B', 'run 2')")
+    bench.sql("insert into source values (2, 'B', 'run 3')")
     monkeypatch.setattr(PublishedSink, "_take", lambda *given: original(*given) and False)
     assert bench.run(meeting.pipeline)["rows_out"] == 1
-    assert sorted(meeting.words()) == ["A", "B"]
+    assert sorted(meeting.words()) == ["A", "B", "C"]
 
 
 def test_an_entry_that_comes_late_finds_its_files(
