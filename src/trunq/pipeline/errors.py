@@ -14,6 +14,7 @@ trunq.errors.TrunqError
 ├── MessageRefused a message says what its pipeline cannot take: it is dead
 ├── RunFailed      what a run in a process of its own has raised there
 ├── RunCrashed     the process of such a run ended before the run
+├── StorageFailed  a storage does not answer: the run is tried again
 └── ApiFailed      an HTTP API does not answer, or refuses
 
 Wait is no error: the message is to come again after a while.
@@ -82,6 +83,10 @@ class RunCrashed(TrunqError):
 
 class ApiFailed(TrunqError):
     """An API did not give, or take, what it was asked to."""
+
+
+class StorageFailed(TrunqError):
+    """A storage did not give, or take, what it was asked to."""
 
 
 class Wait(Exception):  # no error: it is to come again

@@ -29,6 +29,10 @@ def secrets(pipeline: Pipeline, *dsns: str) -> list[str]:
             found |= {value, *ways(value)} - {""}
     if pipeline.columns is not None and pipeline.columns.salt:
         found |= set(ways(pipeline.columns.salt))
+    stored = (pipeline.source, pipeline.sink, *pipeline.lookups.values())
+    for storage in (getattr(part, "storage", None) for part in stored):
+        if storage is not None:
+            found |= {way for value in storage.secrets for way in ways(value)}
     references = [check.refers_to for check in pipeline.checks]
     parts = (pipeline.source, pipeline.sink, *pipeline.lookups.values(), *references)
     for dsn in (*(getattr(part, "dsn", None) for part in parts), *dsns):

@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from trunq.errors import InvalidPipeline
 
@@ -32,18 +32,6 @@ class Part(BaseModel):
 def directory_of(pattern: str) -> str:
     """The directory that files of a pattern are in, or below."""
     return os.path.dirname(re.split(r"[*?[]", os.path.abspath(pattern), maxsplit=1)[0])
-
-
-def _no_address(pattern: str) -> str:
-    if "://" in pattern:
-        raise ValueError(
-            f"{pattern[:60]!r} is an address: files are read from directories of the runner's machine"
-        )
-    return pattern
-
-
-Files = Annotated[str, AfterValidator(_no_address)]
-"""Paths of files, with * and **."""
 
 
 def without_password(dsn: str | None) -> str | None:
