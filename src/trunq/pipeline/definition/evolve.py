@@ -20,8 +20,8 @@ _TEXTS: Final[dict[str, dict[str, str]]] = {
 
 class Evolve(Part):
     """A new column is added to the sink, refused, or ignored (`columns`). A column that comes with another
-    type is refused, or its type in the sink becomes one that holds both (`types`); `column` says so for single
-    ones.
+    type is refused, or its type in the sink becomes one that holds both (`types`); `column` says so for
+    single ones.
 
     As text: `add`, `refuse` and `ignore` are about new columns, `widen` adds them and widens types.
     """

@@ -119,8 +119,8 @@ class Pipeline(Part):
             raise ValueError("lookups are for sql and transform, and there is neither")
         if self.evolve.widens and self.sink.format != "table":
             raise ValueError(
-                f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has: leave"
-                " widen out and cast the column, or write into a table"
+                f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has:"
+                " leave widen out and cast the column, or write into a table"
             )
         names = [check.name for check in self.checks]
         if twice := [name for name in names if names.count(name) > 1]:
