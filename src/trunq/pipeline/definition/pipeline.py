@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
@@ -16,6 +16,7 @@ from trunq.pipeline.definition.credentials import Credentials
 from trunq.pipeline.definition.fill import check_places, fill
 from trunq.pipeline.definition.limits import Limits
 from trunq.pipeline.definition.message import INSTANCE, Message, flat, read_message
+from trunq.pipeline.definition.evolve import Evolve
 from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
 from trunq.pipeline.definition.sink import Sink
@@ -40,8 +41,8 @@ class Pipeline(Part):
     to DataFrame, which is given what `sql` gave; and `checks` that are expressions. All `checks` see what
     these gave, or `function`.
 
-    `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: a new column is
-    added to the sink's table, refused or ignored. `freshness`: the column whose newest time says how fresh
+    `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: what becomes of
+    new columns and of changed types. `freshness`: the column whose newest time says how fresh
     the sink is. `trigger`: what starts it by itself. `then`: pipelines that run after each that succeeded.
     `isolate`: each run is done in a process of its own, which is killed when the run is cancelled, and may
     crash alone.
@@ -60,7 +61,7 @@ class Pipeline(Part):
     lookups: dict[str, Lookup] = {}
     checks: list[Check] = []
     sink: Sink
-    evolve: Literal["add", "refuse", "ignore"] = "add"
+    evolve: Evolve = Evolve()
     max_bad: float = Field(1.0, ge=0, le=1)
     freshness: str | None = None
     trigger: Trigger | None = None
@@ -132,6 +133,11 @@ class Pipeline(Part):
             )
         if self.lookups and not (self.sql or self.transform):
             raise ValueError("lookups are for sql and transform, and there is neither")
+        if self.evolve.widens and self.sink.format != "table":
+            raise ValueError(
+                f"evolve widens types, and a sink of format {self.sink.format!r} keeps those that it has:"
+                " leave widen out and cast the column, or write into a table"
+            )
         names = [check.name for check in self.checks]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two checks have the name {twice[0]!r}")

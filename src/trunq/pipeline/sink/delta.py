@@ -254,7 +254,7 @@ class DeltaSink:
         missing = []
         for field in given:
             if field.name not in there.names:
-                if self._pipeline.evolve == "refuse":
+                if self._pipeline.evolve.columns == "refuse":
                     self._refuse(
                         f'column "{field.name}" is new: {self._model.path} has none', 'evolve = "add" adds it'
                     )
@@ -264,7 +264,7 @@ class DeltaSink:
                     f'column "{field.name}" of {self._model.path} is {kind} and comes as {field.type}',
                     "cast the column in sql or function",
                 )
-        return missing if self._pipeline.evolve == "add" else []
+        return missing if self._pipeline.evolve.columns == "add" else []
 
     def _refuse(self, why: str, advice: str | None = None) -> None:
         raise InvalidPipeline(f"pipeline {self._pipeline.name}: {why}", advice)
