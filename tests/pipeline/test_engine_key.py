@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.attempting import FIRST, SINKS, words
 from pipeline.piping import Bench
@@ -158,3 +162,30 @@ def _stages(java: Any) -> dict[int, Any]:
         except Exception:
             return found
     return found
+
+
+def dying(context: Any) -> Any:
+    """A source whose first reader dies when some of its rows are staged."""
+    for start in range(0, 3000, 1000):
+        yield pa.table({"id": pa.array(range(start, start + 1000), pa.int64())})
+        died = Path(context.message["at"])
+        if start == 1000 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("kind", ["append", "delta"])
+def test_a_task_that_is_killed_while_it_stages_brings_each_row_once(
+    bench: Bench, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = bench.make({"format": "python", "function": f"{__name__}:dying"}, SINKS[kind], **SPARK)
+    died = tmp_path / "died"
+    assert bench.run(name, {"at": str(died)})["rows_out"] == 3000
+    assert died.exists()
+    if kind == "delta":
+        ids = DeltaTable("moved").to_pyarrow_table()["id"].to_pylist()
+    else:
+        ids = [id for (id,) in bench.sql("select id from moved")]
+    assert sorted(ids) == list(range(3000))
