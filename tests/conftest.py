@@ -73,6 +73,7 @@ LONGEST_FIRST = (
     "demo/test_main_job.py",
     "docs/test_spark_pages.py",
     "docs/test_pages.py",
+    "pipeline/test_engine_key.py",
     "spark/test_cluster.py",
     "pipeline/test_work.py",
     "pipeline/test_chain.py",

@@ -229,7 +229,11 @@ def asked(message: Message) -> Asked:
 def _needs_our_session(definition: Any) -> bool:
     return (
         isinstance(definition, Mapping)
-        and (bool(definition.get("sql") or definition.get("transform")) or _has_expressions(definition))
+        and (
+            definition.get("engine") == "spark"
+            or bool(definition.get("sql") or definition.get("transform"))
+            or _has_expressions(definition)
+        )
         and not definition.get("isolate")
     )
 

@@ -41,6 +41,9 @@ class Pipeline(Part):
     to DataFrame, which is given what `sql` gave; and `checks` that are expressions. All `checks` see what
     these gave, or `function`.
 
+    `engine` says where rows pass: "spark" in tasks of Spark, "process" in the process of the run; "auto"
+    takes Spark where the pipeline needs it.
+
     `max_bad` is the share of rows that may be quarantined before the run fails. `evolve`: what becomes of
     new columns and of changed types. `freshness`: the column whose newest time says how fresh
     the sink is. `trigger`: what starts it by itself. `then`: pipelines that run after each that succeeded.
@@ -53,6 +56,7 @@ class Pipeline(Part):
     """
 
     name: str
+    engine: Literal["auto", "spark", "process"] = "auto"
     source: Source
     columns: Columns | None = None
     function: str | None = None
@@ -126,7 +130,12 @@ class Pipeline(Part):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.function is not None and (self.needs_spark or self.lookups):
+        if self.engine == "process" and self.has_frames:
+            raise ValueError(
+                "engine = 'process' is without Spark, and sql, transform and checks with holds need it: write"
+                " engine = 'spark', or columns, checks as data or a function in their place"
+            )
+        if self.function is not None and (self.has_frames or self.lookups):
             raise ValueError(
                 "function is given rows as an Arrow table, without Spark, and does not go with sql,"
                 " transform, lookups or checks with holds: write it as transform, which is given a DataFrame"
@@ -219,7 +228,12 @@ class Pipeline(Part):
 
     @property
     def needs_spark(self) -> bool:
-        """Whether its rows go through Spark."""
+        """Whether its rows pass in tasks of Spark."""
+        return self.engine == "spark" or self.has_frames
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether something of it works on DataFrames, which only Spark has."""
         return bool(self.sql or self.transform or any(check.holds for check in self.checks))
 
     @property
