@@ -6,17 +6,17 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from trunq.pipeline.definition.check import Check, Lookup
 from trunq.pipeline.definition.column import Columns
 from trunq.pipeline.definition.credentials import Credentials
+from trunq.pipeline.definition.evolve import Evolve
 from trunq.pipeline.definition.fill import check_places, fill
 from trunq.pipeline.definition.limits import Limits
 from trunq.pipeline.definition.message import INSTANCE, Message, flat, read_message
-from trunq.pipeline.definition.evolve import Evolve
 from trunq.pipeline.definition.mistake import invalid
 from trunq.pipeline.definition.part import VARIABLE, Part, expand, is_expanded, without_password
 from trunq.pipeline.definition.sink import Sink
