@@ -2081,7 +2081,7 @@ class AsyncPassing(AsyncAccess):
 
         A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode
         upsert and newest, and for replace_partitions where the column of the range is one of partition_by and
-        neither function nor sql changes rows, nor cast, rename or mask a column.
+        no function, sql or transform changes rows, nor cast, rename or mask a column.
 
         Returns the id of the message. Raises QueueNotFound, PipelineNotFound, InvalidPipeline.
         """
