@@ -69,6 +69,10 @@ class EngineDied(TrunqError):
     """The Java process of Spark has exited; the next run starts another."""
 
 
+class RunPutOff(TrunqError):
+    """A pause, or a limit of its pipeline, lets a run begin later."""
+
+
 class RunFailed(TrunqError):
     """A run in a process of its own failed; the text has the name of its error."""
 
@@ -91,9 +95,9 @@ class StorageFailed(TrunqError):
 
 class Wait(Exception):  # no error: it is to come again
     """The message is to come again after some seconds: somebody else is at it, the pipeline is paused, or an
-    API asks for it.
+    API asks for it. `put_off`: why that lasts, where it is no matter of moments.
     """
 
-    def __init__(self, seconds: float, why: str = "") -> None:
-        super().__init__(why or f"{seconds} s")
-        self.seconds = seconds
+    def __init__(self, seconds: float, why: str = "", put_off: str | None = None) -> None:
+        super().__init__(why or put_off or f"{seconds} s")
+        self.seconds, self.put_off = seconds, put_off

@@ -63,7 +63,7 @@ class Executor:
             if opened["action"] == "answer":
                 return _answer(opened["run"])
             if opened["action"] == "wait":
-                raise Wait(float(opened["seconds"]))
+                raise Wait(float(opened["seconds"]), put_off=opened.get("why"))
             written = read_definition(asked.pipeline.partition("/")[0], opened["definition"])
             asked = replace(asked, pipeline=opened["pipeline"])
             pipeline = expanded_for(written, asked, opened)

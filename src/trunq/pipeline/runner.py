@@ -54,8 +54,9 @@ class Runner(Worker):
     on elsewhere at once.
 
     `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
-    one, and nothing else is ready (what failed earlier is for later), and when its third attempt fails, or
-    the first for a reason that lies in the pipeline; `failure` is why.
+    one, and nothing else is ready (what failed earlier is for later), when its third attempt fails, or the
+    first for a reason that lies in the pipeline, and when its run is put off for longer than a minute;
+    `failure` is why.
     """
 
     def __init__(
@@ -199,6 +200,8 @@ class Runner(Worker):
         except Wait as wait:
             # It was not started: the attempt does not count.
             executor.client.release(message, after=timedelta(seconds=wait.seconds))
+            if message.id == self._awaited.id and wait.put_off is not None:
+                self._awaited.put_off(wait.put_off)
             return None
         except RunOver:
             if self._in_hand.is_given_up or not lost.is_set():

@@ -147,8 +147,11 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        if _row(trunq, name)["paused"] and not ask:
-            raise Mistake(f"Pipeline {name} is paused. Resume it with: trunq pipeline resume {name}")
+        if not ask:
+            # Of an instance, the pipeline first: its pause is that of all.
+            for each in dict.fromkeys((name.partition("/")[0], name)):
+                if _row(trunq, each)["paused"]:
+                    raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
         if not ask:
             _require_extra()
         id = trunq.run_pipeline(name, _json("message", message), priority)

@@ -25,6 +25,7 @@ comment on function trunq._is_full is 'Whether others hold as many runs of a pip
 create or replace function trunq._put_off_run(p_pipeline trunq.pipeline) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
+  c_soon constant interval := '1 minute';
   v_limits jsonb := p_pipeline.definition->'limits';
   v_now timestamptz := trunq.clock();
   v_until timestamptz := p_pipeline.paused_until;
@@ -34,7 +35,8 @@ begin
     v_until := greatest(v_until, (select p.paused_until from trunq.pipeline p where p.pipeline_id = p_pipeline.parent_id));
   end if;
   if v_until > v_now then
-    return jsonb_build_object('action', 'wait', 'seconds', least(10, greatest(0.1, extract(epoch from v_until - v_now))));
+    return jsonb_build_object('action', 'wait', 'seconds', least(10, greatest(0.1, extract(epoch from v_until - v_now))))
+      || case when v_until > v_now + c_soon then jsonb_build_object('why', format('pipeline "%s" is paused', p_pipeline.name)) else '{}' end;
   elsif v_limits is null then
     return null;
   end if;
@@ -52,9 +54,11 @@ begin
   end if;
   update trunq.pipeline p set put_off_until = v_until, put_off_for = v_for
   where p.pipeline_id = p_pipeline.pipeline_id and (p.put_off_until, p.put_off_for) is distinct from (v_until, v_for);
-  return jsonb_build_object('action', 'wait', 'seconds', least(600, greatest(0.1, extract(epoch from v_until - v_now))));
+  return jsonb_build_object('action', 'wait', 'seconds', least(600, greatest(0.1, extract(epoch from v_until - v_now))))
+    || case when v_until > v_now + c_soon then jsonb_build_object('why', format('pipeline "%s" has used its limits.%s (%s): no run of it begins before %s',
+      p_pipeline.name, v_for, v_limits->>v_for, date_trunc('second', v_until))) else '{}' end;
 end $$;
-comment on function trunq._put_off_run is 'What whoever asks for a run of a pipeline is told when it is paused, or has used what its limits give it; null: go on. The pipeline is locked.';
+comment on function trunq._put_off_run is 'What whoever asks for a run of a pipeline is told when it is paused, or has used what its limits give it, with why where that lasts longer than a minute; null: go on. The pipeline is locked.';
 
 create or replace function trunq._count_day(p_pipeline trunq.pipeline, p_attempt trunq.pipeline_attempt) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
