@@ -147,13 +147,7 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        if not ask:
-            # Of an instance, the pipeline first: its pause is that of all.
-            for each in dict.fromkeys((name.partition("/")[0], name)):
-                if _row(trunq, each)["paused"]:
-                    raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
-        if not ask:
-            _require_extra()
+        _require_ready(trunq, name, runs=not ask)
         id = trunq.run_pipeline(name, _json("message", message), priority)
         failure = None
         if not ask:
@@ -453,10 +447,16 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
         say("Pipeline {name} dropped.", name=name)
 
 
-def _require_extra() -> None:
+def _require_ready(trunq: Client, name: str, *, runs: bool) -> None:
     """Before anything is asked for that this process then cannot do."""
+    # Of an instance, the pipeline first: its pause is that of all.
+    for each in dict.fromkeys((name.partition("/")[0], name)):
+        if _row(trunq, each)["paused"] and runs:
+            raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
+    if not runs:
+        return
     try:
-        import trunq.pipeline.runner  # noqa: F401, PLC0415  # Arrow takes a while
+        import trunq.pipeline.runner  # noqa: PLC0415  # Arrow takes a while
     except ModuleNotFoundError as error:
         raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
 

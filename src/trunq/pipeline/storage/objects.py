@@ -17,6 +17,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from trunq.pipeline.definition.storage import scheme_of
 from trunq.pipeline.storage import Entry
 from trunq.pipeline.storage.option import bucket_of, client, config, retry
+from trunq.pipeline.storage.reader import Reader
 from trunq.pipeline.storage.told import told
 
 _AT_ONCE: Final = 1000
@@ -140,35 +141,16 @@ class ObjectStorage:
             raise told(self._pipeline, self.base, error) or error from None
 
 
-class _Reader(io.RawIOBase):
+class _Reader(Reader):
     """An object as a file, a request each time."""
 
     def __init__(self, storage: ObjectStorage, path: str) -> None:
-        self._storage, self._path, self._at = storage, path, 0
-        self._size: int = obstore.head(storage._store, path)["size"]
+        super().__init__(obstore.head(storage._store, path)["size"])
+        self._storage, self._path = storage, path
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._size - self._at)
-        if wanted <= 0:
-            return 0
+    def _fetch(self, start: int, length: int) -> Any:
         with self._storage._told():
-            found = obstore.get_range(self._storage._store, self._path, start=self._at, length=wanted)
-        buffer[: len(found)] = memoryview(found)
-        self._at += len(found)
-        return len(found)
+            return obstore.get_range(self._storage._store, self._path, start=start, length=length)
 
 
 def _entry(found: Any) -> Entry:

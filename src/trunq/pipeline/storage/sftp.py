@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar, cast
+from typing import BinaryIO, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import paramiko
@@ -19,6 +19,7 @@ import paramiko
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.errors import StorageFailed
 from trunq.pipeline.storage import Entry
+from trunq.pipeline.storage.reader import Reader
 
 T = TypeVar("T")
 
@@ -264,15 +265,15 @@ class SftpStorage:
         return None
 
 
-class _Reader(io.RawIOBase):
+class _Reader(Reader):
     """A file over a connection of its own; the requests for what is read at once are sent at once."""
 
     def __init__(self, storage: SftpStorage, path: str) -> None:
-        self._storage, self._at = storage, 0
+        self._storage = storage
         self._client = storage.take()
         try:
             self._file = self._client.open(_whole(path), "rb")
-            self._size = self._file.stat().st_size or 0
+            super().__init__(self._file.stat().st_size or 0)
         except FileNotFoundError:
             storage.give_back(self._client)
             raise
@@ -280,32 +281,14 @@ class _Reader(io.RawIOBase):
             _close(self._client)
             raise
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._size - self._at)
-        if wanted <= 0:
-            return 0
+    def _fetch(self, start: int, length: int) -> bytes:
         with self._storage._told():
-            found = b"".join(self._file.readv([(self._at, wanted)]))
+            found = b"".join(self._file.readv([(start, length)]))
         if not found:
             raise StorageFailed(
                 f"{self._storage.base} has no more of a file than was read", "the run is tried again"
             )
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        return found
 
     def close(self) -> None:
         if self.closed:
