@@ -167,6 +167,17 @@ def test_a_storage_that_knows_no_conditions_is_refused(one: Bench) -> None:
         server.stop()
 
 
+def test_of_a_storage_that_knows_the_first_of_two_conditions_delta_needs_no_more(one: Bench) -> None:
+    server = S3Server(BARE.replace('environ.pop("HTTP_IF_NONE_MATCH", None)', "pass"))
+    try:
+        delta, files = sinks(server, server.bucket())
+        one.run(one.make(ONE, delta))
+        with pytest.raises(InvalidPipeline, match=r"it is told to refuse \(If-Match\), so two runners"):
+            one.run(one.make(ONE, files))
+    finally:
+        server.stop()
+
+
 def test_an_extra_that_is_missing_is_told(one: Bench, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline("p", source=ONE, sink=next(sinks(s3, s3.bucket())))
     monkeypatch.setattr(need, "_is_there", lambda module: module != "obstore")

@@ -376,3 +376,34 @@ def test_an_sftp_server_that_dies_within_a_run_delays_it(
     sftp.start()
     assert bench.execute(message)["outcome"] == "done"
     assert meeting.words() == ["A"]
+
+
+def test_a_run_that_an_sftp_server_renames_late_has_its_files(
+    bench: Bench, sftp: SftpServer, place: Callable[[str], str], s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server does not answer, and does it after the attempt has failed."""
+    from trunq.pipeline.storage.sftp import SftpStorage  # noqa: PLC0415
+
+    meeting = Meeting(bench, s3, place("sftp parquet"), "sftp parquet")
+    late: list[Any] = []
+    original = SftpStorage.rename
+
+    def gives_up(*given: Any) -> None:
+        late.append(given)
+        raise StorageFailed("gave up")
+
+    for number, word in enumerate("AB"):
+        bench.sql("insert into source values (%s, %s, 'run')", number, word)
+        monkeypatch.setattr(SftpStorage, "rename", gives_up)
+        message = bench.client.run_pipeline(meeting.pipeline)
+        with pytest.raises(StorageFailed):
+            bench.execute(message)
+        monkeypatch.setattr(SftpStorage, "rename", original)
+        if word == "A":
+            original(*late.pop())
+        assert bench.execute(message)["outcome"] == "done"
+        if word == "B":
+            # Another attempt was first.
+            with pytest.raises(OSError):
+                original(*late.pop())
+        assert sorted(meeting.words()) == sorted("AB"[: number + 1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,6 +21,9 @@ from trunq.pipeline.figures import SinkColumns, lake_columns
 from trunq.pipeline.sink import Mark
 from trunq.pipeline.sink.directory import prefix
 from trunq.pipeline.sink.stored import StoredStage
+
+if TYPE_CHECKING:
+    from trunq.pipeline.storage.objects import Tag
 
 MARKS = "_trunq_mark"
 """Readers of a lake pass over names that begin so."""
@@ -47,6 +51,7 @@ class PublishedSink:
 
     def begin(self, run: Run, schema: pa.Schema) -> SinkColumns:
         self._stage.begin(run)
+        self._stage.require_swap()
         return lake_columns(schema)
 
     def stage(self, run: Run, part: str, batches: Iterable[pa.RecordBatch]) -> int:
@@ -79,7 +84,7 @@ class PublishedSink:
         if not self._may_be_marked and self._read(run)[0] != Mark(run.number, run.attempt):
             self._stage.discard(run)
 
-    def _take(self, run: Run, content: bytes, tag: str | None) -> bool:
+    def _take(self, run: Run, content: bytes, tag: Tag | None) -> bool:
         """Write the mark in place of the version that was read."""
         return self._storage.swap(self._path(run), content, tag)
 
@@ -101,7 +106,7 @@ class PublishedSink:
     def _path(self, run: Run) -> str:
         return f"{self._stage.root}{MARKS}/{prefix(run).removesuffix('-')}.json"
 
-    def _read(self, run: Run) -> tuple[Mark, list[str], str | None]:
+    def _read(self, run: Run) -> tuple[Mark, list[str], Tag | None]:
         """The mark, the files of its run, and the tag of its version."""
         if (found := self._storage.read_tagged(self._path(run))) is None:
             return Mark(), [], None

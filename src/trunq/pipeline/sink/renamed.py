@@ -16,7 +16,7 @@ from trunq.arrow.batch import for_lake
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.sink import ParquetSink as Model
-from trunq.pipeline.errors import StageLost
+from trunq.pipeline.errors import StageLost, StorageFailed
 from trunq.pipeline.figures import SinkColumns, lake_columns
 from trunq.pipeline.sink import Mark, checked
 from trunq.pipeline.sink.directory import STAGE, prefix, write_part
@@ -34,6 +34,8 @@ class RenamedSink:
         assert isinstance(model, Model)
         self._base, self._root = split(model.path)
         self._storage = cast("SftpStorage", open_storage(pipeline.name, model.path, model.storage))
+        self._may_be_renamed = False
+        """Whether the server may rename our stage yet, though we do not know."""
 
     def check(self) -> None:
         """A directory is made when it is not there."""
@@ -76,10 +78,15 @@ class RenamedSink:
                 raise
             self.discard(run)
             return False
+        except StorageFailed:
+            # Were its files removed meanwhile, a run would be there without them.
+            self._may_be_renamed = True
+            raise
         return True
 
     def discard(self, run: Run) -> None:
-        self._storage.remove_tree(self._directory(run))
+        if not self._may_be_renamed:
+            self._storage.remove_tree(self._directory(run))
 
     def _directory(self, run: Run) -> str:
         return f"{self._root}/{STAGE}/{prefix(run)}{run.number:08d}-{run.attempt}"

@@ -32,7 +32,7 @@ from trunq.pipeline.storage.option import of_deltalake
 from trunq.pipeline.storage.told import told
 
 if TYPE_CHECKING:
-    from trunq.pipeline.storage.objects import ObjectStorage
+    from trunq.pipeline.storage.objects import ObjectStorage, Tag
 
 _LIST: Final = "files.json"
 
@@ -65,12 +65,23 @@ class StoredStage:
             and int(entry.path.removeprefix(begin).partition("-")[0]) < run.number
         ]
         self.storage.remove(old)
-        probe = f"{self.root}{STAGE}/probe"
         # The first time it is not there.
-        if self.storage.swap(probe, b"", None) and self.storage.swap(probe, b"", None):
+        is_refused = not (self._probe(None) and self._probe(None))
+        self._require_condition("If-None-Match", is_refused=is_refused)
+
+    def require_swap(self) -> None:
+        """Refuse a storage that writes over another version of an object than the one that it is told."""
+        never: Tag = {"e_tag": '"0"', "version": "1"}
+        self._require_condition("If-Match", is_refused=not self._probe(never))
+
+    def _probe(self, tag: Tag | None) -> bool:
+        return self.storage.swap(f"{self.root}{STAGE}/probe", b"", tag)
+
+    def _require_condition(self, name: str, *, is_refused: bool) -> None:
+        if not is_refused:
             raise InvalidPipeline(
                 f"pipeline {self._pipeline}: {self._base} writes over an object that it is told to refuse"
-                " (If-None-Match), so two runners at once could lose rows",
+                f" ({name}), so two runners at once could lose rows",
                 "take a storage with conditional writes, as S3, GCS, Azure and MinIO are",
             )
 

@@ -27,6 +27,9 @@ _COPIED: Final = 5 * 10**9
 _READ: Final = 4 << 20
 """Bytes of a request, where a file is read from its beginning to its end."""
 
+Tag = Mapping[str, str]
+"""What tells one version of an object from another: S3 and Azure compare `e_tag`, Google `version`."""
+
 
 class ObjectStorage:
     """A bucket."""
@@ -90,16 +93,16 @@ class ObjectStorage:
             except FileNotFoundError:
                 continue
 
-    def read_tagged(self, path: str) -> tuple[bytes, str] | None:
+    def read_tagged(self, path: str) -> tuple[bytes, Tag] | None:
         """All of a small object with the tag of its version, if it is there."""
         with self._told():
             try:
                 found = obstore.get(self._store, path)
             except FileNotFoundError:
                 return None
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            return bytes(found.bytes()), _tag(found.meta)
 
-    def swap(self, path: str, content: bytes, tag: str | None) -> bool:
+    def swap(self, path: str, content: bytes, tag: Tag | None) -> bool:
         """Write an object in place of the version with this tag, or of none; False: another is there.
 
         False is also said of a write of our own whose first answer was lost.
@@ -110,7 +113,7 @@ class ObjectStorage:
                     self._store,
                     path,
                     content,
-                    mode="create" if tag is None else {"e_tag": tag},
+                    mode="create" if tag is None else cast(Any, tag),
                     use_multipart=False,
                 )
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
@@ -155,6 +158,10 @@ class _Reader(Reader):
 
 def _entry(found: Any) -> Entry:
     return Entry(found["path"], found["size"], int(found["last_modified"].timestamp()) * 1_000_000_000)
+
+
+def _tag(found: Any) -> Tag:
+    return {name: found[name] for name in ("e_tag", "version") if found[name] is not None}
 
 
 def make(pipeline: str, base: str, given: Mapping[str, str]) -> ObjectStorage:
