@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -311,6 +312,21 @@ def test_a_stage_that_has_lost_a_file_is_noticed(
         storage.remove(each.path for each in s3.files(address) if each.path.endswith(".parquet"))
     with pytest.raises(StageLost, match=r"3 rows of run 1 .*, and 0 are there"):
         next(attempt.steps)()
+
+
+def test_an_address_that_is_no_url_is_where_the_table_and_its_files_are(
+    bench: Bench, s3: S3Server, place: Callable[[str], str]
+) -> None:
+    address = f"{place('s3 delta')}/#1? ü"
+    test_kill.SINKS["s3 delta"]["path"] = address
+    meeting = Meeting(bench, s3, address, "s3 delta")
+    bench.sql("insert into source values (1, 'A', 'run 1')")
+    bench.run(meeting.pipeline)
+    names = [entry.path.removeprefix(split(address)[1]) for entry in s3.files(address)]
+    assert sum(name.startswith("/run-") for name in names) == 1
+    assert "/_delta_log/00000000000000000000.json" in names
+    table = DeltaTable(address.replace("#1? ü", quote("#1? ü")), storage_options=s3.options)
+    assert table.to_pyarrow_table()["word"].to_pylist() == ["A"]
 
 
 def test_of_two_writers_of_one_table_no_commit_is_lost(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from trunq.pipeline.definition.storage import scheme_of
 
@@ -53,7 +54,8 @@ def of_deltalake(address: str, given: Mapping[str, str]) -> tuple[str, dict[str,
         made["allow_http"] = "true"
     made["max_retries"] = str(_TRIES)
     name = {"abfs": "az"}.get(scheme, scheme)
-    return f"{name}://{bucket_of(whole)}/{path}", made
+    # It takes a URL, and obstore the name of an object.
+    return f"{name}://{bucket_of(whole)}/{quote(path)}", made
 
 
 def is_plain(given: Mapping[str, str]) -> bool:
