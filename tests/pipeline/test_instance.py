@@ -153,6 +153,16 @@ def _of(asked: Any, opened: dict[str, Any]) -> Any:
     return replace(asked, pipeline=opened["pipeline"])
 
 
+def test_the_name_of_an_instance_with_the_message_of_another_is_refused(bench: Bench) -> None:
+    customers(bench, "acme", "globex")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    with pytest.raises(MessageRefused, match="is 'globex', which is another instance"):
+        bench.execute(ask(bench, f"{name}/acme", {"customer": "globex"}))
+    assert bench.one("select to_regclass('moved_globex')") is None
+    assert bench.run(name, {"customer": "globex"})["number"] == 1
+
+
 def test_a_backfill_is_of_an_instance_with_what_its_newest_message_said(bench: Bench) -> None:
     customers(bench, "acme")
     bench.sql("create table moved_acme (id int unique, word text)")
