@@ -163,6 +163,14 @@ def test_the_name_of_an_instance_with_the_message_of_another_is_refused(bench: B
     assert bench.run(name, {"customer": "globex"})["number"] == 1
 
 
+def test_functions_see_the_newest_message_where_a_run_is_asked_for_without_one(bench: Bench) -> None:
+    source = {"format": "python", "function": "pipeline.customers:rows"}
+    name = bench.make(source, {"format": "table", "table": "moved"}, **EACH)
+    bench.run(name, {"customer": "acme", "more": 1})
+    assert bench.run(f"{name}/acme")["rows_out"] == 1
+    assert bench.sql("select customer from moved") == [("acme",)] * 2
+
+
 def test_a_backfill_is_of_an_instance_with_what_its_newest_message_said(bench: Bench) -> None:
     customers(bench, "acme")
     bench.sql("create table moved_acme (id int unique, word text)")

@@ -93,7 +93,7 @@ class Reading:
         run = self.run
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, run) as refusal:
             refuse = self._refuse if self.lookup else refusal
-            context = Context(run.pipeline, run.number, message=run.payload, refuse=refuse)
+            context = Context(run.pipeline, run.number, message=run.message, refuse=refuse)
             rows = size = 0
             figures = Figures()
             with self._source(self.shares[number]) as source:
