@@ -278,5 +278,16 @@ def test_an_older_release_is_refused_until_the_pipeline_is_dropped(bench: Bench)
     ):
         bench.sql(back)
     bench.client.drop_pipeline(name)
+    other = bench.make(
+        {"format": "table", "table": "source_acme"},
+        {"format": "table", "table": "moved"},
+        trigger={"every": "1 hour", "priority": 1},
+    )
+    with (
+        pytest.raises(psycopg.errors.RaiseException, match=f'pipeline "{other}" has .* trigger.priority'),
+        bench.connection.transaction(),
+    ):
+        bench.sql(back)
+    bench.client.drop_pipeline(other)
     with bench.connection.transaction(force_rollback=True):
         bench.sql(back)
