@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.errors import MessageRefused, Wait
 from trunq.sql import back_migrations
+from waiting import wait_until
 
 EACH: dict[str, Any] = {"message": {"customer": "text"}, "per": "message.customer"}
 SOURCE = {"format": "table", "table": "source_${message.customer}"}
@@ -291,3 +294,57 @@ def test_an_older_release_is_refused_until_the_pipeline_is_dropped(bench: Bench)
     bench.client.drop_pipeline(other)
     with bench.connection.transaction(force_rollback=True):
         bench.sql(back)
+
+
+@pytest.mark.parametrize("change", ["create", "drop"])
+def test_who_changes_a_pipeline_waits_for_a_run_that_ends_and_that_one_for_nobody(
+    bench: Bench, connect: Callable[[], psycopg.Connection[Any]], change: str
+) -> None:
+    customers(bench, "acme")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    definition = bench.client.list_pipelines(name)[0].definition
+    ending = connect()
+    # The second change of a row in a transaction locks the key that it refers to.
+    count = "update trunq.pipeline set day_rows = day_rows + 1 where parent_id is not null"
+    with ThreadPoolExecutor(1) as pool:
+        with ending.transaction():
+            ending.execute(count)
+            if change == "create":
+                changed: Future[Any] = pool.submit(bench.client.create_pipeline, name, definition)
+            else:
+                changed = pool.submit(bench.client.drop_pipeline, name)
+            wait_until(lambda: waits_for_lock(bench))
+            ending.execute(count)
+        changed.result(30)
+
+
+def test_another_source_is_refused_while_a_run_of_an_instance_begins(
+    bench: Bench, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    customers(bench, "acme")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    definition = bench.client.list_pipelines(name)[0].definition
+    other = {**definition, "source": {**SOURCE, "table": "other_${message.customer}"}}
+    asked = bench.asked(bench.client.run_pipeline(name, {"customer": "acme"}))
+    opened = bench.executor.control.open(asked)
+    begin = (
+        "select trunq._begin_run(%s, %s, '{}', %s, %s::bigint, '{\"customer\": \"acme\"}',"
+        " p_plan_hash => %s::bigint)"
+    )
+    given = [f"{name}/acme", asked.message_id, opened["snapshot"], opened["done"], opened["plan_hash"]]
+    beginning = connect()
+    with ThreadPoolExecutor(1) as pool:
+        with beginning.transaction():
+            assert beginning.execute(begin.encode(), given).fetchone() is not None
+            changed = pool.submit(bench.client.create_pipeline, name, other)
+            wait_until(lambda: waits_for_lock(bench))
+        with pytest.raises(InvalidPipeline, match=f'"{name}/acme" has an open run'):
+            changed.result(30)
+
+
+def waits_for_lock(bench: Bench) -> bool:
+    """Whether somebody waits for a lock of another."""
+    waiting = "select count(*) from pg_stat_activity where datname = current_database()"
+    return bool(bench.one(f"{waiting} and wait_event_type = 'Lock'"))
