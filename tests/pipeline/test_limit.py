@@ -103,6 +103,25 @@ def test_limits_are_those_of_the_pipeline_where_there_is_no_per(bench: Bench) ->
     assert f'pipeline "{name}" has used' in bench.client.list_warnings("pipelines")[0].warning
 
 
+@pytest.mark.parametrize("limits", [{"limits": {"rows_a_day": 10}}, {}])
+@pytest.mark.parametrize("more", [0, 1])
+def test_nothing_says_that_runs_wait_when_they_do_not(
+    bench: Bench, limits: dict[str, Any], more: int
+) -> None:
+    customers(bench, "a")
+    source, sink = {"format": "table", "table": "source_a"}, {"format": "table", "table": "b"}
+    name = bench.make(source, sink, limits={"rows_a_day": 1})
+    bench.run(name)
+    with pytest.raises(Wait):
+        bench.run(name)
+    assert bench.client.list_warnings("pipelines")
+    if more:
+        add(bench, "a", 2)
+    bench.make(source, sink, **limits, name=name)
+    bench.run(name)
+    assert bench.client.list_warnings("pipelines") == []
+
+
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
