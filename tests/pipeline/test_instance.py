@@ -12,7 +12,9 @@ import pytest
 
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import Run
 from trunq.pipeline.errors import MessageRefused, Wait
+from trunq.pipeline.work.share import unsliced
 from trunq.sql import back_migrations
 from waiting import wait_until
 
@@ -172,6 +174,15 @@ def test_functions_see_the_newest_message_where_a_run_is_asked_for_without_one(b
     bench.run(name, {"customer": "acme", "more": 1})
     assert bench.run(f"{name}/acme")["rows_out"] == 1
     assert bench.sql("select customer from moved") == [("acme",)] * 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "backfill", "more"), [(None, 0, {}), ({"from": 1}, 7, {}), ({}, 0, {"quarantine": [1]})]
+)
+def test_tasks_of_spark_see_that_message_too(payload: Any, backfill: int, more: dict[str, Any]) -> None:
+    said = {"customer": "acme"}
+    run = Run("p/acme", "i", 1, 1, 1, {"message": said, **more}, payload, backfill)
+    assert run.message == unsliced(run).message == said
 
 
 def test_a_backfill_is_of_an_instance_with_what_its_newest_message_said(bench: Bench) -> None:

@@ -157,7 +157,7 @@ def _decoded(column: pa.Array, kind: pa.DataType, is_cast: bool) -> pa.Array:
 
 def unsliced(run: Run) -> Run:
     """A run as tasks need it: the slice, which may name many files, stays here."""
-    return replace(run, slice={}, progress={}, figures=Figures())
+    return replace(run, payload=run.message, slice={}, progress={}, figures=Figures())
 
 
 class _Once(Source):
