@@ -140,6 +140,16 @@ def test_a_name_that_there_is_not_is_told_and_tried_again(
         bench.run(name, {"customer": "acme"})
 
 
+def test_of_an_address_that_is_none_no_word_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRM_ACME__DSN", "host=h password=sword fish9")
+    name = bench.make(
+        {**TABLE, "dsn": "${credentials.dsn}"}, SINK, **EACH, credentials={"from": "env", "prefix": "CRM_"}
+    )
+    with pytest.raises(InvalidPipeline, match=r"\$\{credentials.dsn\} is not an address") as failed:
+        bench.run(name, {"customer": "acme"})
+    assert "fish" not in str(failed.value)
+
+
 def test_a_link_that_repeats_a_credential_is_followed_and_kept_without_it(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
