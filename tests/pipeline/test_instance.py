@@ -168,6 +168,15 @@ def test_the_name_of_an_instance_with_the_message_of_another_is_refused(bench: B
     assert bench.run(name, {"customer": "globex"})["number"] == 1
 
 
+def test_rows_that_are_sent_again_are_of_an_instance(bench: Bench) -> None:
+    customers(bench, "acme")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    message = bench.client.publish("pipelines", {"customer": "acme"}, kind=name, headers={"resend": True})
+    with pytest.raises(MessageRefused, match=f"a message names it, as {name}/VALUE"):
+        bench.execute(message)
+
+
 def test_functions_see_the_newest_message_where_a_run_is_asked_for_without_one(bench: Bench) -> None:
     source = {"format": "python", "function": "pipeline.customers:rows"}
     name = bench.make(source, {"format": "table", "table": "moved"}, **EACH)
