@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.apis import Reply, serving
 from pipeline.piping import Bench
 from pipeline.test_instance import EACH, SINK
 from trunq.errors import InvalidPipeline
@@ -137,3 +138,43 @@ def test_a_name_that_there_is_not_is_told_and_tried_again(
     )
     with pytest.raises(InvalidPipeline, match=r"source.dsn: there is no \$\{credentials.name\}"):
         bench.run(name, {"customer": "acme"})
+
+
+def test_of_an_address_that_is_none_no_word_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRM_ACME__DSN", "host=h password=sword fish9")
+    name = bench.make(
+        {**TABLE, "dsn": "${credentials.dsn}"}, SINK, **EACH, credentials={"from": "env", "prefix": "CRM_"}
+    )
+    with pytest.raises(InvalidPipeline, match=r"\$\{credentials.dsn\} is not an address") as failed:
+        bench.run(name, {"customer": "acme"})
+    assert "fish" not in str(failed.value)
+
+
+def test_a_link_that_repeats_a_credential_is_followed_and_kept_without_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM_ACME__TOKEN", "swordfish9")
+    landing = tmp_path / "landing"
+    source = {
+        "format": "http",
+        "params": {"key": "${credentials.token}"},
+        "rows": "rows",
+        "next": {"path": "next"},
+        "landing": str(landing),
+        "keep": True,
+    }
+    with serving(
+        lambda request: Reply(
+            {"rows": [{"id": 1}], "next": None if "page" in request.params else "?page=2&key=swordfish9"}
+        )
+    ) as api:
+        name = bench.make(
+            {**source, "url": f"{api.url}/rows"},
+            SINK,
+            **EACH,
+            credentials={"from": "env", "prefix": "CRM_"},
+        )
+        assert bench.run(name, {"customer": "acme"})["rows_out"] == 2
+    assert [request.params["key"] for request in api.requests] == ["swordfish9"] * 2
+    for page in landing.rglob("page-*.json"):
+        assert "swordfish9" not in page.read_text().partition("\n")[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +12,11 @@ import pytest
 
 from pipeline.piping import Bench
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.control import Run
 from trunq.pipeline.errors import MessageRefused, Wait
+from trunq.pipeline.work.share import unsliced
 from trunq.sql import back_migrations
+from waiting import wait_until
 
 EACH: dict[str, Any] = {"message": {"customer": "text"}, "per": "message.customer"}
 SOURCE = {"format": "table", "table": "source_${message.customer}"}
@@ -153,6 +158,42 @@ def _of(asked: Any, opened: dict[str, Any]) -> Any:
     return replace(asked, pipeline=opened["pipeline"])
 
 
+def test_the_name_of_an_instance_with_the_message_of_another_is_refused(bench: Bench) -> None:
+    customers(bench, "acme", "globex")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    with pytest.raises(MessageRefused, match="is 'globex', which is another instance"):
+        bench.execute(ask(bench, f"{name}/acme", {"customer": "globex"}))
+    assert bench.one("select to_regclass('moved_globex')") is None
+    assert bench.run(name, {"customer": "globex"})["number"] == 1
+
+
+def test_rows_that_are_sent_again_are_of_an_instance(bench: Bench) -> None:
+    customers(bench, "acme")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    message = bench.client.publish("pipelines", {"customer": "acme"}, kind=name, headers={"resend": True})
+    with pytest.raises(MessageRefused, match=f"a message names it, as {name}/VALUE"):
+        bench.execute(message)
+
+
+def test_functions_see_the_newest_message_where_a_run_is_asked_for_without_one(bench: Bench) -> None:
+    source = {"format": "python", "function": "pipeline.customers:rows"}
+    name = bench.make(source, {"format": "table", "table": "moved"}, **EACH)
+    bench.run(name, {"customer": "acme", "more": 1})
+    assert bench.run(f"{name}/acme")["rows_out"] == 1
+    assert bench.sql("select customer from moved") == [("acme",)] * 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "backfill", "more"), [(None, 0, {}), ({"from": 1}, 7, {}), ({}, 0, {"quarantine": [1]})]
+)
+def test_tasks_of_spark_see_that_message_too(payload: Any, backfill: int, more: dict[str, Any]) -> None:
+    said = {"customer": "acme"}
+    run = Run("p/acme", "i", 1, 1, 1, {"message": said, **more}, payload, backfill)
+    assert run.message == unsliced(run).message == said
+
+
 def test_a_backfill_is_of_an_instance_with_what_its_newest_message_said(bench: Bench) -> None:
     customers(bench, "acme")
     bench.sql("create table moved_acme (id int unique, word text)")
@@ -260,5 +301,70 @@ def test_an_older_release_is_refused_until_the_pipeline_is_dropped(bench: Bench)
     ):
         bench.sql(back)
     bench.client.drop_pipeline(name)
+    other = bench.make(
+        {"format": "table", "table": "source_acme"},
+        {"format": "table", "table": "moved"},
+        trigger={"every": "1 hour", "priority": 1},
+    )
+    with (
+        pytest.raises(psycopg.errors.RaiseException, match=f'pipeline "{other}" has .* trigger.priority'),
+        bench.connection.transaction(),
+    ):
+        bench.sql(back)
+    bench.client.drop_pipeline(other)
     with bench.connection.transaction(force_rollback=True):
         bench.sql(back)
+
+
+@pytest.mark.parametrize("change", ["create", "drop"])
+def test_who_changes_a_pipeline_waits_for_a_run_that_ends_and_that_one_for_nobody(
+    bench: Bench, connect: Callable[[], psycopg.Connection[Any]], change: str
+) -> None:
+    customers(bench, "acme")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    definition = bench.client.list_pipelines(name)[0].definition
+    ending = connect()
+    # The second change of a row in a transaction locks the key that it refers to.
+    count = "update trunq.pipeline set day_rows = day_rows + 1 where parent_id is not null"
+    with ThreadPoolExecutor(1) as pool:
+        with ending.transaction():
+            ending.execute(count)
+            if change == "create":
+                changed: Future[Any] = pool.submit(bench.client.create_pipeline, name, definition)
+            else:
+                changed = pool.submit(bench.client.drop_pipeline, name)
+            wait_until(lambda: waits_for_lock(bench))
+            ending.execute(count)
+        changed.result(30)
+
+
+def test_another_source_is_refused_while_a_run_of_an_instance_begins(
+    bench: Bench, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    customers(bench, "acme")
+    name = bench.make(SOURCE, SINK, **EACH)
+    bench.run(name, {"customer": "acme"})
+    definition = bench.client.list_pipelines(name)[0].definition
+    other = {**definition, "source": {**SOURCE, "table": "other_${message.customer}"}}
+    asked = bench.asked(bench.client.run_pipeline(name, {"customer": "acme"}))
+    opened = bench.executor.control.open(asked)
+    begin = (
+        "select trunq._begin_run(%s, %s, '{}', %s, %s::bigint, '{\"customer\": \"acme\"}',"
+        " p_plan_hash => %s::bigint)"
+    )
+    given = [f"{name}/acme", asked.message_id, opened["snapshot"], opened["done"], opened["plan_hash"]]
+    beginning = connect()
+    with ThreadPoolExecutor(1) as pool:
+        with beginning.transaction():
+            assert beginning.execute(begin.encode(), given).fetchone() is not None
+            changed = pool.submit(bench.client.create_pipeline, name, other)
+            wait_until(lambda: waits_for_lock(bench))
+        with pytest.raises(InvalidPipeline, match=f'"{name}/acme" has an open run'):
+            changed.result(30)
+
+
+def waits_for_lock(bench: Bench) -> bool:
+    """Whether somebody waits for a lock of another."""
+    waiting = "select count(*) from pg_stat_activity where datname = current_database()"
+    return bool(bench.one(f"{waiting} and wait_event_type = 'Lock'"))

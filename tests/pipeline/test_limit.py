@@ -91,6 +91,28 @@ def test_a_backfill_waits_where_one_run_at_a_time_is_allowed(bench: Bench) -> No
     assert bench.execute(backfill)["rows_out"] == 1
 
 
+def test_of_a_run_and_a_backfill_that_are_planned_at_once_one_begins(bench: Bench) -> None:
+    customers(bench, "acme")
+    bench.sql("create table moved_acme (id int unique, word text)")
+    sink = {**SINK, "mode": "upsert", "key": ["id"], "newest": "word"}
+    name = bench.make(SOURCE, sink, **EACH, limits={"running": 1})
+    bench.run(name, {"customer": "acme"})
+    control = bench.executor.control
+    asked = [
+        replace(bench.asked(message), pipeline=f"{name}/acme")
+        for message in (
+            bench.client.run_pipeline(name, {"customer": "acme"}),
+            bench.client.backfill_pipeline(f"{name}/acme", {"column": "id", "from": "0", "to": "9"}),
+        )
+    ]
+    planned = [control.open(each) for each in asked]
+    assert [each["action"] for each in planned] == ["plan", "plan"]
+    begun = [control.begin(*each, {"all": True}) for each in zip(asked, planned, strict=True)]
+    assert [each is None for each in begun] == [False, True]
+    with pytest.raises(Wait):
+        bench.execute(asked[1].message_id)
+
+
 def test_limits_are_those_of_the_pipeline_where_there_is_no_per(bench: Bench) -> None:
     customers(bench, "a")
     name = bench.make(
@@ -101,6 +123,25 @@ def test_limits_are_those_of_the_pipeline_where_there_is_no_per(bench: Bench) ->
     with pytest.raises(Wait):
         bench.run(name)
     assert f'pipeline "{name}" has used' in bench.client.list_warnings("pipelines")[0].warning
+
+
+@pytest.mark.parametrize("limits", [{"limits": {"rows_a_day": 10}}, {}])
+@pytest.mark.parametrize("more", [0, 1])
+def test_nothing_says_that_runs_wait_when_they_do_not(
+    bench: Bench, limits: dict[str, Any], more: int
+) -> None:
+    customers(bench, "a")
+    source, sink = {"format": "table", "table": "source_a"}, {"format": "table", "table": "b"}
+    name = bench.make(source, sink, limits={"rows_a_day": 1})
+    bench.run(name)
+    with pytest.raises(Wait):
+        bench.run(name)
+    assert bench.client.list_warnings("pipelines")
+    if more:
+        add(bench, "a", 2)
+    bench.make(source, sink, **limits, name=name)
+    bench.run(name)
+    assert bench.client.list_warnings("pipelines") == []
 
 
 @pytest.mark.parametrize(

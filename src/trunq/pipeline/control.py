@@ -60,6 +60,14 @@ class Run:
         """Under which a sink keeps the number of the newest run: a backfill is a series of its own."""
         return f"{self.identity}/{self.backfill}" if self.backfill else self.identity
 
+    @property
+    def message(self) -> Any:
+        """What its functions and statements see: the payload; where that says no fields, and the definition
+        declares some, those that the run began with.
+        """
+        says_none = self.payload is None or self.backfill or "quarantine" in self.slice
+        return self.slice.get("message", self.payload) if says_none else self.payload
+
 
 class Control:
     """The functions, through a client."""

@@ -14,6 +14,7 @@ from trunq.pipeline.control import Asked
 from trunq.pipeline.credentials import credentials_of
 from trunq.pipeline.definition.message import INSTANCE
 from trunq.pipeline.definition.pipeline import Pipeline
+from trunq.pipeline.errors import MessageRefused
 
 _MOST: Final = 100_000
 """Values of a trigger's table."""
@@ -35,6 +36,12 @@ def expanded_for(written: Pipeline, asked: Asked, opened: dict[str, Any]) -> Pip
         said = asked.payload
     message = written.of_message(said)
     name = opened["pipeline"]
+    if written.per is not None and written.value_of(message) != name.partition("/")[2]:
+        # Its rows would be those of one, and its state and mark those of another.
+        raise MessageRefused(
+            f"pipeline {name}: {written.per} of the message is {written.value_of(message)!r:.60}, which is"
+            " another instance"
+        )
     if written.credentials is None:
         return written.expanded(name=name, message=message)
     credentials = credentials_of(name, written.credentials, written.value_of(message))

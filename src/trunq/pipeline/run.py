@@ -22,7 +22,7 @@ from trunq.pipeline.control import Asked, Control, Run
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.definition.reading import read_definition
 from trunq.pipeline.engine import Engine
-from trunq.pipeline.errors import RunCancelled, RunOver, Wait
+from trunq.pipeline.errors import MessageRefused, RunCancelled, RunOver, Wait
 from trunq.pipeline.figures import Figures, timed
 from trunq.pipeline.instance import expanded_for, values_of_trigger
 from trunq.pipeline.isolated import Isolation
@@ -59,7 +59,7 @@ class Executor:
                 written = read_definition(asked.pipeline, opened["definition"])
                 if (each := values_of_trigger(written, asked, self.dsn)) is not None:
                     return {"outcome": "asked", "instances": self.control.ask_each(asked.pipeline, each)}
-                opened = self.control.open(asked, written.of_message(asked.payload))
+                opened = self._open_new(asked, written)
             if opened["action"] == "answer":
                 return _answer(opened["run"])
             if opened["action"] == "wait":
@@ -77,6 +77,16 @@ class Executor:
                 result = self._take(pipeline, _run(pipeline, opened, told), asked, lost or threading.Event())
             if told["message_id"] == asked.message_id:
                 return result
+
+    def _open_new(self, asked: Asked, written: Pipeline) -> dict[str, Any]:
+        """What is to be done once the instance of a message has begun."""
+        opened = self.control.open(asked, written.of_message(asked.payload))
+        if opened["action"] == "begin":
+            raise MessageRefused(
+                f"pipeline {asked.pipeline} has no rows of its own that could be sent again: each instance"
+                f" has, and a message names it, as {asked.pipeline}/VALUE"
+            )
+        return opened
 
     def _plan(self, pipeline: Pipeline, asked: Asked, opened: dict[str, Any]) -> dict[str, Any] | None:
         """The run over what is new; None: nothing is; empty: another run began meanwhile, or the

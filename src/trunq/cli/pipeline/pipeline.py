@@ -456,7 +456,7 @@ def _require_ready(trunq: Client, name: str, *, runs: bool) -> None:
     if not runs:
         return
     try:
-        import trunq.pipeline.runner  # noqa: PLC0415  # Arrow takes a while
+        import trunq.pipeline.runner as _  # noqa: F401, PLC0415  # Arrow takes a while
     except ModuleNotFoundError as error:
         raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
 

@@ -223,7 +223,13 @@ def _text(text: str, values: Values) -> str:
 def _dsn(text: str, values: Values) -> str:
     whole = FILLED.fullmatch(text)
     if whole and not whole[1] and whole[2].startswith("credentials."):
-        return _text(text, values)
+        address = _text(text, values)
+        try:
+            conninfo_to_dict(address)
+        except ProgrammingError:
+            # What libpq says has a word of it, as of a password with a space that is not quoted.
+            raise _NotTaken(f"${{{whole[2]}}} is not an address of Postgres", whole[2]) from None
+        return address
     # Values go in where libpq has read what is around them.
     tokens: dict[str, str] = {}
     prefix = f"t{secrets.token_hex(8)}n"

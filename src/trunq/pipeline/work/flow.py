@@ -47,7 +47,7 @@ class Flow:
         self.failed: dict[str, str] | None = None
         run.progress = {"rows_in": 0, "rows_out": 0, "rows_bad": 0, "bytes": 0}
         self.context = Context(
-            run.pipeline, run.number, message=run.payload, refuse=self._refuse, check=check
+            run.pipeline, run.number, message=run.message, refuse=self._refuse, check=check
         )
 
     def rows(self, source: Source | None) -> Iterator[pa.RecordBatch]:

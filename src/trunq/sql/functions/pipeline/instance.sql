@@ -121,25 +121,31 @@ comment on function trunq._sum_instances is 'Of all instances of a pipeline: run
 create or replace function trunq._ask_each(p_pipeline text, p_values text[]) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_pipeline trunq.pipeline := trunq._find_pipeline(p_pipeline);
+  -- Whoever makes the pipeline anew changes its instances, too.
+  v_pipeline trunq.pipeline := trunq._hold_pipeline(p_pipeline);
   v_path text[] := string_to_array(substr(v_pipeline.definition->>'per', 9), '.');
   v_priority smallint := coalesce((v_pipeline.definition->'trigger'->>'priority')::smallint, 0);
+  -- Of values that no instance has yet, the pipeline knows what was asked for.
+  v_first bigint[] := trunq._open_requests(v_pipeline.asked);
+  v_waiting jsonb := (select coalesce(jsonb_object_agg(l.key, true), '{}') from trunq_log.pipelines l where l.id = any(v_first) and l.key is not null);
   v_value text;
   v_payload jsonb;
   v_id bigint;
   v_count integer := 0;
 begin
-  -- Whoever makes the pipeline anew changes its instances, too.
-  perform from trunq.pipeline p where p.pipeline_id = v_pipeline.pipeline_id for share;
   foreach v_value in array p_values loop
     -- What cannot be done in time does not pile up.
-    continue when exists (
+    continue when v_waiting ? v_value or exists (
       select from trunq.pipeline p where p.name = p_pipeline || '/' || v_value and p.asked <> '{}' and cardinality(trunq._open_requests(p.asked)) > 0);
     v_payload := case when v_pipeline.definition #>> array['message', array_to_string(v_path, '.')] = 'integer' then to_jsonb(v_value::bigint) else to_jsonb(v_value) end;
     v_id := trunq.publish('pipelines', trunq._nest(v_path, v_payload), p_pipeline, v_value, p_headers => '{"on": "each"}', p_priority => v_priority);
     update trunq.pipeline p set asked = array[v_id] where p.name = p_pipeline || '/' || v_value;
+    if not found then
+      v_first := v_first || v_id;
+    end if;
     v_count := v_count + 1;
   end loop;
+  update trunq.pipeline p set asked = v_first where p.pipeline_id = v_pipeline.pipeline_id and p.asked <> v_first;
   return v_count;
 end $$;
 comment on function trunq._ask_each is

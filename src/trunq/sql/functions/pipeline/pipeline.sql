@@ -5,7 +5,8 @@
 -- A definition is kept as it was written: ${NAME} stands for what a runner has in its environment, so no password lies here.
 --
 -- Locks: pipelines are made and dropped one at a time, or two that name each other as followers would make a circle. The row of a pipeline
--- is held by whoever begins or ends a run of it, for that one statement.
+-- is held by whoever begins or ends a run of it, for that one statement. Whoever makes a pipeline anew, or drops it, holds its row and then
+-- those of its instances; its row not for update until it has all of these: who changes an instance twice in a transaction locks its parent's key.
 
 create or replace function trunq.create_pipeline(p_pipeline text, p_definition jsonb, p_due_times timestamptz[] default null) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -25,7 +26,9 @@ begin
   perform trunq._check_pipeline_limits(p_pipeline, p_definition);
   perform trunq._check_trigger(p_pipeline, p_definition);
   perform trunq._check_sink_alone(p_pipeline, p_definition->'sink');
-  select p.* into v_old from trunq.pipeline p where p.name = p_pipeline for update;
+  select p.* into v_old from trunq.pipeline p where p.name = p_pipeline for no key update;
+  -- No run of an instance begins meanwhile, either.
+  perform from trunq.pipeline p where p.parent_id = v_old.pipeline_id for no key update;
   perform trunq._check_per(p_pipeline, p_definition, v_followers, v_old.definition);
   if v_old.pipeline_id is null then
     insert into trunq.pipeline (name, definition, followers) values (p_pipeline, p_definition, v_followers) returning * into v_new;
@@ -90,6 +93,8 @@ begin
   end if;
   perform trunq._end_trigger(p_pipeline, v_pipeline.definition->'trigger');
   perform trunq._leave_takers(p_pipeline, null);
+  perform from trunq.pipeline p where p.name = p_pipeline for no key update;
+  perform from trunq.pipeline p where p.parent_id = v_pipeline.pipeline_id for update;
   delete from trunq.pipeline p where p.name = p_pipeline;
   perform trunq._call_runners();
 end $$;

@@ -37,7 +37,7 @@ begin
   if v_until > v_now then
     return jsonb_build_object('action', 'wait', 'seconds', least(10, greatest(0.1, extract(epoch from v_until - v_now))))
       || case when v_until > v_now + c_soon then jsonb_build_object('why', format('pipeline "%s" is paused', p_pipeline.name)) else '{}' end;
-  elsif v_limits is null then
+  elsif v_limits is null and p_pipeline.put_off_until is null then
     return null;
   end if;
   if p_pipeline.day = trunq._today() then
@@ -50,6 +50,8 @@ begin
     v_for := case when v_until > v_now then 'rate' end;
   end if;
   if v_for is null then
+    -- It has other limits since, or their time has come.
+    update trunq.pipeline p set put_off_until = null, put_off_for = null where p.pipeline_id = p_pipeline.pipeline_id and p.put_off_until is not null;
     return null;
   end if;
   update trunq.pipeline p set put_off_until = v_until, put_off_for = v_for

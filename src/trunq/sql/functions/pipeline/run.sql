@@ -106,6 +106,9 @@ declare
 begin
   if not p_backfill and (v_pipeline.done <> p_done or trunq._hash_plan(v_pipeline) <> p_plan_hash) then
     return null;
+  elsif trunq._is_full(v_pipeline, p_message_id) then
+    -- A backfill and a run were planned at the same time.
+    return null;
   end if;
   insert into trunq.pipeline_run (pipeline_id, backfill, number, message_id, payload, chain, started_by, slice, snapshot, begun_at, holder, held_until)
   values (v_pipeline.pipeline_id, case when p_backfill then p_message_id else 0 end, case when p_backfill then 1 else p_done + 1 end, p_message_id, p_payload,
@@ -119,7 +122,7 @@ begin
   return case when v_run.run_id is not null then trunq._tell_run(v_run) end;
 end $$;
 comment on function trunq._begin_run is
-  'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink those of p_plan_hash; null when another has begun meanwhile, or one of them was set.';
+  'Begins the run of a slice that was planned when p_done was the newest run that had ended, and state, source and sink those of p_plan_hash; null when another has begun meanwhile, or one of them was set, or no more may run at once.';
 
 create or replace function trunq._note_nothing(p_pipeline text, p_done bigint, p_state jsonb, p_plan_hash bigint) returns void
 language sql set search_path = pg_catalog, pg_temp as $$

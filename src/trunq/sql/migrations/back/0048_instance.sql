@@ -3,9 +3,10 @@ declare
   v_pipeline text;
   v_function text;
 begin
-  select p.name into v_pipeline from trunq.pipeline p where p.definition ?| '{per,limits,message,credentials}' order by p.parent_id is not null, p.name limit 1;
+  select p.name into v_pipeline from trunq.pipeline p
+  where p.definition ?| '{per,limits,message,credentials}' or p.definition->'trigger' ? 'priority' order by p.parent_id is not null, p.name limit 1;
   if found then
-    raise exception 'pipeline "%" has per, message, credentials or limits, which the older release does not know', v_pipeline
+    raise exception 'pipeline "%" has per, message, credentials, limits or trigger.priority, which the older release does not know', v_pipeline
       using hint = format('with per, drop it first, with what it knows of its instances (trunq pipeline drop %s); else create it without them', v_pipeline);
   end if;
   foreach v_function in array
