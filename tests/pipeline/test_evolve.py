@@ -108,6 +108,17 @@ def test_a_view_over_the_column_is_told_and_when_it_is_dropped_the_run_goes_on(b
     assert bench.one("select n from moved where id = 2") == 3000000000
 
 
+def test_a_foreign_key_whose_other_column_keeps_its_type_is_told(bench: Bench) -> None:
+    name = moved(bench, "int", "1", "widen")
+    bench.sql("create table other (n int primary key)")
+    bench.sql("insert into other values (1)")
+    bench.sql("alter table moved add foreign key (n) references other")
+    retype(bench, "numeric", "1.5")
+    with pytest.raises(InvalidPipeline, match=r'"n" of moved cannot become numeric: .*foreign key') as caught:
+        bench.run(name)
+    assert "drop what depends on the column" in str(caught.value.hint)
+
+
 def test_a_table_that_is_held_fails_the_run_in_a_sentence(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,8 +41,8 @@ server.main(sys.argv[1:])
     [
         ({"path": "ftp://h/a.csv"}, TABLE, "source: 'ftp://h/a.csv' is no address of a storage: write one of"
          " s3://, gs://, abfs:// and sftp://, or a path of the runner's machine"),
-        (ONE, {"format": "delta", "path": "s3://b/a%20b"}, "sink: 's3://b/a%20b' has a %, and no Delta table can"
-         " be at such an address"),
+        (ONE, {"format": "delta", "path": "s3://b/a%20b"}, "sink: 's3://b/a%20b' has a %, and no Delta table"
+         " can be at such an address"),
         ({"path": "s3:///a.csv"}, TABLE, "source: 's3:///a.csv' names no bucket or host: s3://NAME/path"),
         ({"path": "a.csv", "storage": {"region": "x"}}, TABLE, "source: storage is for an address, one of"
          " s3://, gs://, abfs:// and sftp://, and path is none"),

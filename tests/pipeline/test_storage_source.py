@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -13,6 +14,7 @@ from pyarrow import parquet
 from pipeline.piping import Bench
 from pipeline.storages import S3Server, SftpServer, old
 from trunq.errors import InvalidPipeline
+from trunq.pipeline.storage import split
 from trunq.pipeline.storage.pattern import _regex
 
 pytestmark = pytest.mark.usefixtures("_secrets")
@@ -45,6 +47,16 @@ def test_files_of_a_bucket_are_read_once_and_new_ones_by_the_next_run(bench: Ben
     kept = bench.one("select string_agg(definition::text, ' ') from trunq.pipeline")
     assert "${S3_SECRET}" in kept
     assert "a-secret-of-tests" not in kept
+
+
+def test_an_object_whose_name_cannot_be_read_is_told(bench: Bench, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    httpx.put(f"{s3.url}/{split(bucket)[0].removeprefix('s3://')}/in//a.csv", content=CSV).raise_for_status()
+    with pytest.raises(
+        InvalidPipeline, match=r's3://.* has a name that cannot be read: Path "in//a\.csv"'
+    ) as e:
+        bench.run(bench.make(source(s3, f"{bucket}/in/**/*.csv"), TABLE))
+    assert "neither empty nor" in str(e.value.hint)
 
 
 @pytest.mark.parametrize("format", ["json", "parquet"])

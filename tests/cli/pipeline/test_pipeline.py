@@ -103,7 +103,10 @@ source = {format = "table", table = "source_${message.customer}"}
 sink = {format = "table", table = "moved"}
 limits = {rows_a_day = 1}
 """)
-    trunq("pipeline", "create", str(path))
+    made = trunq("pipeline", "create", str(path)).said
+    assert """Run it with: trunq pipeline run orders --message '{"customer": "..."}'""" in " ".join(
+        made.split()
+    )
     assert "begins one" in trunq("pipeline", "instances", "orders").said
     done = trunq(
         "pipeline", "run", "orders", "--message", '{"customer": "acme"}', "--priority", "1", "--json"
@@ -111,7 +114,9 @@ limits = {rows_a_day = 1}
     assert done.json["run"]["pipeline"] == "orders/acme"
     assert "orders/acme" in trunq("pipeline", "instances", "orders").said
     assert trunq("pipeline", "instances", "orders", "--json").json[0]["rows_today"] == 2
-    assert "trunq pipeline instances orders" in trunq("pipeline", "show", "orders").said
+    shown_all = trunq("pipeline", "show", "orders").said
+    assert "trunq pipeline instances orders" in shown_all
+    assert "orders/acme" in shown_all
     assert "snapshot" in trunq("pipeline", "state", "orders/acme", "--json").json["state"]
     with client.transaction() as connection:
         connection.execute(
@@ -121,6 +126,9 @@ limits = {rows_a_day = 1}
     assert "has used its limits.rows_a_day of today" in shown["warnings"][0]["warning"]
     assert trunq("pipeline", "drop", "orders/acme", "--yes", "--json").json["dropped"]
     assert trunq("pipeline", "instances", "orders", "--json").json == []
+    failed = trunq("pipeline", "run", "orders", "--message", '{"customer": "globex"}')
+    again = """so does: trunq pipeline run orders --message '{"customer": "globex"}'"""
+    assert again in " ".join(failed.said.split())
 
 
 def test_a_run_that_cannot_succeed_is_cancelled_or_skipped(

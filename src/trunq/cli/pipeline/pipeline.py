@@ -18,7 +18,7 @@ from trunq.cli.ground.failure import Mistake, explain
 from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
-from trunq.cli.pipeline.run import followed, slice_words, trigger_words
+from trunq.cli.pipeline.run import asking, example, followed, slice_words, trigger_words
 from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
@@ -83,17 +83,15 @@ def create(
             [{"pipeline": name, "created": made, "trigger": triggers[name]} for name, made in created.items()]
         )
         return
+    examples = {each.name: example(each.definition.get("message", {})) for each in found}
     for name, made in created.items():
         started = trigger_words(triggers[name])
         say(
             f"Pipeline {{name}} {'created' if made else 'changed'}. "
-            + (
-                "Run it with: trunq pipeline run {name}"
-                if started is None
-                else "A runner starts it: {started}."
-            ),
+            + ("Run it with: {asking}" if started is None else "A runner starts it: {started}."),
             name=name,
             started=started,
+            asking=asking(name, examples[name]),
         )
     for each in found:
         for sentence in missing(each):
@@ -171,7 +169,7 @@ def run(
         say("Pipeline {name} had nothing new, or its run was another message's too.", name=name)
     if failure is not None and state != "dead":
         why = explain(failure) or f"{type(failure).__name__}: {failure}"
-        raise Mistake(f"{why}\nA runner tries it again; so does: trunq pipeline run {name}")
+        raise Mistake(f"{why}\nA runner tries it again; so does: {asking(name, message)}")
     if state == "dead":
         raise Mistake(f"The run did not succeed. See why: trunq message show pipelines {id}")
 

@@ -66,7 +66,9 @@ def print_pipeline(
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
-    write_rows([_with_figures(run) for run in runs], _RUNS, False, "It has not run yet.")
+    # Those of instances are told from each other.
+    whose = ("pipeline",) if any(run["pipeline"] != row["pipeline"] for run in runs) else ()
+    write_rows([_with_figures(run) for run in runs], (*whose, *_RUNS), False, "It has not run yet.")
     if changes:
         write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
     if reasons:

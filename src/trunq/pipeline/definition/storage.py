@@ -115,8 +115,8 @@ def is_remote(path: str) -> bool:
 
 
 def require_lake(path: str) -> None:
-    """Raise ValueError for a place where no Delta table can be: its log needs writes that refuse a second, and
-    deltalake reads a name with % as two different ones.
+    """Raise ValueError for a place where no Delta table can be: its log needs writes that refuse a second,
+    and deltalake reads a name with % as two different ones.
     """
     if is_remote(path) and "%" in path:
         raise ValueError(f"{path[:60]!r} has a %, and no Delta table can be at such an address")

@@ -41,7 +41,13 @@ _WIDER: Final[dict[str, dict[str, str]]] = {
 
 _MOST_DIGITS: Final = 1000
 _WAIT: Final = "5s"
-_STUCK: Final = (errors.FeatureNotSupported, errors.InvalidTableDefinition, errors.WrongObjectType)
+_STUCK: Final = (
+    errors.DatatypeMismatch,
+    errors.FeatureNotSupported,
+    errors.InvalidTableDefinition,
+    errors.WrongObjectType,
+)
+"""Of these DatatypeMismatch is told of a foreign key."""
 
 
 def wider(there: str, given: str) -> str | None:

@@ -45,6 +45,13 @@ def told(pipeline: str, base: str, error: Exception) -> TrunqError | None:
         return InvalidPipeline(f"{who} the host of {base} is not known", "correct storage.endpoint, or path")
     if _AWAY.search(text):
         return StorageFailed(f"{who} {base} does not answer: {_first(text)}", "the run is tried again")
+    if type(error).__name__ == "InvalidPathError":
+        wrong = _first(text).rpartition("invalid path: ")[2]
+        return InvalidPipeline(
+            f"{who} {base} has a name that cannot be read: {wrong}",
+            "give it one whose parts, between its slashes, are neither empty nor . or ..; or read what is not"
+            " beside it",
+        )
     if isinstance(error, FileNotFoundError):
         return None
     if _IS_STORAGE.search(text):
