@@ -22,7 +22,7 @@ from trunq.connection.address import address
 from trunq.errors import PipelineNotFound, TrunqError
 from trunq.pipeline.awaited import Awaited
 from trunq.pipeline.control import Asked
-from trunq.pipeline.errors import RunCrashed, RunOver, Wait
+from trunq.pipeline.errors import MessageRefused, RunCrashed, RunOver, Wait
 from trunq.pipeline.in_hand import InHand
 from trunq.pipeline.isolated import Isolation
 from trunq.pipeline.run import Executor
@@ -54,8 +54,9 @@ class Runner(Worker):
     on elsewhere at once.
 
     `awaited` is the id of a message that somebody waits for: the runner ends when any runner has done that
-    one, and nothing else is ready (what failed earlier is for later), and when its third attempt fails, or
-    the first for a reason that lies in the pipeline; `failure` is why.
+    one, and nothing else is ready (what failed earlier is for later), when its third attempt fails, or the
+    first for a reason that lies in the pipeline, and when its run is put off for longer than a minute;
+    `failure` is why.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Runner(Worker):
         executor = self._work
         try:
             return executor.execute(asked(message), lost)
-        except PipelineNotFound as error:
+        except (PipelineNotFound, MessageRefused) as error:
             return Reject(str(error))
         except RunCrashed as error:
             if error.crashes >= _CRASHES:
@@ -199,6 +200,8 @@ class Runner(Worker):
         except Wait as wait:
             # It was not started: the attempt does not count.
             executor.client.release(message, after=timedelta(seconds=wait.seconds))
+            if message.id == self._awaited.id and wait.put_off is not None:
+                self._awaited.put_off(wait.put_off)
             return None
         except RunOver:
             if self._in_hand.is_given_up or not lost.is_set():
@@ -229,7 +232,11 @@ def asked(message: Message) -> Asked:
 def _needs_our_session(definition: Any) -> bool:
     return (
         isinstance(definition, Mapping)
-        and (bool(definition.get("sql") or definition.get("transform")) or _has_expressions(definition))
+        and (
+            definition.get("engine") == "spark"
+            or bool(definition.get("sql") or definition.get("transform"))
+            or _has_expressions(definition)
+        )
         and not definition.get("isolate")
     )
 

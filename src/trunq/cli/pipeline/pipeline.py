@@ -18,8 +18,8 @@ from trunq.cli.ground.failure import Mistake, explain
 from trunq.cli.ground.output import Row, err, out, say, write_json, write_rows
 from trunq.cli.ground.question import Yes, confirm
 from trunq.cli.operate.pause import Pause, how_long, with_words
-from trunq.cli.pipeline.run import followed, slice_words, trigger_words
-from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds
+from trunq.cli.pipeline.run import asking, example, followed, slice_words, trigger_words
+from trunq.cli.pipeline.sight import REASONS, print_pipeline, seconds, warnings_of
 from trunq.errors import PipelineNotFound
 
 app = option.noun(
@@ -83,17 +83,15 @@ def create(
             [{"pipeline": name, "created": made, "trigger": triggers[name]} for name, made in created.items()]
         )
         return
+    examples = {each.name: example(each.definition.get("message", {})) for each in found}
     for name, made in created.items():
         started = trigger_words(triggers[name])
         say(
             f"Pipeline {{name}} {'created' if made else 'changed'}. "
-            + (
-                "Run it with: trunq pipeline run {name}"
-                if started is None
-                else "A runner starts it: {started}."
-            ),
+            + ("Run it with: {asking}" if started is None else "A runner starts it: {started}."),
             name=name,
             started=started,
+            asking=asking(name, examples[name]),
         )
     for each in found:
         for sentence in missing(each):
@@ -135,6 +133,7 @@ def run(
     ask: Annotated[
         bool, typer.Option("--ask", metavar=option.FLAG, help="Ask for the run, and leave it to a runner.")
     ] = False,
+    priority: Annotated[int, typer.Option("--priority", help="The smallest first (queue with lanes).")] = 0,
     *,
     database: option.Database,
     json: option.Json = False,
@@ -146,11 +145,8 @@ def run(
     pipeline; then its message waits for a runner.
     """
     with address(database) as dsn, Client(dsn, max_connections=2) as trunq:
-        if _row(trunq, name)["paused"] and not ask:
-            raise Mistake(f"Pipeline {name} is paused. Resume it with: trunq pipeline resume {name}")
-        if not ask:
-            _require_extra()
-        id = trunq.run_pipeline(name, _json("message", message))
+        _require_ready(trunq, name, runs=not ask)
+        id = trunq.run_pipeline(name, _json("message", message), priority)
         failure = None
         if not ask:
             with followed(trunq, name):
@@ -173,7 +169,7 @@ def run(
         say("Pipeline {name} had nothing new, or its run was another message's too.", name=name)
     if failure is not None and state != "dead":
         why = explain(failure) or f"{type(failure).__name__}: {failure}"
-        raise Mistake(f"{why}\nA runner tries it again; so does: trunq pipeline run {name}")
+        raise Mistake(f"{why}\nA runner tries it again; so does: {asking(name, message)}")
     if state == "dead":
         raise Mistake(f"The run did not succeed. See why: trunq message show pipelines {id}")
 
@@ -209,12 +205,13 @@ def show(
             runs = [each._asdict() for each in reversed(trunq.list_runs(chain=runs[0]["chain"]))]
         changes: list[Row] = [each._asdict() for each in trunq.list_schema_changes(name, limit)]
         reasons: list[Row] = [each._asdict() for each in trunq.count_quarantine(name)]
+        warnings = warnings_of(trunq, name)
     if json:
-        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons})
+        write_json({**row, "runs": runs, "schema_changes": changes, "reasons": reasons, "warnings": warnings})
     elif tree:
         _print_tree(runs, None, 0)
     else:
-        print_pipeline(row, runs, changes, reasons)
+        print_pipeline(row, runs, changes, reasons, warnings)
 
 
 @option.verb(app, "cancel", "trunq pipeline cancel flights")
@@ -448,10 +445,16 @@ def drop(name: Name, yes: Yes = False, *, database: option.Database, json: optio
         say("Pipeline {name} dropped.", name=name)
 
 
-def _require_extra() -> None:
+def _require_ready(trunq: Client, name: str, *, runs: bool) -> None:
     """Before anything is asked for that this process then cannot do."""
+    # Of an instance, the pipeline first: its pause is that of all.
+    for each in dict.fromkeys((name.partition("/")[0], name)):
+        if _row(trunq, each)["paused"] and runs:
+            raise Mistake(f"Pipeline {each} is paused. Resume it with: trunq pipeline resume {each}")
+    if not runs:
+        return
     try:
-        import trunq.pipeline.runner  # noqa: F401, PLC0415  # Arrow takes a while
+        import trunq.pipeline.runner as _  # noqa: F401, PLC0415  # Arrow takes a while
     except ModuleNotFoundError as error:
         raise Mistake(f"Pipelines need {error.name}: pip install 'trunq[pipeline]'.") from None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from trunq import Client
 from trunq.cli.ground.output import Row, print_fact, say, write_rows
 from trunq.cli.operate.pause import with_words
 from trunq.cli.pipeline.run import progress_words, trigger_words
@@ -34,26 +36,49 @@ REASONS: Final = ("reason", "quarantined", "newest_at", "example")
 _UNITS: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def print_pipeline(row: Row, runs: Sequence[Row], changes: Sequence[Row], reasons: Sequence[Row]) -> None:
+def warnings_of(trunq: Client, name: str) -> list[Row]:
+    """What is wrong with a pipeline, or its instances, with the way out."""
+    found = [
+        each
+        for each in trunq.list_warnings("pipelines")
+        if re.search(rf'"{re.escape(name)}["/]', each.warning)
+    ]
+    return [{"warning": each.warning, "hint": each.hint} for each in found]
+
+
+def print_pipeline(
+    row: Row, runs: Sequence[Row], changes: Sequence[Row], reasons: Sequence[Row], warnings: Sequence[Row]
+) -> None:
     """Print what is known of a pipeline, and tables of its runs, changes and reasons where there are any."""
     say("Pipeline {name}", name=row["pipeline"])
     for fact, value in (
         ("source", row["source"]), ("sink", _SINKS.get(row["sink"], row["sink"])),
         ("freshness", _freshness(row)),
         ("then", ", ".join(row["followers"]) or None),
+        ("per", _per(row)),
         ("trigger", trigger_words(row["trigger"])), ("next due", row["next_due"]),
         ("paused", with_words(row)["paused"] or None), ("quarantined", row["quarantined"] or None),
         ("state", json.dumps(row["state"])), ("error", row["error"]),
     ):  # fmt: skip
         print_fact(fact, value, 12)
+    for each in warnings:
+        print_fact("warning", f"{each['warning']}: {each['hint']}", 12)
     for run in runs:
         if run["outcome"] is None:
             print_fact("run " + str(run["number"]), progress_words(run["progress"]) or "open", 12)
-    write_rows([_with_figures(run) for run in runs], _RUNS, False, "It has not run yet.")
+    # Those of instances are told from each other.
+    whose = ("pipeline",) if any(run["pipeline"] != row["pipeline"] for run in runs) else ()
+    write_rows([_with_figures(run) for run in runs], (*whose, *_RUNS), False, "It has not run yet.")
     if changes:
         write_rows([_with_change(each) for each in changes], _CHANGES, False, "")
     if reasons:
         write_rows(reasons, REASONS, False, "")
+
+
+def _per(row: Row) -> str | None:
+    """What has a state of its own, and where that is seen."""
+    per, name = row["definition"].get("per"), row["pipeline"]
+    return per and (per if "/" in name else f"{per} (trunq pipeline instances {name})")
 
 
 def seconds(age: timedelta | None) -> timedelta | None:

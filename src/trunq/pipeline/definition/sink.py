@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from trunq.pipeline.definition.api import HttpSink
 from trunq.pipeline.definition.change import Applying
-from trunq.pipeline.definition.part import InPostgres, Part
+from trunq.pipeline.definition.part import InPostgres
+from trunq.pipeline.definition.storage import Stored, require_lake
 
 Mode = Literal["append", "upsert", "replace", "history", "apply"]
 
@@ -57,15 +58,14 @@ class QueueSink(InPostgres):
         return self
 
 
-class DeltaSink(Applying):
-    """A Delta table in a directory, made when it is not there.
+class DeltaSink(Stored, Applying):
+    """A Delta table in a directory or an object store, made when it is not there.
 
     With `replace` a run stands for all rows, with `replace_partitions` for all rows of the partitions that
     it has rows of; the others stay. `history` and `apply` are those of a table.
     """
 
     format: Literal["delta"] = "delta"
-    path: str
     mode: Literal["append", "upsert", "replace", "replace_partitions", "history", "apply"] = "append"
     key: list[str] = []
     newest: str | None = None
@@ -73,6 +73,7 @@ class DeltaSink(Applying):
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
+        require_lake(self.path)
         if self.mode != "apply" and (self.mode in ("upsert", "history")) != bool(self.key):
             keyed = self.mode if self.mode == "history" else "upsert"
             raise ValueError(f"mode = '{keyed}' and key = ['...'] go together")
@@ -83,11 +84,10 @@ class DeltaSink(Applying):
         return self
 
 
-class ParquetSink(Part):
+class ParquetSink(Stored):
     """A directory of Parquet files, in which each run has a directory of its own."""
 
     format: Literal["parquet"] = "parquet"
-    path: str
 
 
 Sink = Annotated[

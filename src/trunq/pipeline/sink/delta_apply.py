@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 from pyarrow import compute as pc
 from pyarrow import parquet
 
-from trunq.arrow.delta import open_table
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.change import CHANGED_AT, DELETED_AT, OP, OWN, is_whole, key_of
 from trunq.pipeline.definition.pipeline import Pipeline
@@ -51,7 +50,7 @@ class DeletingDeltaSink(DeltaSink):
         return bool(run.attempt) and (bool(parts) or (is_whole(run.slice) and self._has_rows()))
 
     def _has_rows(self) -> bool:
-        table = open_table(self._model.path)
+        table = self._open()
         return table is not None and not is_blank(table)
 
     def _merge_into(self, table: DeltaTable, run: Run, files: list[Path]) -> None:

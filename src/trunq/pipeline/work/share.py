@@ -93,7 +93,7 @@ class Reading:
         run = self.run
         with redacted(self.pipeline, self.dsn), refusing(self.dsn, run) as refusal:
             refuse = self._refuse if self.lookup else refusal
-            context = Context(run.pipeline, run.number, message=run.payload, refuse=refuse)
+            context = Context(run.pipeline, run.number, message=run.message, refuse=refuse)
             rows = size = 0
             figures = Figures()
             with self._source(self.shares[number]) as source:
@@ -158,7 +158,7 @@ def _decoded(column: pa.Array, kind: pa.DataType, is_cast: bool) -> pa.Array:
 def unsliced(run: Run) -> Run:
     """A run as tasks need it: of the slice, which may name many files, the key alone goes there."""
     key = {name: run.slice[name] for name in ("key",) if name in run.slice}
-    return replace(run, slice=key, progress={}, figures=Figures())
+    return replace(run, payload=run.message, slice=key, progress={}, figures=Figures())
 
 
 class _Once(Source):
