@@ -63,6 +63,7 @@ MAY: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "delete": (ADMIN, {"ids": [1]}),
     "delete_memo": (WORKS | ADMIN, {"scope": SCOPE, "name": "n"}),
     "delete_schedule": (OWNER, {"schedule": "there"}),
+    "diagnose": (EVERYBODY, {}),
     "draw_ids": (PUBLISHES, {"count": 1}),
     "drop_archive": (OWNER, {}),
     "drop_group": (OWNER, {"group": "crew"}),

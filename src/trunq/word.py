@@ -84,6 +84,9 @@ BatchLeft = Literal["finish", "give_back"]
 Bell = Literal["held", "publisher", "sleeper"]
 """Who has the bell of a queue."""
 
+Severity = Literal["error", "warning", "unseen"]
+"""How bad a finding of `trunq.diagnose` is; unseen: the role may not look."""
+
 Resumption = Literal["resumed", "noted", "repeated"]
 """What a call that resumes a parked message did."""
 

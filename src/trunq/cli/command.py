@@ -18,7 +18,7 @@ from trunq.cli.ground import option
 from trunq.cli.keep import archive, statistics, taker
 from trunq.cli.lanes import lane
 from trunq.cli.log import capture, column, publish, schedule, webhook
-from trunq.cli.operate import conversion, db, leader, role, status, subscription
+from trunq.cli.operate import conversion, db, doctor, leader, role, status, subscription
 from trunq.cli.pipeline import instance as _instance  # noqa: F401  # a command of pipeline
 from trunq.cli.pipeline import pipeline
 from trunq.cli.stream import group, mover
@@ -73,6 +73,7 @@ for name, function, examples in (
     ("worker", worker.worker, worker.EXAMPLES),
     ("leader", leader.leader, leader.EXAMPLES),
     ("status", status.status, status.EXAMPLES),
+    ("doctor", doctor.doctor, doctor.EXAMPLES),
     ("statistics", statistics.statistics, statistics.EXAMPLES),
 ):
     option.verb(app, name, *examples, panel=option.panel(name))(function)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from trunq.record.operate import Defect as Defect
 from trunq.record.operate import Duty as Duty
 from trunq.record.operate import DutyDone as DutyDone
+from trunq.record.operate import Finding as Finding
 from trunq.record.operate import Statistic as Statistic
 from trunq.record.operate import Status as Status
 from trunq.record.operate import Warned as Warned

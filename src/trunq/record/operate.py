@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from trunq.word import Severity
+
 
 class Warned(NamedTuple):
     """A row of `list_warnings`: what is wrong, and the way out. `subscription` None: it is the queue."""
@@ -13,6 +15,22 @@ class Warned(NamedTuple):
     subscription: str | None
     warning: str
     hint: str
+
+
+class Finding(NamedTuple):
+    """A row of `diagnose`. `queue` None: it is the database; `since` None: nobody knows.
+
+    `severity`: error, messages are late, lost or at risk until somebody acts; warning; unseen, the role may
+    not look, and `hint` names the grant.
+    """
+
+    area: str
+    severity: Severity
+    queue: str | None
+    subscription: str | None
+    finding: str
+    hint: str
+    since: datetime | None
 
 
 class Defect(NamedTuple):

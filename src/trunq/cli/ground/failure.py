@@ -62,6 +62,10 @@ def in_shell(text: str) -> str:
     text = re.sub(r"\bp_filter\b", _FILTER, text)
     text = re.sub(r"\bp_(\w+) => ('?)(\w+)\2", _option, text)
     text = re.sub(r"select trunq\.unsubscribe\('(\w+)', '([^']+)'\)", r"trunq subscription drop \1 \2", text)
+    text = re.sub(r"select trunq\.resume_queue\('(\w+)'\)", r"trunq queue resume \1", text)
+    text = re.sub(
+        r"select trunq\.resume_subscription\('(\w+)', '([^']+)'\)", r"trunq subscription resume \1 \2", text
+    )
     text = re.sub(r"(?:select )?trunq\.accept_loss\('(\w+)', '([^']+)'\)", r"trunq stream accept \1 \2", text)
     text = re.sub(r"select \* from trunq\.list_losses\('(\w+)'\)", r"trunq stream losses \1", text)
     text = re.sub(

@@ -239,6 +239,7 @@ PANELS = {
         "workers",
         "leader",
         "status",
+        "doctor",
         "statistics",
     ),
     "Who reads, and in which order": ("subscription", "stream", "group", "lane"),

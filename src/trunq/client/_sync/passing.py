@@ -25,6 +25,7 @@ from trunq.record import (
     Duty,
     DutyDone,
     Fate,
+    Finding,
     Fleet,
     Found,
     Group,
@@ -1369,6 +1370,19 @@ class Passing(Access):
         Raises QueueNotFound, InvalidArgument.
         """
         return self._records(connection, Deletion, "list_deletions", queue=queue, limit=limit, before=before)
+
+    def diagnose(self, *, connection: Given | None = None) -> list[Finding]:
+        """What is wrong with this database and what helps, area by area: another cluster's positions, nobody
+        who performs the duties, tables that lack an index or a trigger, all that list_warnings says, pauses
+        without an end while messages wait, transactions and replication slots that hold back vacuum or WAL,
+        freezing that does not keep up, tables that vacuum leaves, a full queue of notifications, too few
+        locks or connections, settings that cost promises, and rights.
+
+        Returns one row a finding; severity is error (messages are late, lost or at risk until somebody acts),
+        warning, or unseen (this role may not look; the hint names the grant). queue None: of the database.
+        since None: Postgres does not say.
+        """
+        return self._records(connection, Finding, "diagnose")
 
     def empty_queue(self, queue: str, *, connection: Given | None = None) -> int:
         """Deletes every message of a queue, handled, waiting, leased or delayed, with leases and receipts.

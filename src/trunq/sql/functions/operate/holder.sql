@@ -15,7 +15,8 @@ comment on function trunq._describe_session is 'A session as a warning or an err
 
 create or replace function trunq._way_to_end(p_pid integer) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select coalesce(format('select pg_terminate_backend(%s) ends it', p_pid), 'commit prepared or rollback prepared ends it, with the gid in pg_prepared_xacts')
+  select case when p_pid is null then 'commit prepared or rollback prepared ends it, with the gid in pg_prepared_xacts'
+    else format('select pg_terminate_backend(%s) ends it', p_pid) end
 $$;
 comment on function trunq._way_to_end is 'How a session, or a prepared transaction, is ended.';
 

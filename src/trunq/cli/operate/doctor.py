@@ -1,0 +1,94 @@
+"""trunq doctor: what is wrong, since when, and the command that helps."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Final, get_args
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from trunq.cli.ground import option
+from trunq.cli.ground.database import address
+from trunq.cli.ground.failure import in_shell
+from trunq.cli.ground.output import out, write, write_json
+from trunq.diagnosis import diagnose
+from trunq.record import Finding
+from trunq.word import Severity
+
+_LOOK: Final = dict(zip(get_args(Severity), (("✗", "bold red"), ("!", "yellow"), ("?", "cyan")), strict=True))
+"""The worst first."""
+
+EXAMPLES = (
+    "trunq doctor",
+    "# In a script: 0 all is well, 1 warnings, 2 errors",
+    "trunq doctor > /tmp/trunq || mail -s trunq ops@example.com < /tmp/trunq",
+    "trunq doctor --json | jq '.[] | select(.severity == \"error\")'",
+    "trunq doctor --watch",
+)
+
+
+def doctor(
+    watch: Annotated[
+        bool, typer.Option("--watch", metavar=option.FLAG, help="Look again and again, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=1, metavar="SECONDS", help="With --watch: how often.")
+    ] = 5.0,
+    *,
+    database: option.Database,
+    json: option.Json = False,
+) -> None:
+    """Say what is wrong with this database, since when, and what helps.
+
+    It looks at versions, the leader and its duties, what each queue's tables lack, all that waits and is not
+    read, sessions and replication slots that hold something back, vacuum, locks, settings, rights, the
+    wake-up through this address and the clock. It changes nothing. `error`: messages are late, lost or at
+    risk until somebody acts. `unseen`: this role may not look; the line names the grant.
+
+    Exit code: 0 when all is well or the rest was unseen, 1 with warnings, 2 with errors.
+    """
+    with address(database) as dsn:
+        if watch:
+            with Live(console=out, auto_refresh=False) as live:
+                while True:
+                    foot = Text(f"{time.strftime('%H:%M:%S')}   Ctrl-C ends this", style="dim")
+                    live.update(Group(_shown(diagnose(dsn)), foot), refresh=True)
+                    time.sleep(every)
+        found = diagnose(dsn)
+    if json:
+        write_json([row._asdict() for row in found])
+    else:
+        write(_shown(found))
+    raise typer.Exit(code(found))
+
+
+def code(found: Sequence[Finding]) -> int:
+    """0 all is well, 1 warnings, 2 errors; what was not seen counts for nothing."""
+    return {"error": 2, "warning": 1}.get(min((row.severity for row in found), default=""), 0)
+
+
+def _shown(found: Sequence[Finding]) -> RenderableType:
+    order = sorted(found, key=lambda row: list(_LOOK).index(row.severity))
+    lines = [line for row in order for line in _lines(row)]
+    counts = Counter(row.severity for row in found)
+    if not counts["error"] and not counts["warning"]:
+        lines.append(Text("All is well." if not found else "All that this role may see is well."))
+    else:
+        said = [_counted(counts["error"], "error"), _counted(counts["warning"], "warning")]
+        lines.append(Text(", ".join(filter(None, said)), style="bold"))
+    return Group(*lines)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}" if number else ""
+
+
+def _lines(row: Finding) -> tuple[Text, Text]:
+    symbol, style = _LOOK[row.severity]
+    head = Text(f"{symbol} {row.severity:<7} ", style=style)
+    return head + Text(in_shell(row.finding), style=""), Text(f"    {in_shell(row.hint)}", style="dim")

@@ -1,0 +1,121 @@
+"""trunq doctor says what is wrong, since when, and what helps; its exit code says how bad it is."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from calling import named
+from copying import copied_server
+from pooling import needs_pgbouncer, pooling
+from shelling import Shell, start
+from trunq import Client, install
+from trunq.diagnosis import diagnose
+from trunq.embedded import Embedded
+from waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def healthy() -> Iterator[Embedded]:
+    """A server as it should be: that of the other tests does without much of what keeps data."""
+    with copied_server() as server:
+        yield server
+
+
+@pytest.fixture
+def database(healthy: Embedded) -> Iterator[str]:
+    """Of that server, with a queue and somebody who leads."""
+    with Client(healthy.dsn) as client:
+        client.create_queue("mail")
+        client.elect("me", lease_time="1 day")
+        yield healthy.dsn
+        client.drop_queue("mail", force=True)
+
+
+def test_all_is_well(trunq: Shell) -> None:
+    done = trunq("doctor")
+    assert (done.status, done.said) == (0, "All is well.")
+    assert trunq("doctor", "--json").json == []
+
+
+def test_a_warning_is_said_with_the_command_that_helps(trunq: Shell, client: Client) -> None:
+    client.publish("mail", 1)
+    client.pause_queue("mail")
+    done = trunq("doctor")
+    assert done.status == 1
+    assert '! warning subscription "default" of queue "mail" is paused without an end' in done.said
+    assert done.said.endswith("trunq queue resume mail 1 warning")
+    (row,) = trunq("doctor", "--json").json
+    assert (row["area"], row["severity"], row["queue"]) == ("pauses", "warning", "mail")
+    assert trunq("queue", "resume", "mail").status == 0
+    assert trunq("doctor").status == 0
+
+
+def test_errors_come_first(trunq: Shell, client: Client) -> None:
+    client.publish("mail", 1)
+    client.pause_subscription("mail", "default")
+    client.resign("me", client.elect("me") or 0)
+    done = trunq("doctor")
+    assert done.status == 2
+    assert done.said.index("✗ error nobody performs the duties") < done.said.index("! warning subscription")
+    assert done.said.endswith("trunq subscription resume mail default 1 error, 1 warning")
+
+
+def test_a_database_without_trunq_or_with_another_version_is_an_error() -> None:
+    with copied_server() as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("comment on schema trunq_data is 'functions of an older release'")
+            (row,) = diagnose(server.dsn)
+            assert row[:2] == ("version", "warning")
+            connection.execute("insert into trunq.migration (number, name) values (9999, 'of the future')")
+            rows = diagnose(server.dsn)
+            assert rows[0][:2] == ("version", "error")
+            assert "9999" in rows[0].finding
+            connection.execute("delete from trunq.migration where number = 9999")
+            install.install(server.dsn)
+            assert diagnose(server.dsn) == []
+            connection.execute("create database bare")
+        (row,) = diagnose(named(server.dsn, "bare"))
+        assert (row.area, row.severity) == ("version", "error")
+        assert row.hint.startswith("`trunq db install`")
+
+
+def test_a_clock_that_is_wrong_is_a_warning(database: str) -> None:
+    assert diagnose(database) == []
+    (ahead,) = diagnose(database, lambda: time.time() + 60)
+    assert ahead.finding == "the clock of this machine is 60 s ahead of the server's"
+    (behind,) = diagnose(database, lambda: time.time() - 60)
+    assert behind.finding == "the clock of this machine is 60 s behind the server's"
+
+
+@needs_pgbouncer
+def test_a_pooler_that_keeps_notifications_is_found_out(healthy: Embedded, database: str) -> None:
+    with pooling(healthy, database) as dsn:
+        (row,) = diagnose(dsn)
+    assert row[:2] == ("wake-up", "warning")
+    assert "a pooler stands in between" in row.finding
+    with pooling(healthy, database, "session") as dsn:
+        assert diagnose(dsn) == []
+
+
+def test_it_looks_again_and_again_until_it_is_stopped(database: str, tmp_path: Path) -> None:
+    process = start("doctor", "--watch", "--every", "1", "--dsn", database, directory=tmp_path)
+    seen: set[int] = set()
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def looked_again() -> bool:
+            asked = "select pid from pg_stat_activity where application_name = 'trunq doctor'"
+            seen.update(pid for (pid,) in connection.execute(asked))
+            return len(seen) > 2
+
+        # Two connections a look.
+        wait_until(looked_again)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert "All is well." in out
+    assert "Traceback" not in err
