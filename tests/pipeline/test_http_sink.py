@@ -114,8 +114,10 @@ def test_what_the_api_refuses_fails_the_run_which_goes_on_there(bench: Bench, ap
         with pytest.raises(TrunqError, match="answers 422: id 11 is no good"):
             bench.execute(message)
     api.handler = lambda _: Reply(status=429, headers={"Retry-After": "600"})
-    with pytest.raises(Wait):
-        bench.execute(message)
+    for _ in range(2):
+        with pytest.raises(Wait):
+            bench.execute(message)
+    bench.sql("delete from trunq.pace")
     api.handler = lambda _: Reply({})
     assert bench.execute(message)["rows_out"] == 25
     assert Counter(taken(api)).keys() == set(range(1, 26))

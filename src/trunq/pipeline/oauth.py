@@ -1,5 +1,5 @@
-"""Tokens of OAuth 2.0 (RFC 6749), which a process keeps in its memory: asked for by a client's credentials, or
-by a refresh token, before they expire.
+"""Tokens of OAuth 2.0 (RFC 6749), which a process keeps in its memory: asked for by a client's credentials,
+or by a refresh token, before they expire.
 """
 
 from __future__ import annotations

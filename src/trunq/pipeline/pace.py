@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -26,8 +27,12 @@ class Pace:
     """That of one host and its credentials."""
 
     def __init__(self, pipeline: Pipeline, model: Calling, ask: Ask) -> None:
-        self._ask, self._every = ask, None if model.per_second is None else 1 / model.per_second
-        self._name = _name(pipeline, model)
+        self._pipeline, self._model, self._ask = pipeline, model, ask
+        self._every = None if model.per_second is None else 1 / model.per_second
+
+    @cached_property
+    def _name(self) -> str:
+        return _name(self._pipeline, self._model)
 
     def take(self) -> tuple[float, bool]:
         """After how many seconds a request may go, which is ours to send then; False: it is not, as the API

@@ -82,7 +82,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         sign: Callable[[], Mapping[str, str]] = dict,
     ) -> Answer:
-        """The answer to a request, whatever its status is. `sign` gives headers of their own to each time that
+        """The answer to a request, whatever its status is. `sign` gives headers of its own to each time that
         it is made.
 
         Raises Wait when the API asks for more than a short pause, ApiFailed when it does not answer.

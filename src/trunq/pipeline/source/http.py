@@ -175,7 +175,7 @@ class HttpSource(Source):
     def _require_free(self, rows: list[dict[str, Any]], more: dict[str, Any]) -> None:
         if twice := next((name for row in rows for name in more if name in row), None):
             raise InvalidPipeline(
-                f"pipeline {self._name}: rows have a column {twice!r:.60} of their own, and each.columns gives"
-                " them one",
+                f"pipeline {self._name}: rows have a column {twice!r:.60} of their own, and each.columns"
+                " gives them one",
                 f'give it another name: columns = {{ item_{twice:.40} = "..." }}',
             )

@@ -26,6 +26,9 @@ _OF_ITEM: Final = (400, 404, 410, 422)
 """What an API answers that does not take this one."""
 
 
+_UP: Final = (".", "..")
+
+
 class ItemRefused(Exception):
     """Why there are no rows of an item."""
 
@@ -102,59 +105,63 @@ class Items:
 
 def filled(model: HttpSource, item: dict[str, Any]) -> Endpoint:
     """What one item is asked for with. Raises ItemRefused for an item that lacks what is named."""
+    filling = _Filling(item)
+    params = {
+        key: filling.text(value) if isinstance(value, str) else value for key, value in model.params.items()
+    }
+    return model.model_copy(
+        update={"url": filling.url(model.url), "params": params, "body": filling.typed(model.body)}
+    )
 
-    def scalar(path: str) -> Any:
-        value = dig(item, path)
-        if value is MISSING or value is None:
+
+class _Filling:
+    """Texts with what one item has."""
+
+    def __init__(self, item: dict[str, Any]) -> None:
+        self._item = item
+
+    def text(self, given: str, change: Callable[[str], str] = str) -> str:
+        """A text with its values."""
+        return ITEM.sub(
+            lambda found: found[0][1:] if found[1] else change(param_text(self._scalar(found[2]))), given
+        )
+
+    def url(self, given: str) -> str:
+        """An address: each value is a part of one component."""
+        made = self.text(given, _component)
+        before, after = (urlsplit(each).path.split("/") for each in (ITEM.sub("x", given), made))
+        if [each for each in after if each in _UP] != [each for each in before if each in _UP]:
+            raise ItemRefused("would have '.' or '..' as a component of url")
+        return made
+
+    def typed(self, given: Any) -> Any:
+        """A body; what is a value alone has the type that the item has."""
+        if isinstance(given, dict):
+            return {key: self.typed(value) for key, value in given.items()}
+        if isinstance(given, list):
+            return [self.typed(value) for value in given]
+        if not isinstance(given, str):
+            return given
+        whole = ITEM.fullmatch(given)
+        return self.text(given) if whole is None or whole[1] else self._value(whole[2])
+
+    def _value(self, path: str) -> Any:
+        value = dig(self._item, path)
+        if value is MISSING:
             raise ItemRefused(f"has no {path}, which ${{item.{path}}} names")
+        return value
+
+    def _scalar(self, path: str) -> Any:
+        value = self._value(path)
         if not isinstance(value, str | int | float):
             raise ItemRefused(f"has at {path} neither text nor a number, which ${{item.{path}}} names")
         return value
 
-    def text(given: str, change: Callable[[str], str] = str) -> str:
-        return ITEM.sub(
-            lambda found: found[0][1:] if found[1] else change(param_text(scalar(found[2]))), given
-        )
 
-    def typed(given: Any) -> Any:
-        if isinstance(given, dict):
-            return {key: typed(value) for key, value in given.items()}
-        if isinstance(given, list):
-            return [typed(value) for value in given]
-        if not isinstance(given, str):
-            return given
-        whole = ITEM.fullmatch(given)
-        if whole is None or whole[1]:
-            return text(given)
-        value = dig(item, whole[2])
-        if value is MISSING:
-            raise ItemRefused(f"has no {whole[2]}, which ${{item.{whole[2]}}} names")
-        return value
-
-    return model.model_copy(
-        update={
-            "url": _url(model.url, text),
-            "params": _params(model.params, text),
-            "body": typed(model.body),
-        }
-    )
-
-
-def _url(url: str, text: Callable[[str, Callable[[str], str]], str]) -> str:
-    def component(value: str) -> str:
-        if not value:
-            raise ItemRefused("has nothing where a component of url names it")
-        return quote(value, safe="")
-
-    made = text(url, component)
-    before, after = (urlsplit(each).path.split("/") for each in (ITEM.sub("x", url), made))
-    if [each for each in after if each in (".", "..")] != [each for each in before if each in (".", "..")]:
-        raise ItemRefused("would have '.' or '..' as a component of url")
-    return made
-
-
-def _params(params: dict[str, Any], text: Callable[[str], str]) -> dict[str, Any]:
-    return {key: text(value) if isinstance(value, str) else value for key, value in params.items()}
+def _component(value: str) -> str:
+    if not value:
+        raise ItemRefused("has nothing where a component of url names it")
+    return quote(value, safe="")
 
 
 def columns_of(each: Each, item: dict[str, Any]) -> dict[str, Any]:

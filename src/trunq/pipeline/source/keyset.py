@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from itertools import pairwise
 from typing import Any
 
 from trunq.errors import InvalidPipeline
@@ -83,8 +84,8 @@ class Keyset:
         found = dig(row, self._model.path)
         if not isinstance(found, str | int | float) or isinstance(found, bool):
             raise InvalidPipeline(
-                f'pipeline {self._pipeline}: a row of {self._url} has no text or number at "{self._model.path}",'
-                " which after names",
+                f"pipeline {self._pipeline}: a row of {self._url} has no text or number at"
+                f' "{self._model.path}", which after names',
                 "path names a value that each row has, as id or created_at",
             )
         return found
@@ -93,14 +94,15 @@ class Keyset:
         found = dig(row, str(self._model.key))
         if found is MISSING:
             raise InvalidPipeline(
-                f'pipeline {self._pipeline}: a row of {self._url} has no "{self._model.key}", which after.key names'
+                f'pipeline {self._pipeline}: a row of {self._url} has no "{self._model.key}", which after.key'
+                " names"
             )
         return found
 
     def _require_order(self, values: list[Any]) -> None:
         try:
             placed = [order(value) for value in values]
-            is_ordered = all(one <= other for one, other in zip(placed, placed[1:], strict=False))
+            is_ordered = all(one <= other for one, other in pairwise(placed))
         except TypeError:
             is_ordered = False
         if not is_ordered:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 
+from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.endpoint import Endpoint, put
 from trunq.pipeline.errors import ApiFailed, Wait
 from trunq.pipeline.redact import ways
@@ -28,7 +29,6 @@ from trunq.pipeline.source.paging import (
     read_answer,
     require_success,
 )
-from trunq.errors import InvalidPipeline
 
 _MARKED: Final = re.compile(r"\$\$|\$\{([\w.]+):(\d)\}")
 _THROTTLED_FOR: Final = 10.0
