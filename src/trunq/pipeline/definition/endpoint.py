@@ -5,18 +5,21 @@ new.
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
     Field,
+    PlainSerializer,
+    PlainValidator,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from trunq.pipeline.definition.iso_duration import Span
+from trunq.pipeline.definition.iso_duration import Span, read_duration, write_duration
 from trunq.pipeline.definition.part import VARIABLE, Part, is_expanded
 
 _SECRET: Final = re.compile(r"authori[sz]ation|cookie|token|secret|passw|api[-_]?key", re.IGNORECASE)
@@ -117,6 +120,22 @@ class Offset(Part):
     total: str | None = None
 
 
+def _back(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return read_duration(value)
+    if value < 0:
+        raise ValueError(f"what is looked back is not negative: {value!r}")
+    return value
+
+
+Back = Annotated[
+    timedelta | int | float,
+    PlainValidator(_back),
+    PlainSerializer(lambda back: write_duration(back) if isinstance(back, timedelta) else back),
+]
+"""How far back: a length of time, or a number."""
+
+
 class After(Part):
     """The next page begins behind a row: what the last one has at `path` is `param`. An empty page ends, or
     one with fewer rows than `size`, or `more`, the path to whether there is a next one.
@@ -130,7 +149,7 @@ class After(Part):
     path: str
     size: int | None = Field(None, gt=0)
     more: str | None = None
-    look_back: float | Span | None = None
+    look_back: Back | None = None
     key: str | None = None
 
     @model_validator(mode="after")
