@@ -1,5 +1,5 @@
-"""Endpoints that depend on each other: a list, then each of its items; whatever fails, or is killed, every row
-arrives once, with the columns of its item.
+"""Endpoints that depend on each other: a list, then each of its items; whatever fails, or is killed, every
+row arrives once, with the columns of its item.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def test_what_is_refused_says_the_way_out(bench: Bench, api: Server, shop: Shop)
         with pytest.raises(InvalidPipeline, match=words):
             bench.make({"format": "http", **given}, SINK)
     with pytest.raises(
-        InvalidPipeline, match='no item of a page has "nr", which each.columns has as order_id'
+        InvalidPipeline, match=r'no item of a page has "nr", which each\.columns has as order_id'
     ):
         bench.run(make(bench, api, each={"columns": {"order_id": "nr"}}))
     with pytest.raises(TrunqError, match="rows have a column 'line' of their own") as refused:

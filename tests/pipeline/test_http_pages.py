@@ -149,7 +149,7 @@ def test_where_the_paths_lead_nowhere_a_sentence_says_so(bench: Bench, api: Serv
         with pytest.raises(TrunqError, match=words):
             bench.run(make(bench, api, **{**GRAPHQL, **given}))
     with pytest.raises(
-        InvalidPipeline, match="variables.after stands in variables, which the body has as 'x'"
+        InvalidPipeline, match=r"variables\.after stands in variables, which the body has as 'x'"
     ):
         make(bench, api, **{**GRAPHQL, "body": {"query": "{ a }", "variables": "x"}})
     bench.run(make(bench, api, **GRAPHQL))
@@ -298,7 +298,7 @@ def test_what_look_back_cannot_go_by_is_refused_and_the_way_out_works(bench: Ben
     # More rows of one time than a page has would never end.
     name = make(bench, api, after=LOOK_BACK)
     message = bench.client.run_pipeline(name)
-    with pytest.raises(ApiFailed, match="a whole page .* is within look_back") as refused:
+    with pytest.raises(ApiFailed, match=r"a whole page .* is within look_back") as refused:
         bench.execute(message)
     assert refused.value.hint == "ask for larger pages, or look back less"
     there.size = 20
@@ -314,7 +314,7 @@ def test_what_look_back_cannot_go_by_is_refused_and_the_way_out_works(bench: Ben
         bench.run(make(bench, api, after={**LOOK_BACK, "look_back": 3}))
     with pytest.raises(InvalidPipeline, match='no text or number at "when"'):
         bench.run(make(bench, api, after={**LOOK_BACK, "path": "when"}))
-    with pytest.raises(InvalidPipeline, match='has no "name", which after.key names'):
+    with pytest.raises(InvalidPipeline, match=r'has no "name", which after\.key names'):
         bench.run(make(bench, api, after={**LOOK_BACK, "key": "name"}))
     for given, words in (
         ({"look_back": "3 s"}, "look_back and key go together"),
@@ -341,7 +341,7 @@ EPOCH = 1_900_000_000
         ({"format": "epoch", "lag": "1 minute"}, EPOCH, str(EPOCH - 60)),
         ({"format": "epoch_ms", "lag": "1 minute"}, EPOCH * 1000, str(EPOCH * 1000 - 60_000)),
         ({"format": "date"}, "2030-01-01T23:30:00-02:00", "2030-01-02"),
-        ({"format": "iso", "write": "updated_at:>'{}'"}, "2030-01-01T00:00:10Z", "updated_at:>'2030-01-01T00:00:10Z'"),
+        ({"format": "iso", "write": "updated_at:>'{}'"}, "2030-01-01", "updated_at:>'2030-01-01T00:00:00Z'"),
     ],
 )  # fmt: skip
 def test_what_is_new_is_asked_for_as_the_api_wants(
