@@ -150,3 +150,11 @@ def test_no_key_stands_in_the_database(bench: Bench, api: Server) -> None:
     (name,) = bench.sql("select name from trunq.pace")[0]
     assert name.startswith(f"{api.url} ")
     assert "abc123" not in name
+    # What is no key makes no other pace; a key in the address does.
+    tenant = {**TOKEN, "X-Tenant": "acme"}
+    bench.run(
+        make(bench, api, per_second=1000, headers=tenant, params={"api_key": "${PACED_TOKEN}"}, **CURSOR)
+    )
+    assert bench.one("select count(*) from trunq.pace") == 1
+    bench.run(make(bench, api, per_second=1000, url=f"{api.url}/${{PACED_TOKEN}}", **CURSOR))
+    assert bench.one("select count(*) from trunq.pace") == 2

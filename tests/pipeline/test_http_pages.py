@@ -233,6 +233,10 @@ def test_the_last_page_behind_a_key_is_known_by_its_size_or_by_what_it_says(
         found = there(request).body
         return Reply({"data": found, "has_more": bool(found) and found[-1]["id"] < 24})
 
+    # One that says so, and gives none, would be taken for the end.
+    api.handler = lambda _: Reply({"data": ["no row"], "has_more": True})
+    with pytest.raises(ApiFailed, match="more pages, and gives no row"):
+        bench.run(make(bench, api, UPSERT, rows="data", after={**after, "more": "has_more"}))
     api.handler = says
     api.requests.clear()
     name = make(bench, api, UPSERT, rows="data", after={**after, "more": "has_more"})

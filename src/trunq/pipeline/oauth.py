@@ -70,6 +70,7 @@ class Tokens:
         return list(self._of.told)
 
     def _fetch(self) -> None:
+        begun = time.monotonic()
         answer = self._answer(*self._request())
         said = _object(answer)
         if answer.status_code >= 500 or answer.status_code in (408, 429):
@@ -88,9 +89,7 @@ class Tokens:
             )
         length = _seconds(said.get("expires_in"))
         self._of.access = token
-        self._of.until = (
-            float("inf") if length is None else time.monotonic() + length - min(_EARLY, length / 10)
-        )
+        self._of.until = float("inf") if length is None else begun + length - min(_EARLY, length / 10)
         self._of.told.append(token)
         if isinstance(said.get("refresh_token"), str):
             self._of.refresh = said["refresh_token"]

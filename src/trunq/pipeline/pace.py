@@ -14,7 +14,7 @@ import httpx
 from trunq.pipeline.definition.api import Calling, HttpSource
 from trunq.pipeline.definition.endpoint import is_secret
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.redact import redact
+from trunq.pipeline.redact import redact, ways
 
 Ask = Callable[[bytes, Mapping[str, Any]], Any]
 """The one value of a statement, in a transaction of its own."""
@@ -60,12 +60,21 @@ def _name(pipeline: Pipeline, model: Calling) -> str:
     """Which host, and which credentials; these as nobody can read them."""
     url = httpx.URL(model.url)
     host = f"{url.scheme}://{url.netloc.decode(errors='replace')}"
-    params = model.params if isinstance(model, HttpSource) else {}
-    given = sorted((name.lower(), str(value).strip()) for name, value in model.headers.items())
-    given += sorted((name, str(value)) for name, value in params.items() if is_secret(name))
-    if model.oauth is not None:
-        given += [("oauth", f"{model.oauth.client_id} {model.oauth.refresh_token}")]
-    # What differs by pipeline, and is no key.
-    secret = repr([each for each in given if each[0] not in ("accept", "content-type", "user-agent")])
-    key = hashlib.pbkdf2_hmac("sha256", secret.encode(), host.encode(), _ROUNDS)
+    key = hashlib.pbkdf2_hmac("sha256", repr(_key(pipeline, model)).encode(), host.encode(), _ROUNDS)
     return f"{redact(pipeline, host)} {key.hex()[:16]}"[:300]
+
+
+def _key(pipeline: Pipeline, model: Calling) -> list[tuple[str, str]]:
+    """What tells an API who calls."""
+    secrets = [value.strip() for value in pipeline.variables.values() if value.strip()]
+    params = {**model.params, **(model.body or {})} if isinstance(model, HttpSource) else {}
+    found = [(name, str(value)) for name, value in params.items() if is_secret(name)]
+    found += [
+        (name.lower(), value.strip())
+        for name, value in model.headers.items()
+        if is_secret(name) or any(secret in value for secret in secrets)
+    ]
+    found += [("url", way) for secret in secrets for way in ways(secret) if way in model.url]
+    if model.oauth is not None:
+        found += [("oauth", f"{model.oauth.client_id} {model.oauth.refresh_token}")]
+    return sorted(found)

@@ -32,9 +32,11 @@ class Keyset:
         """The state after a page, which of its rows were there before, and whether it is the last one."""
         values = [(at, self._value(row)) for at, row in enumerate(rows) if isinstance(row, dict)]
         size = self._model.size
-        is_last = more is False or not rows or (size is not None and len(rows) < size)
+        is_short = not rows or (size is not None and len(rows) < size)
+        is_last = is_short if more is None else not more
         if not values:
-            return before, [], is_last or more is None
+            self._require_last(is_last)
+            return before, [], True
         if self._model.look_back is None:
             return {"newest": values[-1][1]}, [], is_last
         self._require_order([value for _, value in values])
@@ -66,6 +68,13 @@ class Keyset:
         kept = {json.dumps(each): each for each in [*before.get("seen", []), *(each for _, each in came)]}
         seen = [each for each in kept.values() if order(each[1]) >= start]
         return {"newest": newest, "seen": seen}, repeats, is_last
+
+    def _require_last(self, is_last: bool) -> None:
+        if not is_last:
+            raise ApiFailed(
+                f"pipeline {self._pipeline}: {self._url} says that there are more pages, and gives no row"
+                " that the next one could begin behind"
+            )
 
     def _from(self, value: Any) -> Any:
         look_back = self._model.look_back

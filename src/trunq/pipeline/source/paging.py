@@ -146,7 +146,8 @@ def next_request(
         )
         return {"url": str(httpx.URL(answer.url).join(link))} if isinstance(link, str) and link else None
     if model.cursor is not None:
-        more = has_more(pipeline, model.cursor.more, answer.url, value)
+        url = answer.url.partition("?")[0]
+        more = has_more(pipeline, model.cursor.more, url, value)
         cursor = None if more is False else dig(value, model.cursor.path)
         # What a list has of its last row, some APIs take as it is.
         is_one = isinstance(cursor, str | int | float) or (
@@ -156,8 +157,8 @@ def next_request(
             return {"params": {model.cursor.param: cursor}}
         if more:
             raise ApiFailed(
-                f"pipeline {pipeline}: {answer.url.partition('?')[0]} says that there are more pages, and has"
-                f' no cursor at "{model.cursor.path}"',
+                f"pipeline {pipeline}: {url} says that there are more pages, and has no cursor at"
+                f' "{model.cursor.path}"',
                 "cursor.path is the path to what the next request is to have",
             )
         return None
