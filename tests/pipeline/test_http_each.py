@@ -243,6 +243,8 @@ def test_what_is_refused_says_the_way_out(bench: Bench, api: Server, shop: Shop)
         ({"url": api.url, "each": {"url": api.url}}, r"neither url, params nor body names \$\{item"),
         ({"url": lines, "each": {"url": lines}}, "each is the list itself"),
         ({"url": lines, "each": {"url": "http://other.example/"}}, "another host than url, other.example"),
+        ({"url": lines, "headers": {"X": "${item.id}"}, "each": {"url": api.url}}, "headers has .*alone"),
+        ({"url": lines, "each": {"url": api.url, "columns": {"a": "${item.id}"}}}, "each is the list itself"),
         ({"url": lines, "since": {"param": "a", "path": "b"}, "each": {"url": api.url}}, "into each"),
         ({"url": lines, "each": {"url": api.url, "at_onse": 2}}, "is it at_once"),
     ):

@@ -18,6 +18,9 @@ ITEM: Final = re.compile(r"\$(\$?)\{item\.([^{}]*)\}")
 """`${item.NAME}`, what an item of `each` has; `$${item.NAME}` for the text itself."""
 
 
+_OF_ITEMS: Final = ("url", "params", "body")
+
+
 def _is_url(url: str) -> str:
     if not is_expanded.get() and VARIABLE.search(url):
         return url
@@ -124,7 +127,10 @@ class HttpSource(Calling, Endpoint):
 
     @model_validator(mode="after")
     def _of_items(self) -> Self:
-        named = [name for name in ("url", "params", "body") if _names_item(getattr(self, name))]
+        named = [name for name in _OF_ITEMS if _names_item(getattr(self, name))]
+        elsewhere = self.model_dump(mode="json", exclude={*_OF_ITEMS, "each"})
+        if wrong := next((name for name, value in elsewhere.items() if _names_item(value)), None):
+            raise ValueError(f"{wrong} has ${{item...}}, which stands in url, params and body alone")
         if self.each is None:
             if named:
                 raise ValueError(
@@ -133,8 +139,8 @@ class HttpSource(Calling, Endpoint):
             return self
         if not named:
             raise ValueError("each is given, and neither url, params nor body names ${item...} of it")
-        if _names_item(self.each.url) or _names_item(self.each.params) or _names_item(self.each.body):
-            raise ValueError("each is the list itself, and no item of it")
+        if _names_item(self.each.model_dump(mode="json")):
+            raise ValueError("each is the list itself, and no item of it: ${item...} is for the source")
         if self.since is not None or self.etag is not None:
             raise ValueError("what is new, the list tells: write since and etag into each")
         if not VARIABLE.search(self.url + self.each.url) and _host(self.url) != _host(self.each.url):
