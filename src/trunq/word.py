@@ -72,7 +72,7 @@ CaptureFormat = Literal["plain", "debezium"]
 Change = Literal["insert", "update", "delete", "truncate"]
 """What happens to a row, or a table."""
 
-WebhookScheme = Literal["plain", "github", "stripe", "slack"]
+WebhookScheme = Literal["plain", "github", "stripe", "slack", "standard", "shopify", "meta"]
 """How a request is signed."""
 
 WebhookBody = Literal["json", "bytes"]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from standardwebhooks import Webhook
 
 from pipeline.apis import Reply, Request, Server, serving
 from pipeline.killing import execute_and_die
 from pipeline.piping import Bench
-from trunq.errors import TrunqError
+from trunq.errors import InvalidPipeline, TrunqError
 from trunq.pipeline import request as requests
 from trunq.pipeline.errors import TooManyBad, Wait
 
@@ -114,8 +117,10 @@ def test_what_the_api_refuses_fails_the_run_which_goes_on_there(bench: Bench, ap
         with pytest.raises(TrunqError, match="answers 422: id 11 is no good"):
             bench.execute(message)
     api.handler = lambda _: Reply(status=429, headers={"Retry-After": "600"})
-    with pytest.raises(Wait):
-        bench.execute(message)
+    for _ in range(2):
+        with pytest.raises(Wait):
+            bench.execute(message)
+    bench.sql("delete from trunq.pace")
     api.handler = lambda _: Reply({})
     assert bench.execute(message)["rows_out"] == 25
     assert Counter(taken(api)).keys() == set(range(1, 26))
@@ -155,3 +160,30 @@ def test_a_run_that_is_cancelled_while_it_is_sent_stops(
     assert bench.run(name)["outcome"] == "cancelled"
     assert taken(api) == list(range(1, 11))
     assert left(bench) == 0
+
+
+def test_requests_are_signed_as_standard_webhooks_says(
+    bench: Bench, api: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "whsec_" + base64.b64encode(b"x" * 32).decode()
+    monkeypatch.setenv("SIGN", f"{secret}\n")
+    api.handler = lambda _: Reply(status=503) if len(api.requests) == 1 else Reply({})
+    bench.run(make(bench, api, sign="${SIGN}"))
+    for request in api.requests:
+        Webhook(secret).verify(request.body, request.headers)
+        assert request.headers["webhook-id"] == request.headers["idempotency-key"]
+    monkeypatch.setenv("SIGN", "not a secret")
+    with pytest.raises(InvalidPipeline, match=r"sink\.sign is to be a secret of 24 to 64 bytes") as refused:
+        bench.run(make(bench, api, sign="${SIGN}"))
+    assert "not a secret" not in str(refused.value)
+    # What the hint makes is one.
+    made = subprocess.run(
+        ["sh", "-c", str(refused.value.hint).partition(" makes")[0]],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    monkeypatch.setenv("SIGN", made.stdout)
+    assert bench.run(make(bench, api, sign="${SIGN}"))["outcome"] == "done"
+    with pytest.raises(InvalidPipeline, match="sign is a secret"):
+        make(bench, api, sign=secret)

@@ -79,3 +79,40 @@ def test_who_waits_for_a_drop_hears_that_the_pipeline_is_gone(
     wait_until_blocked(open_session(), session)
     other.commit()
     late.result(120)
+
+
+def test_two_that_call_an_api_at_once_take_moments_one_behind_the_other(
+    session: Connection, other: Connection, meanwhile: Any, open_session: Connect
+) -> None:
+    name = next(_names)
+    ask(session, "_take_pace", name=name, every=10)
+    first = ask(other, "_take_pace", name=name, every=10)
+    waiting = meanwhile(ask, session, "_take_pace", name=name, every=10)
+    wait_until_blocked(open_session(), session)
+    other.commit()
+    assert 5 < waiting.result(120)["seconds"] - first["seconds"] <= 10
+
+
+def test_a_moment_taken_while_an_api_says_that_it_wants_none_is_behind_that(
+    session: Connection, other: Connection, meanwhile: Any, open_session: Connect
+) -> None:
+    name = next(_names)
+    ask(session, "_take_pace", name=name, every=1)
+    ask(other, "_hold_pace", name=name, seconds=600)
+    waiting = meanwhile(ask, session, "_take_pace", name=name, every=1)
+    wait_until_blocked(open_session(), session)
+    other.commit()
+    assert waiting.result(120)["seconds"] > 500
+
+
+def test_a_runner_that_dies_with_a_moment_holds_nobody(
+    session: Connection, other: Connection, open_session: Connect
+) -> None:
+    name = next(_names)
+    ask(other, "_take_pace", name=name, every=1000)
+    other.rollback()
+    assert ask(session, "_take_pace", name=name, every=0.001)["seconds"] == 0
+    killed = open_session(autocommit=False)
+    ask(killed, "_take_pace", name=name, every=1000)
+    session.execute("select pg_terminate_backend(%s, 10000)", [killed.info.backend_pid])
+    assert ask(session, "_take_pace", name=name, every=0.001)["seconds"] < 1

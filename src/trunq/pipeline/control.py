@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -231,12 +232,16 @@ class Control:
         paths: list[str] = self._call("_find_changed_files", pipeline=pipeline, files=_json(files))
         return paths
 
+    def ask(self, statement: bytes, values: Mapping[str, Any]) -> Any:
+        """The one value of a statement, in a transaction of its own."""
+        with self._client.transaction() as connection:
+            row = connection.execute(statement, values).fetchone()
+        return row and row[0]
+
     def _call(self, function: str, /, **arguments: Any) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}
         names = ", ".join(f"p_{name} => %({name})s{_CASTS.get(name, '')}" for name in given)
-        with self._client.transaction() as connection:
-            row = connection.execute(f"select trunq.{function}({names})".encode(), given).fetchone()
-        return row and row[0]
+        return self.ask(f"select trunq.{function}({names})".encode(), given)
 
 
 _CASTS: Final = {

@@ -17,8 +17,9 @@ trunq.errors.TrunqError
 ├── RunCrashed     the process of such a run ended before the run
 ├── StorageFailed  a storage does not answer: the run is tried again
 └── ApiFailed      an HTTP API does not answer, or refuses
+    └── ApiRefused by its status
 
-Wait is no error: the message is to come again after a while.
+Wait is no error: the message is to come again after a while. Again is none either: a request is made again.
 """
 
 from __future__ import annotations
@@ -94,6 +95,14 @@ class ApiFailed(TrunqError):
     """An API did not give, or take, what it was asked to."""
 
 
+class ApiRefused(ApiFailed):
+    """An API answered with a `status` that refuses the request."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class StorageFailed(TrunqError):
     """A storage did not give, or take, what it was asked to."""
 
@@ -106,3 +115,11 @@ class Wait(Exception):  # no error: it is to come again
     def __init__(self, seconds: float, why: str = "", put_off: str | None = None) -> None:
         super().__init__(why or put_off or f"{seconds} s")
         self.seconds, self.put_off = seconds, put_off
+
+
+class Again(Exception):  # no error: it is asked again
+    """A request may succeed later: after so many seconds, where the API says so."""
+
+    def __init__(self, why: str, after: float | None = None) -> None:
+        super().__init__(why)
+        self.after = after

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -17,7 +16,9 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from trunq.errors import InvalidPipeline
 from trunq.pipeline.definition.api import Calling
 from trunq.pipeline.definition.pipeline import Pipeline
-from trunq.pipeline.errors import ApiFailed, Wait
+from trunq.pipeline.errors import Again, ApiFailed, ApiRefused, Wait
+from trunq.pipeline.oauth import Tokens
+from trunq.pipeline.pace import Pace
 from trunq.pipeline.redact import redact
 
 ATTEMPTS: Final = 8
@@ -50,28 +51,22 @@ class Answer:
         return " ".join(self.body[: 4 * _SHOWN].decode(errors="replace").split())[:_SHOWN]
 
 
-class _Again(Exception):
-    """The request may succeed later: after so many seconds, where the API says so."""
-
-    def __init__(self, why: str, after: float | None = None) -> None:
-        super().__init__(why)
-        self.after = after
-
-
 class Api:
     """An API, as a source or sink describes it."""
 
-    def __init__(self, pipeline: Pipeline, model: Calling, check: Callable[[], None] = lambda: None) -> None:
-        self._pipeline, self._model, self._check = pipeline.name, model, check
-        self.hide = partial(redact, pipeline)
+    def __init__(
+        self, pipeline: Pipeline, model: Calling, pace: Pace, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._given, self._pipeline, self._model, self._check = pipeline, pipeline.name, model, check
         try:
             self._home = httpx.URL(model.url)
         except httpx.InvalidURL:
             raise InvalidPipeline(f"pipeline {self._pipeline}: its url is no address") from None
         # A secret from a file often ends with a newline, which a header may not have.
         self._headers = {name: value.strip() for name, value in model.headers.items()}
-        self._next_at = 0.0
+        self._pace = pace
         self._client = httpx.Client(timeout=model.time_out.total_seconds(), follow_redirects=False)
+        self._tokens = None if model.oauth is None else Tokens(self._pipeline, model.oauth, self._client)
 
     def __enter__(self) -> Api:
         return self
@@ -85,21 +80,23 @@ class Api:
         url: httpx.URL,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        sign: Callable[[], Mapping[str, str]] = dict,
     ) -> Answer:
-        """The answer to a request, whatever its status is.
+        """The answer to a request, whatever its status is. `sign` gives headers of its own to each time that
+        it is made.
 
         Raises Wait when the API asks for more than a short pause, ApiFailed when it does not answer.
         """
         trying = Retrying(
             stop=stop_after_attempt(ATTEMPTS),
             wait=_pause,
-            retry=retry_if_exception_type(_Again),
+            retry=retry_if_exception_type(Again),
             sleep=self._sleep,
             reraise=True,
         )
         try:
-            return trying(self._send, method, url, body, dict(headers or {}))
-        except _Again as error:
+            return trying(self._send, method, url, body, lambda: {**(headers or {}), **sign()})
+        except Again as error:
             raise ApiFailed(self.hide(f"pipeline {self._pipeline}: {error}")) from None
 
     def refuse(self, answer: Answer) -> None:
@@ -107,10 +104,20 @@ class Api:
         said = f"pipeline {self._pipeline}: {self.name(answer.url)} answers {answer.status}"
         if answer.status in (401, 403):
             raise InvalidPipeline(
-                f"{said}: it takes no credentials, or not these: {answer.start}",
+                f"{said}: it takes no credentials, or not these: {self.hide(answer.start)}",
                 "give headers = {Authorization = 'Bearer ${NAME}'}, and the runner NAME in its environment",
             )
-        raise ApiFailed(f"{said}: {answer.start}")
+        raise ApiRefused(f"{said}: {self.hide(answer.start)}", answer.status)
+
+    def hide(self, text: str) -> str:
+        """A text without secrets."""
+        for secret in self._tokens.secrets if self._tokens else ():
+            text = text.replace(secret, "***")
+        return redact(self._given, text)
+
+    def hold_off(self, seconds: float) -> None:
+        """The API wants no request for so long, from whoever has the same credentials."""
+        self._pace.hold_off(seconds)
 
     def name(self, url: str | httpx.URL) -> str:
         """An address without what may be secret in it."""
@@ -124,13 +131,21 @@ class Api:
             return home[1] == there[1] and (home[2], there[2]) == (80, 443)
         return home == there
 
-    def _send(self, method: str, url: httpx.URL, body: bytes | None, headers: dict[str, str]) -> Answer:
+    def _send(
+        self, method: str, url: httpx.URL, body: bytes | None, headers: Callable[[], dict[str, str]]
+    ) -> Answer:
         for _ in range(_REDIRECTS):
             self._check()
-            self._keep_pace()
-            answer = self._once(method, url, body, headers)
+            is_home = self.is_home(url)
+            if is_home:
+                self._keep_pace()
+            answer = (
+                self._authorized(method, url, body, headers)
+                if is_home
+                else self._once(method, url, body, headers())
+            )
             if answer.status not in (301, 302, 303, 307, 308) or "location" not in answer.headers:
-                return self._final(answer)
+                return self._final(answer, is_home=is_home)
             there = self._join(url, answer.headers["location"])
             if method != "GET":
                 raise InvalidPipeline(
@@ -141,14 +156,31 @@ class Api:
             url = there
         raise ApiFailed(f"pipeline {self._pipeline}: {self.name(url)} redirects in a circle")
 
-    def _final(self, answer: Answer) -> Answer:
+    def _authorized(
+        self, method: str, url: httpx.URL, body: bytes | None, headers: Callable[[], dict[str, str]]
+    ) -> Answer:
+        """The answer to one with a token, where there are tokens; another one, if it is not taken."""
+        if self._tokens is None:
+            return self._once(method, url, body, headers())
+        token = self._tokens.token()
+        answer = self._once(method, url, body, {**headers(), "Authorization": f"Bearer {token}"})
+        if answer.status != httpx.codes.UNAUTHORIZED:
+            return answer
+        self._tokens.forget(token)
+        self._keep_pace()
+        token = self._tokens.token()
+        return self._once(method, url, body, {**headers(), "Authorization": f"Bearer {token}"})
+
+    def _final(self, answer: Answer, *, is_home: bool) -> Answer:
         if answer.status not in (408, 425, 429) and answer.status < 500:
             return answer
         said = f"{self.name(answer.url)} answers {answer.status}: {answer.start}"
         after = retry_after(answer.headers)
+        if after is not None and after > 0 and is_home:
+            self._pace.hold_off(min(after, _DAY))
         if after is not None and after > _STAY:
             raise Wait(min(after, _DAY), self.hide(f"{said}; it asks to wait for {after:.0f} s"))
-        raise _Again(said, after)
+        raise Again(said, after)
 
     def _once(self, method: str, url: httpx.URL, body: bytes | None, headers: dict[str, str]) -> Answer:
         given = {"Accept": "application/json", "User-Agent": "trunq"}
@@ -168,7 +200,7 @@ class Api:
                 " characters in its headers, or in its address, that HTTP does not allow"
             ) from None
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise _Again(f"{self.name(url)} does not answer: {type(error).__name__}: {error}") from error
+            raise Again(f"{self.name(url)} does not answer: {type(error).__name__}: {error}") from error
 
     def _read(self, response: httpx.Response) -> bytes:
         pieces, size = [], 0
@@ -192,9 +224,17 @@ class Api:
             ) from None
 
     def _keep_pace(self) -> None:
-        if self._model.per_second is not None:
-            self._sleep(self._next_at - time.monotonic())
-            self._next_at = time.monotonic() + 1 / self._model.per_second
+        """Wait for our turn among all that call this host with these credentials."""
+        while True:
+            seconds, is_ours = self._pace.take()
+            if not is_ours and seconds > _STAY:
+                raise Wait(seconds, f"{self.name(self._home)} asked to wait; {seconds:.0f} s are left")
+            if seconds <= 0:
+                return
+            self._sleep(seconds)
+            # Another may have been told to wait meanwhile.
+            if is_ours and not self._pace.is_held():
+                return
 
     def _sleep(self, seconds: float) -> None:
         """Looks each second whether the run goes on."""
@@ -223,7 +263,7 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
 
 def _pause(state: RetryCallState) -> float:
     error = state.outcome and state.outcome.exception()
-    if isinstance(error, _Again) and error.after is not None:
+    if isinstance(error, Again) and error.after is not None:
         return error.after + random.random() * FIRST_WAIT
     longest: float = min(_LONGEST_WAIT, FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
     return longest * (0.5 + random.random() / 2)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from typing import Any, Final
 import psycopg
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from trunq.client._async import AsyncClient
@@ -29,7 +31,7 @@ from trunq.connection.backoff import first_line
 from trunq.errors import InvalidArgument, MessageTooLarge, QueueClosed, QueueFull, QueueNotFound, TrunqError
 from trunq.record import Webhook
 from trunq.webhook.secret import SECRET, Secret
-from trunq.webhook.signature import has_signed_name, is_signed, scheme_of
+from trunq.webhook.signature import NoSecret, has_signed_name, is_signed, scheme_of
 from trunq.wire.json import RawJson
 
 log: Final = logging.getLogger("trunq.webhook")
@@ -40,11 +42,14 @@ _AWAY_FOR: Final = 1.0
 _BODY_WITHIN: Final = 30.0
 _PUBLISH_WITHIN: Final = 10.0
 _RESUMED_WITH: Final = 1_048_576
+_SECRETS: Final = 9
+"""Secrets of a webhook at the same time: NAME, NAME_2 and so on."""
 _RECENT: Final = 100_000
 """Bodies that are remembered."""
 _ONCE_WITHIN: Final = timedelta(days=3)
 """For which a delivery holds its name: senders try again for so long."""
 
+_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
 """Time-outs of Python and of the pool are among them."""
 
@@ -61,7 +66,8 @@ class Refused(Exception):
 
 
 def app(client: AsyncClient, *, environment: Mapping[str, str] | None = None) -> Starlette:
-    """The application: POST /hook/<name>, POST /resume/<queue> for callbacks of what was pushed, GET /health.
+    """The application: POST /hook/<name> (GET for Meta's check of the address), POST /resume/<queue> for
+    callbacks of what was pushed, GET /health.
 
     The client is yours, and you close it; what it connects as may publish to the queues of the webhooks, and
     needs no other right. `environment` has the secrets (None: that of this process). Raises InvalidArgument
@@ -71,6 +77,7 @@ def app(client: AsyncClient, *, environment: Mapping[str, str] | None = None) ->
     return Starlette(
         routes=[
             Route("/hook/{name}", server.take, methods=["POST"]),
+            Route("/hook/{name}", server.confirm, methods=["GET"]),
             Route("/resume/{queue}", server.resume, methods=["POST"]),
             Route("/health", server.health, methods=["GET"]),
         ]
@@ -103,6 +110,29 @@ class _Server:
         except _AWAY as error:
             log.warning("webhook %s: the database is away: %s", name, error)
             return JSONResponse({"error": "the database is away: send it again"}, 503, {"Retry-After": "5"})
+
+    async def confirm(self, request: Request) -> Response:
+        """Meta asks, before it sends anything, whether the address is of who has the token."""
+        name = str(request.path_params["name"])
+        try:
+            webhook = (await self._known()).get(name)
+        except _AWAY as error:
+            log.warning("webhook %s: the database is away: %s", name, error)
+            return JSONResponse({"error": "the database is away: ask again"}, 503, {"Retry-After": "5"})
+        if webhook is None or webhook.scheme != "meta":
+            return Response(status_code=405, headers={"Allow": "POST"})
+        token = self._environment.get(f"{webhook.secret}_VERIFY_TOKEN", "").strip()
+        if not token:
+            said = f"the server has no {webhook.secret}_VERIFY_TOKEN in its environment"
+            log.warning("webhook %s answers 503: %s", name, said)
+            return JSONResponse({"error": said}, 503, {"Retry-After": "60"})
+        asked = request.query_params
+        given, challenge = asked.get("hub.verify_token", ""), asked.get("hub.challenge", "")
+        if not hmac.compare_digest(token.encode(), given.encode(errors="replace")):
+            return JSONResponse({"error": "hub.verify_token is wrong"}, 403)
+        if asked.get("hub.mode") != "subscribe" or not _CHALLENGE.fullmatch(challenge):
+            return JSONResponse({"error": "hub.mode is subscribe, and hub.challenge is there"}, 400)
+        return PlainTextResponse(challenge)
 
     async def resume(self, request: Request) -> Response:
         """A callback: what was posted by `trunq worker --push`, and answered 202, is done."""
@@ -153,18 +183,29 @@ class _Server:
         webhook = (await self._known()).get(name)
         if webhook is None:
             raise Refused(404, "there is no such webhook")
-        secret = self._environment.get(webhook.secret, "").strip()
-        if not secret:
-            # An empty secret is one that everybody knows.
-            raise Refused(503, f"the server has no secret {webhook.secret} in its environment", 60)
+        secrets = self._secrets(webhook)
         body = await _body(request, webhook.max_bytes)
-        if not is_signed(webhook, secret.encode(), request.headers, body):
+        try:
+            # All of them, so that the time tells nothing.
+            signed = [is_signed(webhook, secret.encode(), request.headers, body) for secret in secrets]
+        except NoSecret as error:
+            raise Refused(503, f"the secret {webhook.secret} of the server is none: {error}", 60) from None
+        if not any(signed):
             raise Refused(401, "the signature is wrong, or too old")
         value = _read(body) if webhook.body == "json" else None
         if webhook.scheme == "slack" and _text(value, "type") == "url_verification":
             return JSONResponse({"challenge": _text(value, "challenge")})
         published, is_new = await self._publish(webhook, request, body, value)
         return JSONResponse({"id": published, "is_new": is_new}, 202)
+
+    def _secrets(self, webhook: Webhook) -> list[str]:
+        """Those that requests may be signed with: while one takes the place of another, there are both."""
+        names = (webhook.secret, *(f"{webhook.secret}_{at}" for at in range(2, _SECRETS + 1)))
+        # An empty secret is one that everybody knows.
+        found = [text for name in names if (text := self._environment.get(name, "").strip())]
+        if not found:
+            raise Refused(503, f"the server has no secret {webhook.secret} in its environment", 60)
+        return found
 
     async def _known(self) -> dict[str, Webhook]:
         """All webhooks, as they were some seconds ago at most."""

@@ -1,11 +1,12 @@
 """Whether a request is from who knows the secret: HMAC-SHA256, as each scheme writes it.
 
-The library standardwebhooks checks none of these schemes, only one of its own (base64, over id, time and
-body), fixes the tolerance at five minutes, and refuses a body that is not UTF-8.
+The scheme `standard` is checked by the library standardwebhooks, which knows no other.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import re
 import time
@@ -13,7 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from standardwebhooks import Webhook as Standard
+from standardwebhooks import WebhookVerificationError
+
 from trunq.record import Webhook
+
+
+class NoSecret(ValueError):
+    """What the environment has is no secret of the scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,8 @@ class Scheme:
     id_header: str | None = None
     id_key: str | None = None
     """Of the body, where no header names the delivery."""
+    is_base64: bool = False
+    """How the signature is written; else in hexadecimal digits."""
 
 
 _SCHEMES: Final = {
@@ -36,6 +46,9 @@ _SCHEMES: Final = {
     "slack": Scheme(
         "x-slack-signature", "v0=", "x-slack-request-timestamp", signs=b"v0:%s:%s", id_key="event_id"
     ),
+    "standard": Scheme("webhook-signature", "", "webhook-timestamp", id_header="webhook-id"),
+    "shopify": Scheme("x-shopify-hmac-sha256", id_header="x-shopify-webhook-id", is_base64=True),
+    "meta": Scheme("x-hub-signature-256", "sha256="),
 }
 _TIME: Final = re.compile(r"[0-9]{1,12}")
 
@@ -57,7 +70,9 @@ def has_signed_name(webhook: Webhook) -> bool:
 
 
 def is_signed(webhook: Webhook, secret: bytes, headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether a body has a signature made with the secret, and not too long ago."""
+    """Whether a body has a signature made with the secret, and not too long ago. Raises NoSecret."""
+    if webhook.scheme == "standard":
+        return _is_standard(secret.decode(), headers, body)
     scheme = scheme_of(webhook)
     given = headers.get(scheme.header, "")
     if webhook.scheme == "stripe":
@@ -71,7 +86,7 @@ def is_signed(webhook: Webhook, secret: bytes, headers: Mapping[str, str], body:
         return False
     signature = given.removeprefix(scheme.prefix)
     if scheme.timestamp_header is None:
-        return _is_any([signature], secret, body)
+        return _is_any([signature], secret, body, is_base64=scheme.is_base64)
     stamp = headers.get(scheme.timestamp_header.lower(), "")
     return _is_fresh(webhook, stamp) and _is_any([signature], secret, scheme.signs % (stamp.encode(), body))
 
@@ -82,8 +97,24 @@ def _is_fresh(webhook: Webhook, stamp: str) -> bool:
     return abs(time.time() - int(stamp)) <= webhook.tolerance.total_seconds()
 
 
-def _is_any(signatures: list[str], secret: bytes, signed: bytes) -> bool:
-    right = hmac.new(secret, signed, "sha256").hexdigest().encode()
+def _is_any(signatures: list[str], secret: bytes, signed: bytes, *, is_base64: bool = False) -> bool:
+    raw = hmac.digest(secret, signed, "sha256")
+    right = base64.b64encode(raw) if is_base64 else raw.hex().encode()
     # All of them, so that the time tells nothing.
-    same = [hmac.compare_digest(right, given.strip().lower().encode()) for given in signatures]
+    given = [each.strip() if is_base64 else each.strip().lower() for each in signatures]
+    same = [hmac.compare_digest(right, each.encode()) for each in given]
     return any(same)
+
+
+def _is_standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    try:
+        base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        library = Standard(secret)
+    except (binascii.Error, ValueError):
+        raise NoSecret("it is to be base64, after whsec_") from None
+    try:
+        library.verify(body, dict(headers), json_parse=False)
+    except (WebhookVerificationError, ValueError):
+        # ValueError: a header, or a body, that is no text as it should be.
+        return False
+    return True

@@ -2710,12 +2710,14 @@ class Passing(Access):
         (trunq webhook serve) become messages of a queue, of kind `kind`.
 
         To run a pipeline: the queue pipelines, and its name as `kind`. `secret`: the name of the variable in
-        the environment of the server that has the secret, not the secret. `scheme`: plain (HMAC-SHA256 of the
-        body in `header`, X-Signature by default, after `prefix`; with `timestamp_header`, of time and body
-        with a dot between), github, stripe or slack. A time that is signed may be `tolerance` off (5
-        minutes). `id_header`: which header names a delivery; in a queue with unique keys, a delivery becomes
-        one message within three days. `max_bytes`: how large a body may be (1 MiB). `headers`: those that the
-        message keeps. `body`: json (the payload) or bytes. A server knows of it within seconds.
+        the environment of the server that has the secret, not the secret; NAME_2 to NAME_9 have further ones,
+        while one takes the place of another. `scheme`: plain (HMAC-SHA256 of the body in `header`,
+        X-Signature by default, after `prefix`; with `timestamp_header`, of time and body with a dot between),
+        github, stripe, slack, standard (Standard Webhooks), shopify or meta. A time that is signed may be
+        `tolerance` off (5 minutes). `id_header`: which header names a delivery; in a queue with unique keys,
+        a delivery becomes one message within three days. `max_bytes`: how large a body may be (1 MiB).
+        `headers`: those that the message keeps. `body`: json (the payload) or bytes. A server knows of it
+        within seconds.
 
         Returns True when it was made. Raises QueueNotFound, InvalidName, InvalidArgument.
         """

@@ -37,11 +37,24 @@ _IN_PART: Final = {
 }
 
 
+_OF_ITEMS: Final = (("url",), ("params",), ("body",))
+
+
 def place_of(path: tuple[str, ...]) -> str | None:
     """The kind of place at a path in a definition; None: none that takes values."""
+    if path[:2] == ("source", "each"):
+        return place_of(("source", *path[2:])) if path[2:3] in _OF_ITEMS else None
     match path:
         case ("source" | "sink", key, *rest) if key in _IN_PART:
             return key if bool(rest) == (_IN_PART[key] > 1) else None
+        case ("source" | "sink", "oauth", "token_url"):
+            return "url"
+        case ("source" | "sink", "oauth", "client_id" | "client_secret" | "refresh_token" | "scope" as key):
+            return key
+        case ("source" | "sink", "oauth", "params", _):
+            return "params"
+        case ("sink", "sign"):
+            return "sign"
         case ("lookups", _, ("table" | "dsn" | "path") as key):
             return key
         case ("checks", _, "refers_to", ("table" | "dsn") as key):
@@ -258,7 +271,8 @@ _TAKES: Final[dict[str, Callable[[str, Values], str]]] = {
     "landing": _component,
     "url": _url,
     "headers": _header,
-    "params": _text,
-    "body": _text,
+    **dict.fromkeys(
+        ("params", "body", "client_id", "client_secret", "refresh_token", "scope", "sign"), _text
+    ),
     "dsn": _dsn,
 }

@@ -7,26 +7,33 @@ was lost, or whose place was not noted, is sent again, under the same Idempotenc
 
 from __future__ import annotations
 
+import base64
+import binascii
+import datetime as dt
 import hashlib
+import math
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pyarrow as pa
 from psycopg import sql
+from standardwebhooks import Webhook
 
 from trunq.arrow import mark
 from trunq.arrow.catalog import Connection, is_there
 from trunq.arrow.statement import PART
 from trunq.arrow.value import json_rows
+from trunq.errors import InvalidPipeline
 from trunq.pipeline.control import Run
 from trunq.pipeline.definition.api import HttpSink as Model
 from trunq.pipeline.definition.pipeline import Pipeline
 from trunq.pipeline.errors import RunCancelled, RunOver
 from trunq.pipeline.figures import SinkColumns
+from trunq.pipeline.pace import Pace
 from trunq.pipeline.request import Api
 from trunq.pipeline.sink.table import PostgresSink, stage_of
 
@@ -60,6 +67,7 @@ class HttpSink(PostgresSink):
         self._model = pipeline.sink
         self._sender = str(uuid.uuid4())
         self._looked_at = 0.0
+        self._signer = None if self._model.sign is None else _signer(pipeline.name, self._model.sign)
 
     def check(self) -> None:
         """Whether the API takes rows, only rows show."""
@@ -130,7 +138,8 @@ class HttpSink(PostgresSink):
         query = sql.SQL(
             "select at, payload from {} where {} = %s and at > %s order by at limit %s"
         ).format(stage_of(run, sending.attempt), sql.Identifier(PART))  # fmt: skip
-        with Api(self._pipeline, self._model, lambda: self._look(connection, run)) as api:
+        pace = Pace(self._pipeline, self._model, lambda query, values: _one(connection, query, values))
+        with Api(self._pipeline, self._model, pace, lambda: self._look(connection, run)) as api:
             while sending.part < len(sending.parts):
                 given = (sending.parts[sending.part], sending.at, self._model.batch)
                 rows = connection.execute(query, given).fetchall()
@@ -147,13 +156,27 @@ class HttpSink(PostgresSink):
         place = f"{sending.part}:{sending.at}:".encode()
         digest = hashlib.sha256(place + body).hexdigest()[:32]
         key = f"{run.mark.replace('/', '-')}-{run.number}-{digest}"
-        answer = api.send(self._model.method, httpx.URL(self._model.url), body, {"Idempotency-Key": key})
+        headers = {"Idempotency-Key": key}
+        answer = api.send(
+            self._model.method, httpx.URL(self._model.url), body, headers, lambda: self._signed(key, body)
+        )
         if answer.status < 300:
             return None
         if answer.status in _REFUSED and self._model.otherwise == "quarantine":
             return api.hide(f"the API answers {answer.status}: {answer.start}")
         api.refuse(answer)
         return None
+
+    def _signed(self, key: str, body: bytes) -> dict[str, str]:
+        """Headers by which the other side knows who sent it, and when."""
+        if self._signer is None:
+            return {}
+        now = dt.datetime.now(dt.UTC)
+        return {
+            "webhook-id": key,
+            "webhook-timestamp": str(math.floor(now.timestamp())),
+            "webhook-signature": self._signer.sign(key, now, body.decode()),
+        }
 
     def _body(self, payloads: list[str]) -> str:
         shape = self._model.shape or ("row" if self._model.batch == 1 else "rows")
@@ -212,3 +235,21 @@ def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = pa.array(range(at + 1, at + batch.num_rows + 1), pa.int64())
         yield pa.RecordBatch.from_arrays([numbers, json_rows(batch)], schema=_STAGED)
         at += batch.num_rows
+
+
+def _one(connection: Connection, query: bytes, values: Mapping[str, Any]) -> Any:
+    row = connection.execute(query, values).fetchone()
+    return row and row[0]
+
+
+def _signer(pipeline: str, secret: str) -> Webhook:
+    try:
+        raw = base64.b64decode(secret.strip().removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        raw = b""
+    if not 24 <= len(raw) <= 64:
+        raise InvalidPipeline(
+            f"pipeline {pipeline}: sink.sign is to be a secret of 24 to 64 bytes in base64, after whsec_",
+            'echo "whsec_$(openssl rand -base64 32)" makes one',
+        )
+    return Webhook(raw)

@@ -23,6 +23,7 @@ from trunq.pipeline.sink.directory import sync
 _WEEK: Final = 7 * 86_400.0
 _BACKFILL: Final = "backfill"
 _NEW: Final = "new"
+_REFUSED: Final = "refused"
 
 Place = dict[str, Any]
 
@@ -53,17 +54,18 @@ class Landing:
 
     def land(self, number: int, place: Place, answer: str) -> None:
         """Write a page, to the disk, unless another was first."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        waiting = self.directory / f".{uuid.uuid4()}"
+        self._write(self.page(number), f'{{"place": {json.dumps(place)},\n"answer": {answer}}}\n')
+
+    def refuse(self, why: str) -> None:
+        """Note that the API gives no pages of this, whatever came of it, unless another was first."""
+        self._write(self.directory / _REFUSED, why)
+
+    def refused(self) -> str | None:
+        """Why the API gives none; None: it does."""
         try:
-            with waiting.open("x", encoding="utf-8") as file:
-                file.write(f'{{"place": {json.dumps(place)},\n"answer": {answer}}}\n')
-                file.flush()
-                os.fsync(file.fileno())
-            self._link(waiting, number)
-        finally:
-            waiting.unlink(missing_ok=True)
-        sync(self.directory)
+            return (self.directory / _REFUSED).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
 
     def move(self, directory: Path) -> None:
         """Have another name, unless another process was first."""
@@ -80,9 +82,22 @@ class Landing:
         """Remove the pages."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _link(self, waiting: Path, number: int) -> None:
+    def _write(self, path: Path, text: str) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        waiting = self.directory / f".{uuid.uuid4()}"
         try:
-            os.link(waiting, self.page(number))
+            with waiting.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            self._link(waiting, path)
+        finally:
+            waiting.unlink(missing_ok=True)
+        sync(self.directory)
+
+    def _link(self, waiting: Path, path: Path) -> None:
+        try:
+            os.link(waiting, path)
         except FileExistsError:
             return
         except OSError as error:
@@ -122,20 +137,6 @@ class Landings:
             is_over = kind.isdecimal() and int(kind) < number
             if is_over or _is_old(directory):
                 shutil.rmtree(directory, ignore_errors=True)
-
-    def wait_until(self) -> float:
-        """The time before which the API wants no request, by this machine's clock."""
-        try:
-            return float((self._root / "wait").read_text())
-        except (FileNotFoundError, ValueError):
-            return 0.0
-
-    def hold_off(self, seconds: float) -> None:
-        """The API wants no request for so long."""
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        waiting = self._root / f".{uuid.uuid4()}"
-        waiting.write_text(str(time.time() + seconds))
-        waiting.replace(self._root / "wait")
 
 
 def _is_old(directory: Path) -> bool:

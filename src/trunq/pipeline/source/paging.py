@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 from trunq.errors import InvalidPipeline
-from trunq.pipeline.definition.api import HttpSource
+from trunq.pipeline.definition.endpoint import Endpoint
+from trunq.pipeline.errors import ApiFailed
 from trunq.pipeline.request import Answer
+from trunq.pipeline.source.moment import order
 
 Request = dict[str, Any]
 """What one page is asked for with beyond what all are: an address, or parameters."""
@@ -19,7 +21,14 @@ MISSING: Any = object()
 
 
 def dig(value: Any, path: str) -> Any:
-    """What stands at a path in an answer, `data.items`; a key may have dots itself. MISSING: nothing."""
+    """What stands at a path in an answer, `data.items`, or `data.-1.id` of the last in a list; a key may have
+    dots itself. MISSING: nothing.
+    """
+    if isinstance(value, list):
+        head, _, rest = path.partition(".")
+        if not re.fullmatch("-?[0-9]{1,9}", head) or not -len(value) <= int(head) < len(value):
+            return MISSING
+        return dig(value[int(head)], rest) if rest else value[int(head)]
     if not isinstance(value, dict):
         return MISSING
     if path in value:
@@ -63,9 +72,9 @@ def _charset(answer: Answer) -> str:
     return rest.split(";")[0].strip().strip("\"'") or "utf-8"
 
 
-def find_rows(pipeline: str, model: HttpSource, url: str, answer: Any) -> list[Any]:
+def find_rows(pipeline: str, model: Endpoint, url: str, answer: Any) -> list[Any]:
     """The list in an answer. Raises InvalidPipeline where there is none."""
-    rows = answer if model.rows is None else dig(answer, model.rows)
+    rows = answer if model.rows is None else _spread(answer, model.rows)
     if isinstance(rows, list):
         return rows
     where = "is" if model.rows is None else f'has at rows = "{model.rows}"'
@@ -78,10 +87,58 @@ def find_rows(pipeline: str, model: HttpSource, url: str, answer: Any) -> list[A
     )
 
 
-def next_request(model: HttpSource, answer: Answer, value: Any, rows: int, place: Mapping[str, Any]) -> Any:
+def _spread(answer: Any, path: str) -> Any:
+    """What stands at a path; behind a * what each of the list has, and of lists what is in them."""
+    first, *others = re.split(r"(?:^|\.)\*(?:\.|$)", path)
+    found = dig(answer, first) if first else answer
+    for other in others:
+        if not isinstance(found, list):
+            return found
+        each = [dig(item, other) if other else item for item in found]
+        there = [item for item in each if item is not MISSING and item is not None]
+        if found and all(item is MISSING for item in each):
+            return MISSING
+        found = [row for item in there for row in (item if isinstance(item, list) else [item])]
+    return found
+
+
+def require_success(pipeline: str, model: Endpoint, url: str, value: Any) -> None:
+    """Raises ApiFailed for an answer of 200 that says what went wrong, as GraphQL does."""
+    found = None if model.errors_at is None else dig(value, model.errors_at)
+    if found in (MISSING, None, [], {}, "", False):
+        return
+    first = found[0] if isinstance(found, list) else found
+    said = first.get("message", first) if isinstance(first, dict) else first
+    shown = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    raise ApiFailed(f"pipeline {pipeline}: {url} answers 200 with {model.errors_at}: {shown[:300]}")
+
+
+def is_throttled(model: Endpoint, value: Any) -> bool:
+    """Whether an answer of 200 says that there were too many requests, as GraphQL does."""
+    codes = dig(value, f"{model.errors_at}.0.extensions.code") if model.errors_at else MISSING
+    return codes in ("THROTTLED", "RATE_LIMITED", "TOO_MANY_REQUESTS")
+
+
+def has_more(pipeline: str, path: str | None, url: str, value: Any) -> bool | None:
+    """Whether an answer says that there is a next page; None: nothing says so. Raises InvalidPipeline."""
+    if path is None:
+        return None
+    found = dig(value, path)
+    if found is MISSING:
+        raise InvalidPipeline(
+            f'pipeline {pipeline}: the answer of {url} has at more = "{path}" nothing, and would end here',
+            "more is the path to what says whether there is a next page, as pageInfo.hasNextPage",
+        )
+    return found not in (False, None, 0, "", "false")
+
+
+def next_request(
+    pipeline: str, model: Endpoint, answer: Answer, value: Any, rows: int, place: Mapping[str, Any]
+) -> Any:
     """What the next page is asked for with; None: this was the last one.
 
-    `place` is that of this page: its request, and how many rows there were up to it.
+    `place` is that of this page: its request, and how many rows there were up to it. (Pages that begin behind
+    a row are keyset.py's.)
     """
     if model.next is not None:
         link = (
@@ -89,10 +146,22 @@ def next_request(model: HttpSource, answer: Answer, value: Any, rows: int, place
         )
         return {"url": str(httpx.URL(answer.url).join(link))} if isinstance(link, str) and link else None
     if model.cursor is not None:
-        cursor = dig(value, model.cursor.path)
-        if cursor in (MISSING, None, "", False) or not isinstance(cursor, str | int | float):
-            return None
-        return {"params": {model.cursor.param: cursor}}
+        url = answer.url.partition("?")[0]
+        more = has_more(pipeline, model.cursor.more, url, value)
+        cursor = None if more is False else dig(value, model.cursor.path)
+        # What a list has of its last row, some APIs take as it is.
+        is_one = isinstance(cursor, str | int | float) or (
+            isinstance(cursor, list) and model.method == "POST"
+        )
+        if cursor not in (MISSING, None, "", False, []) and is_one:
+            return {"params": {model.cursor.param: cursor}}
+        if more:
+            raise ApiFailed(
+                f"pipeline {pipeline}: {url} says that there are more pages, and has no cursor at"
+                f' "{model.cursor.path}"',
+                "cursor.path is the path to what the next request is to have",
+            )
+        return None
     if model.page is not None:
         number = place["request"].get("params", {}).get(model.page.param, model.page.start)
         pages = _number(value, model.page.pages)
@@ -105,14 +174,14 @@ def next_request(model: HttpSource, answer: Answer, value: Any, rows: int, place
     return None
 
 
-def first_request(model: HttpSource) -> Request:
+def first_request(model: Endpoint) -> Request:
     """The first page."""
     if model.page is not None:
         return _given(model, model.page.start)
     return _given(model, 0) if model.offset is not None else {}
 
 
-def _given(model: HttpSource, number: int) -> Request:
+def _given(model: Endpoint, number: int) -> Request:
     way = model.page or model.offset
     assert way is not None
     return {"params": {way.param: number}}
@@ -140,25 +209,12 @@ def newest(pipeline: str, path: str, rows: list[Any], before: Any) -> Any:
             "path names a value of a row, as in updated_at or meta.updated_at",
         )
     try:
-        return max([*([] if before is None else [before]), *values], key=_order, default=None)
+        return max([*([] if before is None else [before]), *values], key=order, default=None)
     except TypeError:
         raise InvalidPipeline(
             f'pipeline {pipeline}: values of "{path}" cannot be compared: {values[0]!r:.60} and others',
             "since.path names times, numbers or texts, not several of them",
         ) from None
-
-
-def _order(value: Any) -> Any:
-    """Times are compared as times, whatever their zone and digits."""
-    if isinstance(value, str):
-        try:
-            moment = dt.datetime.fromisoformat(value)
-        except ValueError:
-            return value
-        return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    raise TypeError
 
 
 def _is_object(value: Any) -> bool:

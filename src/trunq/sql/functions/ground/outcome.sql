@@ -64,7 +64,7 @@ language sql immutable parallel safe as $$
     ('overlap', '{allow,skip}'),
     ('capture_format', '{plain,debezium}'),
     ('change', '{insert,update,delete,truncate}'),
-    ('webhook_scheme', '{plain,github,stripe,slack}'),
+    ('webhook_scheme', '{plain,github,stripe,slack,standard,shopify,meta}'),
     ('webhook_body', '{json,bytes}'),
     ('batch_left', '{finish,give_back}'),
     ('bell', '{held,publisher,sleeper}'),

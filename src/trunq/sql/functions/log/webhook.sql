@@ -19,6 +19,8 @@ begin
   if p_scheme <> 'plain' and num_nonnulls(p_header, p_prefix, p_timestamp_header, p_id_header) > 0 then
     perform trunq._fail('TQ005', format('webhook "%s": the scheme %s says by itself which headers it has', p_webhook, p_scheme),
       'header, prefix, timestamp_header and id_header are for the scheme plain');
+  elsif p_scheme = 'standard' and p_tolerance <> '5 minutes' then
+    perform trunq._fail('TQ005', format('webhook "%s": the scheme standard has a tolerance of 5 minutes, not %s', p_webhook, p_tolerance), 'leave tolerance out');
   end if;
   insert into trunq.webhook as w (name, queue_id, kind, secret, scheme, header, prefix, timestamp_header, tolerance, id_header, headers, body, max_bytes)
   values (p_webhook, v_queue.queue_id, p_kind, p_secret, p_scheme, p_header, p_prefix, p_timestamp_header, coalesce(p_tolerance, '5 minutes'), p_id_header,
@@ -30,7 +32,7 @@ begin
   return v_is_new;
 end $$;
 comment on function trunq.create_webhook is
-  'Makes a webhook, or changes the one of that name: signed requests to /hook/<name> of a server (trunq webhook serve) become messages of a queue, of kind p_kind. To run a pipeline: the queue pipelines, and its name as p_kind. p_secret: the name of the variable in the environment of the server that has the secret, not the secret. p_scheme: plain (HMAC-SHA256 of the body in p_header, X-Signature by default, after p_prefix; with p_timestamp_header, of time and body with a dot between), github, stripe or slack. A time that is signed may be p_tolerance off (5 minutes). p_id_header: which header names a delivery; in a queue with unique keys, a delivery becomes one message within three days. p_max_bytes: how large a body may be (1 MiB). p_headers: those that the message keeps. p_body: json (the payload) or bytes. A server knows of it within seconds.
+  'Makes a webhook, or changes the one of that name: signed requests to /hook/<name> of a server (trunq webhook serve) become messages of a queue, of kind p_kind. To run a pipeline: the queue pipelines, and its name as p_kind. p_secret: the name of the variable in the environment of the server that has the secret, not the secret; NAME_2 to NAME_9 have further ones, while one takes the place of another. p_scheme: plain (HMAC-SHA256 of the body in p_header, X-Signature by default, after p_prefix; with p_timestamp_header, of time and body with a dot between), github, stripe, slack, standard (Standard Webhooks), shopify or meta. A time that is signed may be p_tolerance off (5 minutes). p_id_header: which header names a delivery; in a queue with unique keys, a delivery becomes one message within three days. p_max_bytes: how large a body may be (1 MiB). p_headers: those that the message keeps. p_body: json (the payload) or bytes. A server knows of it within seconds.
 Returns: true when it was made.
 Raises: TQ001, TQ004, TQ005.
 Locks: the webhook.';

@@ -74,7 +74,7 @@ create or replace function trunq._slice_part(p_source jsonb) returns jsonb
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   -- A slice of files is a list of them, one of an API has pages that were landed, one of a function is its state.
   select case when p_source->>'format' in ('csv', 'json', 'parquet', 'python') then jsonb_build_object('format', p_source->>'format')
-    when p_source->>'format' = 'http' then p_source - '{headers,per_second,time_out,types,keep,max_pages,rows}'::text[]
+    when p_source->>'format' = 'http' then p_source - '{headers,oauth,per_second,time_out,types,keep,max_pages,rows,errors}'::text[]
     when p_source->>'format' = 'history' then p_source - '{payload,max_messages}'::text[]
     else p_source end
 $$;

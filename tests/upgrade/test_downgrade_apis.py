@@ -1,0 +1,71 @@
+"""What an older release does not know of APIs and webhooks holds a downgrade up, and the hints help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from calling import ask, fetch
+from conftest import Connect
+from trunq import downgrade, install
+from trunq.errors import SchemaError
+from trunq.sql import migrations
+
+SOURCE = {"format": "http", "url": "http://shop.example/orders"}
+SINK = {"format": "table", "table": "moved"}
+
+
+def older() -> int:
+    """The schema before these."""
+    numbers = [each.number for each in migrations()]
+    own = next(each.number for each in migrations() if each.name.endswith("_pace"))
+    return numbers[numbers.index(own) - 1]
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"source": {**SOURCE, "each": {"url": "http://shop.example/"}}, "sink": SINK},
+        {"source": {**SOURCE, "cursor": {"path": "a", "param": "b", "more": "c"}}, "sink": SINK},
+        {"source": {**SOURCE, "since": {"path": "a", "param": "b", "lag": "PT5M"}}, "sink": SINK},
+        {"source": SINK, "sink": {**SOURCE, "sign": "${SECRET}"}},
+    ],
+)
+def test_a_pipeline_that_asks_an_api_in_a_newer_way_holds_a_downgrade_up(
+    database: str, connect: Connect, tmp_path: Path, definition: dict[str, Any]
+) -> None:
+    session = connect()
+    ask(session, "create_pipeline", pipeline="orders", definition=definition)
+    with pytest.raises(SchemaError, match='pipeline "orders" asks its API') as caught:
+        downgrade.downgrade(database, older(), tmp_path / "dropped")
+    assert "create it without each, after, oauth" in str(caught.value.hint)
+    plain = {
+        part: {k: v for k, v in of.items() if k in ("format", "url", "table")}
+        for part, of in definition.items()
+    }
+    ask(session, "create_pipeline", pipeline="orders", definition=plain)
+    back_and_forth(database, session, tmp_path)
+
+
+def test_a_webhook_of_a_newer_scheme_holds_a_downgrade_up(
+    database: str, connect: Connect, tmp_path: Path
+) -> None:
+    session = connect()
+    ask(session, "create_queue", queue="plain")
+    ask(session, "create_webhook", webhook="meta", queue="plain", secret="S", scheme="meta")
+    ask(session, "_hold_pace", name="a", seconds=600)
+    with pytest.raises(SchemaError, match='webhook "meta" has a scheme') as caught:
+        downgrade.downgrade(database, older(), tmp_path / "dropped")
+    assert "trunq webhook drop meta" in str(caught.value.hint)
+    ask(session, "drop_webhook", webhook="meta")
+    back_and_forth(database, session, tmp_path)
+    assert fetch(session, "select count(*) from trunq.pace") == 0
+
+
+def back_and_forth(database: str, session: psycopg.Connection[Any], tmp_path: Path) -> None:
+    downgrade.downgrade(database, older(), tmp_path / "dropped")
+    assert fetch(session, "select to_regclass('trunq.pace')") is None
+    assert install.install(database).after == install.newest()
