@@ -17,6 +17,7 @@ from copying import copied_server
 from shelling import Shell
 from trunq import Client, install
 from trunq.cli.ground.failure import in_shell
+from trunq.errors import TrunqError
 from trunq.explanation import explain_connection
 
 
@@ -261,6 +262,21 @@ def test_a_place_that_cannot_be_written(trunq: Shell, tmp_path: Path) -> None:
 )
 def test_what_libpq_says_is_told_as_what_to_do(said: str, told: str) -> None:
     assert told in explain_connection(said).sentences
+
+
+def test_a_filter_is_named_by_the_options_that_the_shell_has_for_it(trunq: Shell, client: Client) -> None:
+    client.create_queue("parts")
+    client.subscribe("parts", "due", due_first=True)
+    with pytest.raises(TrunqError) as refused:
+        client.lease("parts", "due", "w", 1, asks={"kinds": ["mail"]})
+    said = in_shell(str(refused.value.hint))
+    assert "(trunq subscription create, --kind, --key, --header or --column)" in said
+    assert "--filter" not in said
+    named = ("--kind", "mail", "--key", "k", "--header", "a=1")
+    assert trunq("subscription", "create", "parts", "mail", *named).status == 0
+    back = said[said.index("trunq subscription set") :]
+    assert trunq(*back.split()[1:]).status == 0
+    assert not client.lease("parts", "due", "w", 1, asks={"kinds": ["mail"]})
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,10 @@ def test_a_column_is_added_published_filtered_listed_and_dropped(trunq: Shell, c
     refused = trunq("publish", "orders", "{}", "--columns", '{"custmer": "acme"}').said
     assert 'no column "custmer"' in refused
     assert trunq("publish", "orders", "{}", "--columns", "{}", "--unique").status == 1
-    client.subscribe("orders", "acme", filter={})
+    said = trunq("column", "drop", "orders", "customer", "--yes").said
+    hint = "trunq subscription set orders acme --no-filter"
+    assert said.endswith(f"Give it another filter first: {hint}."), said
+    assert trunq(*hint.split()[1:]).status == 0
     assert "say --yes" in trunq("column", "drop", "orders", "customer").said
     assert (
         trunq("column", "drop", "orders", "customer", "--yes").said

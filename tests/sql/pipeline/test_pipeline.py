@@ -84,3 +84,22 @@ def test_what_cannot_be_a_pipeline(session: Connection, definition: Any) -> None
         session.execute(
             "select trunq.create_pipeline('p', %s::jsonb)", (psycopg.types.json.Jsonb(definition),)
         )
+
+
+@pytest.mark.parametrize(
+    "changing", [{"function": "a:b"}, {"sql": ["select 1"]}, {"transform": "a:b"}, {"columns": {"mask": {"a": "null"}}}]
+)
+def test_a_range_fills_no_partitions_of_rows_that_are_changed_on_the_way(
+    connection: Connection, changing: dict[str, Any]
+) -> None:
+    """Nothing says that a range of the source has whole partitions of what comes out."""
+    sink = {"format": "delta", "path": "x", "mode": "replace_partitions", "partition_by": ["day"]}
+    source = {"format": "table", "table": "a", "changes": "all"}
+    definition = {"source": source, "sink": sink}
+    days = {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}
+    ask(connection, "create_pipeline", pipeline="p", definition={**definition, **changing})
+    with refused("TQ031", "nothing says that a range", "a range can be filled with mode upsert"):
+        ask(connection, "backfill_pipeline", pipeline="p", range=days)
+    upsert = {"format": "delta", "path": "x", "mode": "upsert", "key": ["id"], "newest": "at"}
+    ask(connection, "create_pipeline", pipeline="p", definition={**definition, "sink": upsert, **changing})
+    assert ask(connection, "backfill_pipeline", pipeline="p", range=days)

@@ -30,6 +30,10 @@ SHELL_HINTS: Final[dict[type[BaseException], str]] = {
 """The advice as a command, where the database gives it as SQL."""
 
 
+_FILTER: Final = "--kind, --key, --header or --column"
+"""The options that a filter is given by."""
+
+
 class Mistake(Exception):
     """A command that cannot be done as it was given; the text says why and what to do."""
 
@@ -53,6 +57,9 @@ def explain(error: BaseException) -> str | None:
 
 def in_shell(text: str) -> str:
     """What the database says, with options of commands where it names parameters of functions."""
+    text = text.replace("p_filter => '{}'", "--no-filter")
+    text = text.replace("(trunq.subscribe, p_filter)", f"(trunq subscription create, {_FILTER})")
+    text = re.sub(r"\bp_filter\b", _FILTER, text)
     text = re.sub(r"\bp_(\w+) => ('?)(\w+)\2", _option, text)
     text = re.sub(r"select trunq\.unsubscribe\('(\w+)', '([^']+)'\)", r"trunq subscription drop \1 \2", text)
     text = re.sub(r"(?:select )?trunq\.accept_loss\('(\w+)', '([^']+)'\)", r"trunq stream accept \1 \2", text)

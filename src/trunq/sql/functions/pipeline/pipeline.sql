@@ -183,8 +183,8 @@ begin
     if v_sink->'partition_by' ? (p_range->>'column') is not true then
       perform trunq._fail('TQ031', format('pipeline "%s" replaces whole partitions, and a range of %s may have a part of one', p_pipeline,
         coalesce(quote_ident(p_range->>'column'), 'no column')), format('of one of the columns in partition_by: %s', v_sink->'partition_by'));
-    elsif v_definition ?| array['function', 'sql'] then
-      perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function or sql: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
+    elsif v_definition ?| array['function', 'sql', 'transform'] then
+      perform trunq._fail('TQ031', format('pipeline "%s" changes rows by function, sql or transform: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
         'a range can be filled with mode upsert');
     elsif v_definition->'columns' ?| array['cast', 'rename', 'mask'] then
       perform trunq._fail('TQ031', format('pipeline "%s" casts, renames or masks columns: nothing says that a range of the source has whole partitions of the sink', p_pipeline),
@@ -200,7 +200,7 @@ begin
   return trunq.publish('pipelines', p_range, p_pipeline, p_headers => '{"backfill": true}');
 end $$;
 comment on function trunq.backfill_pipeline is
-  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and neither function nor sql changes rows, nor cast, rename or mask a column.
+  'Asks for a run that reads a range again and does not move the state; the other runs go on beside it. A range of a table: {"column": "day", "from": "2030-01-01", "to": "2030-02-01"}. For sinks with mode upsert and newest, and for replace_partitions where the column of the range is one of partition_by and no function, sql or transform changes rows, nor cast, rename or mask a column.
 Returns: the id of the message.
 Raises: TQ001, TQ030, TQ031.';
 
